@@ -1,0 +1,91 @@
+# Every target does the set-up it needs. A fresh machine needs python3 (3.11 or later, with venv) and make.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+CODE    = $(wildcard src tests bench)
+# At least two test workers: parallel runs find tests that share state, even on one core.
+WORKERS = $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ "$$n" -ge 2 ] && echo "$$n" || echo 2)
+
+# An index, a certificate or a proxy that pip is configured with is used as it is. Only settings that would install
+# somewhere else than into .venv are put aside.
+export PIP_USER := 0
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport PIP_TARGET PIP_PREFIX PIP_ROOT
+
+# Stops with one clear line when $(PYTHON) cannot be used.
+define need_python
+stop() { echo "$$1" >&2; exit 1; }; \
+command -v $(PYTHON) >/dev/null || stop "Holdfast needs Python 3.11 or later; '$(PYTHON)' was not found."; \
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+    stop "Holdfast needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) -V 2>&1). Name another: make PYTHON=python3.12"; \
+$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+    stop "$(PYTHON) cannot create environments: install python3-venv (Debian, Ubuntu: apt install python3-venv)."
+endef
+
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup demo test check lint format bench clean lock
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Create .venv and install the pinned packages (done by itself when needed)
+	@echo "$(VENV) is ready"
+
+demo: $(STAMP) ## Run the demonstration
+	@$(BIN)/holdfast demo
+
+test: $(STAMP) ## Run the tests in parallel; ARGS="-k lease" is handed on to pytest
+	@echo "tests ($(WORKERS) workers)"
+	@$(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
+
+check: lint test ## Run everything that CI runs: lint, then the tests
+
+lint: $(STAMP) ## Check style, formatting, types and the direction of imports
+	@echo "ruff check"
+	@$(BIN)/ruff check --quiet .
+	@echo "ruff format"
+	@$(BIN)/ruff format --quiet --check . || { echo "'make format' formats these files"; exit 1; }
+	@echo "mypy"
+	@$(BIN)/mypy --no-error-summary $(CODE)
+	@echo "import-linter"
+	@out=$$($(BIN)/lint-imports --no-cache 2>&1) || { printf '%s\n' "$$out"; exit 1; }
+
+format: $(STAMP) ## Format the code and apply the safe fixes
+	@echo "ruff format and fixes"
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format --quiet .
+
+bench: $(STAMP) ## Measure throughput and latency on this machine
+	@$(BIN)/holdfast bench $(ARGS)
+
+clean: ## Remove .venv, caches and build output
+	@echo "removing $(VENV), caches and build output"
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov
+	@find . -path ./.git -prune -o \( -name __pycache__ -o -name '*.egg-info' \) -type d -prune -exec rm -rf {} +
+
+# uv resolves for every supported Python and platform at once. It does not read pip's configuration, so the index that
+# pip would use is handed over; nothing of it is written into the lock file.
+lock: ## Resolve the dependencies again and write requirements.lock
+	@$(need_python)
+	@echo "resolving the dependencies"
+	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
+	$(PYTHON) -m venv "$$tmp/venv" && "$$tmp/venv/bin/pip" install -qq uv && \
+	index=$$("$$tmp/venv/bin/pip" config get global.index-url 2>/dev/null || true) && \
+	index=$${PIP_INDEX_URL:-$$index} && \
+	if [ -n "$$index" ]; then UV_DEFAULT_INDEX=$$index; export UV_DEFAULT_INDEX; fi && \
+	"$$tmp/venv/bin/uv" pip compile --quiet --universal --python-version 3.11 --all-extras --group dev \
+	    --strip-extras --generate-hashes --upgrade --no-annotate --no-emit-index-url --no-emit-find-links \
+	    --custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
+	@echo "wrote requirements.lock"
+
+$(STAMP): pyproject.toml requirements.lock
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+	    $(need_python); echo "creating $(VENV)"; $(PYTHON) -m venv --clear $(VENV); }
+	@echo "installing the pinned packages into $(VENV)"
+	@$(BIN)/python -m pip install -qq -r requirements.lock
+	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,99 @@
+"""Holdfast: durable jobs for Python services on PostgreSQL.
+
+The names are loaded when they are first used, so that `holdfast --help` does not wait for a database driver.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+    from holdfast.errors import (
+        Cancel,
+        DuplicateJob,
+        HoldfastError,
+        InvalidInput,
+        Permanent,
+        Retryable,
+        SchemaMismatch,
+        Snooze,
+        StaleLease,
+        StoreUnavailable,
+        UnknownJob,
+    )
+    from holdfast.handlers import RunningJob
+    from holdfast.job import Job, JobState, NewJob
+    from holdfast.retry import (
+        decorrelated_jitter,
+        doubling_minutes,
+        exponential,
+        full_jitter,
+        power_of_two,
+        steps,
+    )
+    from holdfast.statement import Statement
+    from holdfast.worker.settings import WorkerSettings
+    from holdfast.worker.worker import Worker
+
+_HOME = {
+    "Cancel": "holdfast.errors",
+    "DuplicateJob": "holdfast.errors",
+    "Holdfast": "holdfast.app",
+    "HoldfastError": "holdfast.errors",
+    "InvalidInput": "holdfast.errors",
+    "Job": "holdfast.job",
+    "JobState": "holdfast.job",
+    "NewJob": "holdfast.job",
+    "Permanent": "holdfast.errors",
+    "Retryable": "holdfast.errors",
+    "RunningJob": "holdfast.handlers",
+    "SchemaMismatch": "holdfast.errors",
+    "Snooze": "holdfast.errors",
+    "StaleLease": "holdfast.errors",
+    "Statement": "holdfast.statement",
+    "StoreUnavailable": "holdfast.errors",
+    "UnknownJob": "holdfast.errors",
+    "Worker": "holdfast.worker.worker",
+    "WorkerSettings": "holdfast.worker.settings",
+    "decorrelated_jitter": "holdfast.retry",
+    "doubling_minutes": "holdfast.retry",
+    "exponential": "holdfast.retry",
+    "full_jitter": "holdfast.retry",
+    "power_of_two": "holdfast.retry",
+    "steps": "holdfast.retry",
+}
+
+__all__ = [
+    "Cancel",
+    "DuplicateJob",
+    "Holdfast",
+    "HoldfastError",
+    "InvalidInput",
+    "Job",
+    "JobState",
+    "NewJob",
+    "Permanent",
+    "Retryable",
+    "RunningJob",
+    "SchemaMismatch",
+    "Snooze",
+    "StaleLease",
+    "Statement",
+    "StoreUnavailable",
+    "UnknownJob",
+    "Worker",
+    "WorkerSettings",
+    "decorrelated_jitter",
+    "doubling_minutes",
+    "exponential",
+    "full_jitter",
+    "power_of_two",
+    "steps",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)
