@@ -1,0 +1,94 @@
+"""Every error of Holdfast, below one root.
+
+Four families: the caller's mistake, a store that cannot be reached (worth trying again), a lost lease, and the
+signals with which a handler says how its attempt ends.
+"""
+
+from datetime import datetime, timedelta
+
+
+class HoldfastError(Exception):
+    """The root of all errors that Holdfast raises."""
+
+
+class InvalidInput(HoldfastError):
+    """The caller's mistake: the message is one line that says what is wrong and what to do."""
+
+
+class DuplicateJob(InvalidInput):
+    """A job with this id exists already, and it was enqueued without a key."""
+
+
+class UnknownJob(InvalidInput):
+    """No job has this id, or it was removed by retention."""
+
+
+class SchemaMismatch(InvalidInput):
+    """The database's Holdfast schema is missing, or is of a version that this release does not know."""
+
+
+class StoreUnavailable(HoldfastError):
+    """The store cannot be reached or refused for a passing reason; the same call may succeed later."""
+
+
+class StaleLease(HoldfastError):
+    """This lease was lost: its fence is no longer the job's, so nothing was changed."""
+
+
+class HandlerSignal(HoldfastError):
+    """What a handler raises, or returns, to say how its attempt ends."""
+
+
+class Retryable(HandlerSignal):
+    """The attempt failed and may be tried again: by the handler's backoff, or `after` a duration, or `at` a time."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        code: str = "ERROR",
+        after: timedelta | str | None = None,
+        at: datetime | None = None,
+    ) -> None:
+        super().__init__(message or code)
+        self.code = code
+        self.after, self.at = _one_moment(after, at, optional=True)
+
+
+class Permanent(HandlerSignal):
+    """The attempt failed in a way that no further attempt can mend: the job ends `failed`."""
+
+    def __init__(self, code: str, message: str = "") -> None:
+        super().__init__(message or code)
+        self.code = code
+
+
+class Snooze(HandlerSignal):
+    """Not now: `Snooze("5m")` or `Snooze(until=…)`. The attempt is not counted."""
+
+    def __init__(self, after: timedelta | str | None = None, *, until: datetime | None = None) -> None:
+        super().__init__("snoozed")
+        self.after, self.until = _one_moment(after, until, optional=False)
+
+
+class Cancel(HandlerSignal):
+    """The work is no longer wanted: the job ends `canceled`."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "canceled by its handler")
+
+
+def _one_moment(
+    after: timedelta | str | None, at: datetime | None, *, optional: bool
+) -> tuple[timedelta | None, datetime | None]:
+    # Imported here because duration.py raises InvalidInput, which lives in this module.
+    from holdfast.duration import to_aware, to_timedelta
+
+    if after is not None and at is not None:
+        raise InvalidInput("give a duration or a time, not both")
+    if after is None and at is None and not optional:
+        raise InvalidInput('say for how long, as in Snooze("5m"), or until when')
+    return (
+        None if after is None else to_timedelta(after, "after"),
+        None if at is None else to_aware(at, "at"),
+    )

@@ -1,0 +1,124 @@
+"""From what a handler raised or returned to an outcome: codes, retryability, bounded messages.
+
+Neighbours: worker/executor.py calls it; `@app.error` registers exception types here.
+"""
+
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+
+from holdfast.duration import Duration, to_timedelta
+from holdfast.errors import Cancel, HandlerSignal, InvalidInput, Permanent, Retryable, Snooze
+from holdfast.job import JobError
+from holdfast.json_text import LARGEST_RESULT, encode
+from holdfast.outcome import Canceled, Failed, Outcome, Retried, Snoozed, Succeeded
+
+_LONGEST_MESSAGE = 2_000
+_LONGEST_TRACEBACK = 8_000
+_ENGINE = str(Path(__file__).parent / "worker")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    code: str
+    retryable: bool
+    after: timedelta | None
+
+
+class Failures:
+    """Maps exception types to codes and retryability; the nearest registered base class decides."""
+
+    def __init__(self) -> None:
+        self._rules: dict[type[BaseException], _Rule] = {}
+
+    def register(
+        self, exception: type[BaseException], *, code: str, retryable: bool = True, after: Duration | None = None
+    ) -> None:
+        if not (isinstance(exception, type) and issubclass(exception, BaseException)):
+            raise InvalidInput(f"{exception!r} is not an exception type")
+        if after is not None and not retryable:
+            raise InvalidInput(f"{exception.__name__}: `after` has no meaning for an error that is not retried")
+        delay = None if after is None else to_timedelta(after, "after")
+        self._rules[exception] = _Rule(code, retryable, delay)
+
+    def outcome_of(self, raised: BaseException) -> Outcome:
+        match raised:
+            case HandlerSignal():
+                return _outcome_of_signal(raised)
+            case _:
+                rule = self._rule_for(type(raised))
+                if rule is None:
+                    return Retried(describe(raised, "ERROR"))
+                error = describe(raised, rule.code)
+                return Retried(error, after=rule.after) if rule.retryable else Failed(error)
+
+    def _rule_for(self, exception: type[BaseException]) -> _Rule | None:
+        return next((self._rules[base] for base in exception.__mro__ if base in self._rules), None)
+
+
+def outcome_of_value(value: object) -> Outcome:
+    """What a handler returned: nothing, a result to keep, or a signal."""
+    if value is None:
+        return Succeeded()
+    if isinstance(value, HandlerSignal):
+        return _outcome_of_signal(value)
+    try:
+        return Succeeded(encode(value, name="result", limit=LARGEST_RESULT))
+    except InvalidInput as error:
+        # The work is done and doing it again would give the same result, so this is not retried.
+        return Failed(describe(error, "INVALID_RESULT"))
+
+
+def _outcome_of_signal(signal: HandlerSignal) -> Outcome:
+    match signal:
+        case Snooze():
+            return Snoozed(signal.after, signal.until)
+        case Cancel():
+            return Canceled(describe(signal, "CANCELED"))
+        case Permanent():
+            return Failed(describe(signal, signal.code))
+        case Retryable():
+            return Retried(describe(signal, signal.code), after=signal.after, at=signal.at)
+        case _:
+            return Retried(describe(signal, "ERROR"))
+
+
+def describe(raised: BaseException, code: str) -> JobError:
+    """The error as it is stored: bounded, and without anything that a database cannot keep."""
+    try:
+        message = str(raised)
+    except Exception as error:  # noqa: BLE001 - a broken __str__ must not turn one failure into another
+        message = f"(its message cannot be shown: {type(error).__name__})"
+    return bounded_error(str(code), type(raised).__qualname__, message, _traceback(raised))
+
+
+def bounded_error(code: str, type: str, message: str, traceback: str = "") -> JobError:
+    return JobError(
+        code=_storable(code)[:200],
+        type=_storable(type)[:200],
+        message=_storable(message)[:_LONGEST_MESSAGE],
+        traceback=_storable(traceback)[-_LONGEST_TRACEBACK:],
+    )
+
+
+def _traceback(raised: BaseException) -> str:
+    trace = _without_engine(raised.__traceback__)
+    if trace is None:
+        return ""
+    try:
+        return "".join(traceback.format_exception(type(raised), raised, trace, limit=-20))
+    except Exception as error:  # noqa: BLE001 - an exception's notes or causes may be as broken as its message
+        return f"(its traceback cannot be shown: {type(error).__name__})"
+
+
+def _without_engine(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the handler on: how the engine called it says nothing about the failure."""
+    while trace is not None and trace.tb_next is not None and _ENGINE in trace.tb_frame.f_code.co_filename:
+        trace = trace.tb_next
+    return trace
+
+
+def _storable(text: str) -> str:
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()

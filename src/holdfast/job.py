@@ -1,0 +1,204 @@
+"""What a job is: as it is enqueued, while it is leased, and as a person reads it.
+
+Values only. What may happen to a job is in lifecycle.py, where jobs live in store/.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from holdfast.duration import to_aware, to_timedelta
+from holdfast.errors import InvalidInput
+from holdfast.json_text import Json, decode
+
+DEFAULT_QUEUE = "default"
+DEFAULT_PRIORITY = 5
+PRIORITIES = range(10)
+ATTEMPTS = range(1, 1001)
+
+# Key, tenant and kind make one entry of an index, which PostgreSQL cannot make longer than 2,704 bytes.
+_LONGEST_KEY_BYTES = 2_500
+_LONGEST = {"kind": 200, "queue": 100, "tenant": 200, "key": 500, "correlation_id": 200}
+
+
+class JobState(StrEnum):
+    READY = "ready"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    DEAD = "dead"
+    CANCELED = "canceled"
+
+    @property
+    def is_final(self) -> bool:
+        return self not in (JobState.READY, JobState.RUNNING)
+
+    @property
+    def is_dead_letter(self) -> bool:
+        return self in (JobState.FAILED, JobState.DEAD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob:
+    """A job to be enqueued. Everything that could be refused is refused here, before a transaction begins."""
+
+    kind: str
+    payload: Json
+    id: UUID = field(default_factory=uuid7)
+    queue: str = DEFAULT_QUEUE
+    priority: int = DEFAULT_PRIORITY
+    delay: timedelta | None = None
+    run_at: datetime | None = None
+    tenant: str = ""
+    correlation_id: str = ""
+    max_attempts: int | None = None
+    key: str | None = None
+    headers: Json | None = None
+
+    def __post_init__(self) -> None:
+        check_name("kind", self.kind)
+        check_name("queue", self.queue)
+        if self.tenant:
+            check_name("tenant", self.tenant)
+        if self.key is not None:
+            check_name("key", self.key)
+            size = len((self.tenant + self.kind + self.key).encode())
+            if size > _LONGEST_KEY_BYTES:
+                raise InvalidInput(
+                    f"key: {size:,} bytes with its tenant and kind are over the limit of {_LONGEST_KEY_BYTES:,}"
+                )
+        if self.correlation_id:
+            check_name("correlation_id", self.correlation_id)
+        else:
+            object.__setattr__(self, "correlation_id", str(self.id))
+        if not isinstance(self.priority, int) or isinstance(self.priority, bool) or self.priority not in PRIORITIES:
+            raise InvalidInput(f"priority: {self.priority!r} is not a number from 0 (most urgent) to 9")
+        if self.max_attempts is not None:
+            check_attempts(self.max_attempts)
+        if self.delay is not None and self.run_at is not None:
+            raise InvalidInput("give a delay or a run_at, not both")
+        if self.delay is not None:
+            object.__setattr__(self, "delay", to_timedelta(self.delay, "delay"))
+        if self.run_at is not None:
+            object.__setattr__(self, "run_at", to_aware(self.run_at, "run_at"))
+
+
+class Lease(NamedTuple):
+    """Names one claim for ever: the fence rises with every claim, the holder is new with every start of a worker."""
+
+    id: UUID
+    fence: int
+    holder: UUID
+
+
+class LeasedJob(NamedTuple):
+    """A job as its claim returned it. A tuple, because a worker makes tens of thousands of them in a second."""
+
+    lease: Lease
+    kind: str
+    queue: str
+    priority: int
+    payload: Json
+    headers: Json | None
+    tenant: str
+    correlation_id: str
+    attempt: int
+    losses: int
+    max_attempts: int | None
+    created_at: datetime
+    until: datetime
+
+    @property
+    def id(self) -> UUID:
+        return self.lease.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobError:
+    """Why an attempt did not succeed. `attempt` and `at` are added by the store, from its own clock."""
+
+    code: str
+    type: str = ""
+    message: str = ""
+    traceback: str = ""
+
+    @property
+    def summary(self) -> str:
+        """One line: a KeyError's message alone, for example, would be only the key."""
+        return " ".join(f"{self.type}: {self.message}".split())
+
+    def as_dict(self) -> dict[str, str]:
+        return {"code": self.code, "type": self.type, "message": self.message, "traceback": self.traceback}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job as a person reads it, in any state."""
+
+    id: UUID
+    kind: str
+    queue: str
+    priority: int
+    state: JobState
+    payload: Json
+    headers: Json | None
+    tenant: str
+    correlation_id: str
+    key: str | None
+    attempt: int
+    losses: int
+    max_attempts: int | None
+    created_at: datetime
+    run_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    fence: int | None = None
+    holder: UUID | None = None
+    lease_until: datetime | None = None
+    cancel_requested: bool = False
+    result: Json | None = None
+    progress: Json | None = None
+    errors: tuple[Json, ...] = ()
+
+    def as_dict(self) -> Mapping[str, object]:
+        """For `--json` and other machines: JSON values decoded, times in ISO 8601."""
+        shown: dict[str, object] = {}
+        for name in self.__slots__:
+            value = getattr(self, name)
+            match name, value:
+                case (("payload" | "headers" | "result" | "progress"), str()):
+                    shown[name] = decode(value)
+                case "errors", _:
+                    shown[name] = [decode(error) for error in value]
+                case _, datetime():
+                    shown[name] = value.isoformat()
+                case _, UUID():
+                    shown[name] = str(value)
+                case _:
+                    shown[name] = value
+        return shown
+
+
+def check_name(field_name: str, value: object) -> str:
+    """Queue, kind, tenant and key names: text that can be stored, shown and compared without surprises."""
+    longest = _LONGEST.get(field_name, 200)
+    if not isinstance(value, str):
+        raise InvalidInput(f"{field_name}: {value!r} is not text")
+    if not value:
+        raise InvalidInput(f"{field_name}: is empty; give it at least one character")
+    if len(value) > longest:
+        raise InvalidInput(f"{field_name}: {len(value)} characters are over the limit of {longest}")
+    if not value.isprintable():
+        raise InvalidInput(f"{field_name}: {value!r} contains a control character or another that cannot be shown")
+    return value
+
+
+def check_attempts(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in ATTEMPTS:
+        raise InvalidInput(f"attempts: {value!r} is not a number from {ATTEMPTS[0]} to {ATTEMPTS[-1]}")
+    return value

@@ -1,0 +1,15 @@
+"""What a check answers: the value, or the line with which it refuses."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from holdfast.errors import InvalidInput
+
+Value = TypeVar("Value")
+
+
+def answer(check: Callable[[], Value]) -> tuple[Value | None, str]:
+    try:
+        return check(), ""
+    except InvalidInput as refused:
+        return None, str(refused)

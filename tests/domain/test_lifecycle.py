@@ -1,0 +1,154 @@
+"""The state machine: its table, its page, and what each outcome does."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.job import JobError, JobState
+from holdfast.json_text import Json
+from holdfast.lifecycle import (
+    CANCEL_REQUESTED,
+    LEASE_LOST,
+    MAX_LOSSES,
+    RULES,
+    SUSPECT_LOSSES,
+    Event,
+    Rule,
+    Transition,
+    after_cancel_request,
+    after_loss,
+    after_outcome,
+    allows,
+)
+from holdfast.outcome import Canceled, Failed, Outcome, Retried, Snoozed, Succeeded
+from holdfast.retry import steps
+
+PAGE = Path(__file__).parents[2] / "docs" / "lifecycle.md"
+HEADER = "| from | event | to | attempt | losses | when |"
+BROKEN = JobError(code="BROKEN")
+BACKOFF = steps("1s", "2s", "3s", "4s")
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def _row(rule: Rule) -> list[str]:
+    before = f"`{rule.before}`" if rule.before else "-"
+    return [before, rule.event, f"`{rule.after}`", rule.attempt, rule.losses, rule.why]
+
+
+def test_the_page_shows_the_table_that_the_code_follows() -> None:
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    start = lines.index(HEADER) + 2
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start : start + len(RULES) + 1]]
+    assert rows[: len(RULES)] == [_row(rule) for rule in RULES]
+    assert rows[len(RULES)] == [""], "the page has more rows than the code"
+    assert re.fullmatch(r"\|(-+\|){6}", lines[start - 1])
+
+
+def test_no_state_has_two_rules_for_one_event() -> None:
+    assert len({(rule.before, rule.event) for rule in RULES}) == len(RULES)
+
+
+def test_only_what_the_table_says_is_allowed() -> None:
+    allowed = {(before, event) for before in (None, *JobState) for event in Event if allows(before, event)}
+    assert allowed == {(rule.before, rule.event) for rule in RULES}
+
+
+def test_a_final_state_is_left_only_by_a_person() -> None:
+    assert {rule.event for rule in RULES if rule.before and rule.before.is_final} == {Event.REVIVE, Event.CANCEL}
+    assert {state for state in JobState if allows(state, Event.REVIVE)} == {
+        state for state in JobState if state.is_final
+    }
+
+
+def test_every_state_can_be_reached_and_every_live_one_left() -> None:
+    assert {rule.after for rule in RULES} == set(JobState)
+    assert {rule.before for rule in RULES} == {None, *JobState}
+
+
+def _after(outcome: Outcome, *, attempt: int = 1, losses: int = 0, max_attempts: int = 4) -> Transition:
+    return after_outcome(
+        outcome, attempt=attempt, losses=losses, max_attempts=max_attempts, backoff=BACKOFF, random=Random(1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "transition"),
+    [
+        (Succeeded(), Transition(Event.SUCCEED)),
+        (Succeeded(Json("[1]")), Transition(Event.SUCCEED, result=Json("[1]"))),
+        (Retried(BROKEN), Transition(Event.RETRY, delay=timedelta(seconds=1), error=BROKEN)),
+        (
+            Retried(BROKEN, after=timedelta(minutes=1)),
+            Transition(Event.RETRY, delay=timedelta(minutes=1), error=BROKEN),
+        ),
+        (Retried(BROKEN, after=timedelta(0)), Transition(Event.RETRY, error=BROKEN)),
+        (Retried(BROKEN, at=AT), Transition(Event.RETRY, at=AT, error=BROKEN)),
+        (Snoozed(after=timedelta(minutes=1)), Transition(Event.SNOOZE, delay=timedelta(minutes=1))),
+        (Snoozed(until=AT), Transition(Event.SNOOZE, at=AT)),
+        (Failed(BROKEN), Transition(Event.FAIL, error=BROKEN)),
+        (Canceled(BROKEN), Transition(Event.CANCEL, error=BROKEN)),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, Transition) else value.event,
+)
+def test_each_outcome_has_its_transition(outcome: Outcome, transition: Transition) -> None:
+    assert _after(outcome) == transition
+
+
+@given(attempt=st.integers(1, 1000), losses=st.integers(0, MAX_LOSSES - 1), max_attempts=st.integers(1, 1000))
+def test_a_failure_is_retried_until_as_many_attempts_failed_as_allowed(
+    attempt: int, losses: int, max_attempts: int
+) -> None:
+    losses = min(losses, attempt - 1)
+    failures = attempt - losses
+    found = _after(Retried(BROKEN), attempt=attempt, losses=losses, max_attempts=max_attempts)
+    if failures >= max_attempts:
+        assert found == Transition(Event.EXHAUST, error=BROKEN)
+    else:
+        assert found == Transition(Event.RETRY, delay=BACKOFF.delay(failures, Random(1)), error=BROKEN)
+
+
+@pytest.mark.parametrize("retried", [Retried(BROKEN, at=AT), Retried(BROKEN, after=timedelta(0)), Retried(BROKEN)])
+def test_a_wished_time_does_not_make_an_attempt_more(retried: Retried) -> None:
+    assert _after(retried, attempt=4) == Transition(Event.EXHAUST, error=BROKEN)
+
+
+def test_a_lost_lease_does_not_use_up_an_attempt() -> None:
+    assert _after(Retried(BROKEN), attempt=4, losses=1).event is Event.RETRY
+    assert _after(Retried(BROKEN), attempt=5, losses=1).event is Event.EXHAUST
+    # And the backoff does not count it either.
+    assert _after(Retried(BROKEN), attempt=3, losses=2).delay == timedelta(seconds=1)
+
+
+def test_other_outcomes_do_not_care_how_many_attempts_there_were() -> None:
+    for outcome in (Succeeded(), Snoozed(after=timedelta(0)), Failed(BROKEN), Canceled(BROKEN)):
+        assert _after(outcome, attempt=1000) == _after(outcome, attempt=1)
+
+
+def test_the_third_loss_buries_the_job() -> None:
+    assert [after_loss(losses) for losses in range(4)] == [
+        Transition(Event.RESCUE, error=LEASE_LOST),
+        Transition(Event.RESCUE, error=LEASE_LOST),
+        Transition(Event.BURY, error=LEASE_LOST),
+        Transition(Event.BURY, error=LEASE_LOST),
+    ]
+    assert (SUSPECT_LOSSES, after_loss(SUSPECT_LOSSES).state) == (2, JobState.DEAD)
+
+
+@pytest.mark.parametrize(
+    "rule", [rule for rule in RULES if rule.before is JobState.RUNNING], ids=lambda rule: rule.event
+)
+def test_a_request_to_cancel_counts_only_where_the_job_would_run_again(rule: Rule) -> None:
+    for error in (None, BROKEN):
+        transition = Transition(rule.event, delay=timedelta(seconds=1), error=error)
+        assert transition.state is rule.after
+        assert transition.gives_attempt_back is (rule.attempt == "-1")
+        found = after_cancel_request(transition)
+        if rule.after is JobState.READY:
+            assert found == Transition(Event.CANCEL, error=error or CANCEL_REQUESTED)
+        else:
+            assert found is transition
