@@ -1,0 +1,172 @@
+"""What a store promises, in the verbs of the domain. Each verb takes many jobs at once and is atomic per job.
+
+Time is the store's own: no verb takes the caller's clock. `tests/store_contract/` is this page as a test suite, and
+`memory.py` its plainest reading.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Protocol
+from uuid import UUID
+
+from holdfast.job import Job, JobState, Lease, LeasedJob, NewJob
+from holdfast.json_text import Json
+from holdfast.lifecycle import Transition
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """`is_new` is False when a kept job with the same tenant, kind and key was there: `id` is that job's."""
+
+    id: UUID
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KindClaim:
+    """How much of a kind a worker wants, and for how long it leases each."""
+
+    lease: timedelta
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """`suspects` asks for jobs that lost their lease twice, and only for those; they must run alone."""
+
+    holder: UUID
+    limit: int
+    queues: tuple[str, ...]
+    kinds: Mapping[str, KindClaim]
+    suspects: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    lease: Lease
+    extend: timedelta
+    progress: Json | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    lease: Lease
+    transition: Transition
+
+
+class Fenced(StrEnum):
+    """What became of a change that named a fence."""
+
+    DONE = "done"
+    ALREADY = "already"
+    """The same fence has finished this job before: the reply to that finish was lost, or a transaction did it."""
+    LOCKED = "locked"
+    """A transaction holds the lease to finish the job. Nothing was changed; the lease is not lost."""
+    STALE = "stale"
+    """The fence is no longer the job's. Nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    lease: Lease
+    fenced: Fenced
+    cancel_requested: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rescued:
+    """`id` lost its lease and is now in `state`: ready, canceled if that was asked for, or dead after the last loss."""
+
+    id: UUID
+    state: JobState
+
+
+class Canceling(StrEnum):
+    CANCELED = "canceled"
+    REQUESTED = "requested"
+    """The job is running: its worker sees the request with the next renewal."""
+    FINAL = "final"
+    LOCKED = "locked"
+    """A transaction is finishing the job at this moment; nothing was changed."""
+    UNKNOWN = "unknown"
+
+
+class Retrying(StrEnum):
+    READY = "ready"
+    LIVE = "live"
+    """The job is ready or running already; nothing was changed."""
+    LOCKED = "locked"
+    """Somebody else is changing the job at this moment; nothing was changed."""
+    UNKNOWN = "unknown"
+
+
+class Renewer(Protocol):
+    async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+        """Extend each lease to the store's now + `extend` and keep its progress. Never waits for a locked lease."""
+
+
+class Store(Renewer, Protocol):
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Insert all jobs or none. `run_at` is never before the store's clock; among equals the lower id comes first.
+
+        A job with a key that a kept job of the same tenant and kind has is not inserted; that job's id is returned. An
+        id that exists already is DuplicateJob.
+        """
+
+    async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
+        """Lease at most `limit` due jobs, most urgent first, then first in first out. Never waits for another claimer.
+
+        The attempt is counted now. Nobody else can claim the job until the lease ran out and was rescued.
+        """
+
+    async def finish(self, finishes: Sequence[Finish]) -> list[Fenced]:
+        """Write each transition, if its fence is still the job's."""
+
+    async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
+        """Make unstarted jobs ready again where they stood in the queue; the attempt is not counted."""
+
+    async def rescue(self, limit: int) -> list[Rescued]:
+        """Make jobs whose lease ran out ready again, or dead after the last loss allowed. Skips locked leases."""
+
+    async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:
+        """Ready and dead-letter jobs end canceled now; running ones are asked to; other final ones stay.
+
+        An id given twice gets the same answer twice; so it is with retry.
+        """
+
+    async def retry(self, ids: Sequence[UUID]) -> list[Retrying]:
+        """A person's new life for final jobs: ready now, attempts and losses back at zero."""
+
+    async def next_due(
+        self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False
+    ) -> timedelta | None:
+        """Time until the next job of these could be claimed: zero if one is due, None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    state: JobState | None = None
+    queue: str | None = None
+    kind: str | None = None
+    tenant: str | None = None
+
+
+class JobReader(Protocol):
+    async def get(self, id: UUID) -> Job | None: ...
+
+    async def list(self, filter: JobFilter, limit: int) -> list[Job]:
+        """The newest jobs first, by id."""
+
+    async def count(self) -> Mapping[JobState, int]: ...
+
+
+class StoreClock(Protocol):
+    """The clock by which a store decides. Tests move it for every process that uses the store."""
+
+    async def now(self) -> datetime: ...
+
+    async def freeze(self, at: datetime) -> None: ...
+
+    async def advance(self, by: timedelta) -> None: ...

@@ -1,0 +1,92 @@
+"""From a store's address to an open store: postgresql://…, embedded:[folder] or memory:."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+from holdfast.errors import InvalidInput
+from holdfast.handlers import FinishInTransaction
+from holdfast.store.contract import JobReader, Renewer, Store, StoreClock
+from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
+from holdfast.store.memory import MemoryStore
+from holdfast.store.postgres.driver import open_connection
+from holdfast.store.postgres.migrate import Migrator
+from holdfast.store.postgres.reader import PostgresReader
+from holdfast.store.postgres.sql_files import Migration
+from holdfast.store.postgres.store import PostgresClock, PostgresStore
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStore:
+    """One store seen through each of its protocols."""
+
+    store: Store
+    reader: JobReader
+    clock: StoreClock
+    renewer: Callable[[], AbstractAsyncContextManager[Renewer]]
+    finish_in: FinishInTransaction | None
+    url: str
+
+
+@asynccontextmanager
+async def opened(url: str, schema: str = "holdfast") -> AsyncIterator[OpenStore]:
+    """An embedded PostgreSQL is started and migrated as needed; a server's schema must be there already."""
+    if url.rstrip("/") in ("memory:", "memory"):
+        memory = MemoryStore()
+
+        @asynccontextmanager
+        async def renewer() -> AsyncIterator[MemoryStore]:
+            yield memory
+
+        yield OpenStore(memory, memory, memory.clock, renewer, None, url)
+        return
+    async with server_url(url) as server:
+        if is_embedded(url):
+            await migrate(server, schema)
+        store = PostgresStore(server, schema)
+        await store.open()
+        try:
+            yield OpenStore(store, PostgresReader(store), PostgresClock(store), store.renewer, store.finish_in, server)
+        finally:
+            await store.close()
+
+
+@asynccontextmanager
+async def server_url(url: str) -> AsyncIterator[str]:
+    """The PostgreSQL behind the address; an embedded one runs at least until the block is left."""
+    if is_embedded(url):
+        address = EmbeddedAddress.parse(url)
+        server = await _start(address)
+        try:
+            yield server.url()
+        finally:
+            await asyncio.to_thread(server.close)
+    elif url.startswith(("postgresql://", "postgres://")):
+        yield url
+    else:
+        scheme = url.partition(":")[0]
+        raise InvalidInput(f"store: {scheme!r} is not known; use postgresql://user@host/database, embedded: or memory:")
+
+
+async def _start(address: EmbeddedAddress) -> EmbeddedServer:
+    """A thread cannot be canceled: whoever is, while the server starts, still has to leave it."""
+    starting = asyncio.ensure_future(asyncio.to_thread(EmbeddedServer.start, address))
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        server = await starting
+        await asyncio.to_thread(server.close)
+        raise
+
+
+def is_embedded(url: str) -> bool:
+    return url.startswith("embedded:")
+
+
+async def migrate(server: str, schema: str) -> list[Migration]:
+    connection = await open_connection(server)
+    try:
+        return await Migrator(connection, schema).migrate()
+    finally:
+        await connection.close()

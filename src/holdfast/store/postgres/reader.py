@@ -1,0 +1,39 @@
+"""Reading jobs, apart from the verbs that move them."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from holdfast.job import Job, JobState
+from holdfast.store.contract import JobFilter
+from holdfast.store.postgres.store import PostgresStore
+
+if TYPE_CHECKING:
+    import asyncpg
+
+
+class PostgresReader:
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+
+    async def get(self, id: UUID) -> Job | None:
+        rows = await self._store.fetch("show", [id])
+        return _job(rows[0]) if rows else None
+
+    async def list(self, filter: JobFilter, limit: int) -> "list[Job]":
+        state = filter.state.value if filter.state else None
+        newest = await self._store.fetch("list", state, filter.queue, filter.kind, filter.tenant, limit)
+        return [_job(row) for row in await self._store.fetch("show", [row["id"] for row in newest])]
+
+    async def count(self) -> Mapping[JobState, int]:
+        counts = dict.fromkeys(JobState, 0)
+        for row in await self._store.fetch("count"):
+            counts[JobState(row["state"])] += row["jobs"]
+        return counts
+
+
+def _job(row: "asyncpg.Record") -> Job:
+    values = dict(row)
+    values["state"] = JobState(values["state"])
+    values["errors"] = tuple(values["errors"])
+    return Job(**values)

@@ -1,0 +1,18 @@
+-- Jobs of which at least one has a key. Keys are taken in one order, so that two producers cannot deadlock.
+-- $1 ids, $2 kinds, $3 queues, $4 priorities, $5 delays, $6 run_ats, $7 tenants, $8 correlation ids, $9 max attempts,
+-- $10 payloads, $11 headers, $12 keys
+SELECT given.number, enqueued.id, enqueued.is_new
+FROM (
+    SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::smallint[], $5::interval[], $6::timestamptz[],
+                         $7::text[], $8::text[], $9::smallint[], $10::text[], $11::text[], $12::text[])
+        WITH ORDINALITY AS given (id, kind, queue, priority, delay, run_at, tenant, correlation_id, max_attempts,
+                                  payload, headers, key, number)
+    ORDER BY given.tenant, given.kind, given.key, given.number
+) AS given
+CROSS JOIN LATERAL holdfast.enqueue(
+    kind => given.kind, payload => given.payload::json, queue => given.queue, priority => given.priority::integer,
+    delay => given.delay, run_at => given.run_at, tenant => given.tenant, key => given.key,
+    correlation_id => given.correlation_id, max_attempts => given.max_attempts::integer,
+    headers => given.headers::json, job_id => given.id
+) AS enqueued
+ORDER BY given.number

@@ -1,0 +1,3 @@
+-- Returns what was done; why_not_held.sql tells about the rest.
+-- Per job: $1 ids, $2 fences, $3 holders, $4 events, $5 states, $6 delays, $7 times, $8 errors, $9 results; $10 how many errors a job keeps
+SELECT id, fence FROM holdfast.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)

@@ -1,0 +1,57 @@
+"""Loads the .sql files and puts the configured schema in place of `holdfast`, the only text ever pasted into SQL."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from holdfast.errors import InvalidInput
+
+_HERE = Path(__file__).parent
+_SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_ -]{0,62}")
+_RESERVED = re.compile(r"pg_|information_schema$")
+_SCHEMA_PREFIX = re.compile(r"\bholdfast\.")
+_COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
+
+
+def check_schema(name: object) -> str:
+    """A schema name that needs nothing but double quotes, also inside a string literal of a function body."""
+    if not isinstance(name, str) or not _SCHEMA_NAME.fullmatch(name) or _RESERVED.match(name):
+        raise InvalidInput(
+            f"schema: {name!r} is not usable; give 1 to 63 letters, digits, underscores, hyphens or spaces, "
+            f"starting with a letter or underscore, but not with pg_"
+        )
+    return name
+
+
+def quoted(schema: str) -> str:
+    return f'"{check_schema(schema)}"'
+
+
+@cache
+def statement(verb: str, schema: str) -> str:
+    """The statement of sql/<verb>.sql without its comments."""
+    text = (_HERE / "sql" / f"{verb}.sql").read_text(encoding="utf-8")
+    return _in_schema(_COMMENT.sub("", text), schema).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    version: int
+    name: str
+    sql: str
+
+
+def migrations(schema: str) -> Iterator[Migration]:
+    for path in sorted((_HERE / "migrations").glob("[0-9]*.sql")):
+        version, _, name = path.stem.partition("_")
+        yield Migration(int(version), name, _in_schema(path.read_text(encoding="utf-8"), schema))
+
+
+def newest_version() -> int:
+    return max(migration.version for migration in migrations("holdfast"))
+
+
+def _in_schema(sql: str, schema: str) -> str:
+    return _SCHEMA_PREFIX.sub(lambda _: f"{quoted(schema)}.", sql)

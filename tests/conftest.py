@@ -1,0 +1,86 @@
+"""Fixtures for every test: PostgreSQL servers, databases and stores.
+
+`database` and `store_case` give each test something of its own and fail when it leaves a connection, a task or a
+thread behind. With HOLDFAST_TEST_URL set, everything runs against that server as well.
+"""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from hypothesis import settings
+
+from holdfast.store.postgres import lanes
+from tests.databases import (
+    Database,
+    DatabaseMaker,
+    Servers,
+    StoreCase,
+    no_task_left,
+    no_thread_left,
+    opened_case,
+)
+
+# How long an example takes says more about this machine than about the code.
+settings.register_profile("holdfast", deadline=None, print_blob=True)
+settings.load_profile("holdfast")
+
+_URL = os.environ.get("HOLDFAST_TEST_URL") or None
+SERVERS = ("embedded-16", "embedded-18", *(("url",) if _URL else ()))
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """All servers of this test session, each started by whichever test needs it first."""
+    base = tmp_path_factory.getbasetemp()
+    # Below xdist every worker has a folder of its own, and the parent is common to all.
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    servers = Servers(shared, _URL)
+    try:
+        yield servers
+    finally:
+        servers.close()
+
+
+@pytest.fixture
+def threads_end() -> Iterator[None]:
+    with no_thread_left():
+        yield
+
+
+@pytest.fixture
+def cheap_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often a claim looks at all lanes depends on how long a look takes, and so on how busy this machine is.
+
+    With this a look is never too dear, which is the usual case; tests/postgres/test_floors.py has the other.
+    """
+    monkeypatch.setattr(lanes, "_CHEAP_SECONDS", float("inf"))
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest, servers: Servers) -> DatabaseMaker:
+    """Each server in turn; `parametrize("server", ["embedded-18"], indirect=True)` chooses one."""
+    return servers.get(request.param)
+
+
+@pytest.fixture
+async def database(threads_end: None, server: DatabaseMaker) -> AsyncIterator[Database]:
+    """A migrated database of the test's own."""
+    with server.fresh_database() as database:
+        async with no_task_left():
+            yield database
+
+
+@pytest.fixture
+async def empty_database(threads_end: None, server: DatabaseMaker) -> AsyncIterator[Database]:
+    """A database of the test's own without any schema of Holdfast's."""
+    with server.fresh_database(migrated=False) as database:
+        async with no_task_left():
+            yield database
+
+
+@pytest.fixture(params=("memory", *SERVERS))
+async def store_case(request: pytest.FixtureRequest, threads_end: None, servers: Servers) -> AsyncIterator[StoreCase]:
+    """An open, empty store of each kind in turn."""
+    async with opened_case(request.param, servers) as case, no_task_left():
+        yield case

@@ -1,0 +1,191 @@
+"""What a verb reads does not grow with what it does not want, nor with the plan that was made while all was empty.
+
+Counted in blocks, by the statistics of the transaction that reads them: a time would tell more about this machine.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from typing import TypeVar
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from holdfast.job import Lease
+from holdfast.lifecycle import Event, Transition
+from holdfast.store.contract import Fenced, Finish, Renewal
+from tests.databases import Database, OneConnectionStore, connected
+from tests.store_contract.steps import BROKEN, LEASE, job, wants
+
+Answer = TypeVar("Answer")
+
+MANY = 50_000
+FEWER = 20_000
+# Ten jobs in ten lanes, a few blocks each. A walk over the others reads from 500 to 50,000 blocks more.
+AT_MOST = 400
+HOT_TABLES = ("ready", "lease", "dead_letter", "key", "progress", "attempt_error", "job_other", "finished_other")
+
+_BLOCKS = """
+SELECT sum(pg_stat_get_xact_blocks_fetched(relation.oid))::integer
+FROM pg_class AS relation
+LEFT JOIN pg_index AS index ON index.indexrelid = relation.oid
+JOIN pg_class AS parent ON parent.oid = coalesce(index.indrelid, relation.oid)
+JOIN pg_namespace AS space ON space.oid = parent.relnamespace
+WHERE space.nspname = 'holdfast' AND parent.relname = ANY ($1)
+"""
+_FILL_READY = """
+INSERT INTO holdfast.ready (id, run_at, priority, losses, queue, kind)
+SELECT gen_random_uuid(), holdfast.now() + $1::interval + number * interval '1 millisecond', $2, $3, 'default', $4
+FROM generate_series(1, $5::integer) AS number
+"""
+_FILL_LEASES = """
+INSERT INTO holdfast.lease (id, fence, holder, until, claimed_at, run_at, priority, attempt, losses, queue, kind)
+SELECT gen_random_uuid(), nextval('holdfast.fence'), gen_random_uuid(), holdfast.now() + interval '1 hour',
+       holdfast.now(), holdfast.now(), 5, 1, 0, 'default', 'work'
+FROM generate_series(1, $1::integer)
+"""
+_FILL_ERRORS = """
+INSERT INTO holdfast.attempt_error (job_id, error)
+SELECT gen_random_uuid(), '{}' FROM generate_series(1, $1::integer)
+"""
+_FILL_DEAD_LETTERS = """
+INSERT INTO holdfast.dead_letter (id, created_at, finished_at, priority, attempt, losses, state, queue, kind, tenant,
+                                  correlation_id, payload)
+SELECT gen_random_uuid(), holdfast.now(), holdfast.now(), 5, 1, 0, 'dead', 'default', 'work', '', '', '{}'
+FROM generate_series(1, $1::integer)
+"""
+
+
+class Measured:
+    """A store on one connection, and how many blocks a verb reads there."""
+
+    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        self.connection = connection
+        self.store = OneConnectionStore(connection)
+
+    async def blocks(self, verb: Callable[[], Awaitable[Answer]]) -> tuple[Answer, int]:
+        async with self.connection.transaction():
+            before = await self.connection.fetchval(_BLOCKS, HOT_TABLES) or 0
+            answer = await verb()
+            return answer, (await self.connection.fetchval(_BLOCKS, HOT_TABLES) or 0) - before
+
+    async def fill(self, delay: timedelta, priority: int, kind: str, *, losses: int = 0, number: int = MANY) -> None:
+        await self.connection.execute(_FILL_READY, delay, priority, losses, kind, number)
+
+    async def use_every_verb(self) -> None:
+        """Often enough for every plan to be made for good."""
+        lease = Lease(uuid4(), 1, uuid4())
+        for _ in range(7):
+            await self.store.claim(wants())
+            await self.store.claim(wants(suspects=True))
+            await self.store.next_due(["default"], ["work"])
+            await self.store.next_due(["default"], ["work"], suspects=True)
+            await self.store.renew([Renewal(lease, LEASE)])
+            await self.store.finish([Finish(lease, Transition(Event.SUCCEED))])
+            await self.store.finish([Finish(lease, Transition(Event.RETRY, error=BROKEN))])
+            await self.store.rescue(10)
+            await self.store.cancel([lease.id])
+            await self.store.retry([lease.id])
+
+
+@pytest.fixture(params=["planned when empty", "planned when full"])
+async def measured(
+    request: pytest.FixtureRequest, cheap_looks: None, database: Database
+) -> AsyncIterator[tuple[Measured, bool]]:
+    async with connected(database.url) as connection:
+        measured = Measured(connection)
+        if request.param == "planned when empty":
+            # The usual case after a deployment: empty tables that have been looked at by autovacuum.
+            await connection.execute("VACUUM ANALYZE")
+            await measured.use_every_verb()
+        yield measured, request.param == "planned when full"
+
+
+async def _full(measured: Measured, analyzed: bool) -> None:
+    """Deferred jobs, jobs of another kind and suspects, all more urgent than what is wanted; and many leases."""
+    await measured.fill(timedelta(hours=1), 0, "work")
+    await measured.fill(timedelta(hours=-1), 1, "unhandled")
+    await measured.connection.execute(_FILL_LEASES, FEWER)
+    await measured.connection.execute(_FILL_DEAD_LETTERS, FEWER)
+    if analyzed:
+        await measured.connection.execute("VACUUM ANALYZE")
+
+
+async def test_no_verb_walks_over_what_it_does_not_want(measured: tuple[Measured, bool]) -> None:
+    at, analyzed = measured
+    await _full(at, analyzed)
+    store = at.store
+    await store.enqueue([job(priority=9) for _ in range(20)])
+    blocks: dict[str, int] = {}
+    leased, blocks["claim"] = await at.blocks(lambda: store.claim(wants(limit=10)))
+    assert len(leased) == 10
+    due, blocks["next_due"] = await at.blocks(lambda: store.next_due(["default"], ["work"]))
+    assert due == timedelta(0)
+    renewed, blocks["renew"] = await at.blocks(lambda: store.renew([Renewal(each.lease, LEASE) for each in leased]))
+    assert {each.fenced for each in renewed} == {Fenced.DONE}
+    retries = [Finish(each.lease, Transition(Event.RETRY, error=BROKEN)) for each in leased[:5]]
+    fenced, blocks["finish: retry"] = await at.blocks(lambda: store.finish(retries))
+    assert fenced == [Fenced.DONE] * 5
+    successes = [Finish(each.lease, Transition(Event.SUCCEED)) for each in leased[5:]]
+    fenced, blocks["finish: succeed"] = await at.blocks(lambda: store.finish(successes))
+    assert fenced == [Fenced.DONE] * 5
+    fenced, blocks["finish: again"] = await at.blocks(lambda: store.finish(retries + successes))
+    assert fenced == [Fenced.STALE] * 5 + [Fenced.ALREADY] * 5
+    ids = [each.id for each in leased]
+    canceled, blocks["cancel"] = await at.blocks(lambda: store.cancel(ids))
+    assert canceled == ["canceled"] * 5 + ["final"] * 5
+    revived, blocks["retry"] = await at.blocks(lambda: store.retry(ids))
+    assert revived == ["ready"] * 10
+    assert {verb: number for verb, number in blocks.items() if number > AT_MOST} == {}, blocks
+
+
+async def test_a_rescue_reads_the_leases_once_and_the_errors_of_nobody_else(measured: tuple[Measured, bool]) -> None:
+    at, analyzed = measured
+    await at.connection.execute(_FILL_LEASES, FEWER)
+    await at.connection.execute(_FILL_ERRORS, FEWER)
+    await at.store.enqueue([job() for _ in range(5)])
+    leased = await at.store.claim(wants(lease=timedelta(0)))
+    if analyzed:
+        await at.connection.execute("VACUUM ANALYZE")
+    pages = await at.connection.fetchval("SELECT pg_relation_size('holdfast.lease') / 8192")
+    rescued, blocks = await at.blocks(lambda: at.store.rescue(100))
+    assert {each.id for each in rescued} == {each.id for each in leased}
+    assert blocks <= pages + AT_MOST
+
+
+async def test_errors_of_others_are_not_read_when_an_attempt_fails(measured: tuple[Measured, bool]) -> None:
+    at, analyzed = measured
+    await at.connection.execute(_FILL_ERRORS, FEWER)
+    await at.store.enqueue([job() for _ in range(5)])
+    leased = await at.store.claim(wants())
+    if analyzed:
+        await at.connection.execute("VACUUM ANALYZE")
+    finishes = [Finish(each.lease, Transition(Event.FAIL, error=BROKEN)) for each in leased]
+    fenced, blocks = await at.blocks(lambda: at.store.finish(finishes))
+    assert fenced == [Fenced.DONE] * 5
+    assert blocks <= AT_MOST
+
+
+async def test_what_is_wanted_of_suspects_walks_over_nobody_else(measured: tuple[Measured, bool]) -> None:
+    at, analyzed = measured
+    await at.fill(timedelta(hours=-1), 5, "work")
+    await at.fill(timedelta(hours=-1), 5, "unhandled", losses=2)
+    if analyzed:
+        await at.connection.execute("VACUUM ANALYZE")
+    blocks: dict[str, int] = {}
+    nobody, blocks["claim"] = await at.blocks(lambda: at.store.claim(wants(suspects=True, limit=5)))
+    assert nobody == []
+    due, blocks["next_due"] = await at.blocks(lambda: at.store.next_due(["default"], ["work"], suspects=True))
+    assert due is None
+    assert {verb: number for verb, number in blocks.items() if number > AT_MOST} == {}, blocks
+
+
+async def test_a_claim_walks_only_over_the_suspects_of_its_own_lanes(measured: tuple[Measured, bool]) -> None:
+    at, analyzed = measured
+    await at.fill(timedelta(hours=-1), 5, "unhandled", losses=2)
+    await at.store.enqueue([job() for _ in range(20)])
+    if analyzed:
+        await at.connection.execute("VACUUM ANALYZE")
+    leased, blocks = await at.blocks(lambda: at.store.claim(wants(limit=10)))
+    assert len(leased) == 10
+    assert blocks <= AT_MOST

@@ -1,0 +1,132 @@
+"""Lanes, as plain values: when a claim looks at everything, and what it asks for when it does not."""
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+
+from holdfast.store.contract import ClaimRequest
+from holdfast.store.postgres import lanes
+from holdfast.store.postgres.lanes import Ask, Floor, Lane, Lanes
+from tests.store_contract.steps import wants
+
+WORK = Lane("default", 5, "work")
+OTHER = Lane("default", 5, "other")
+FLOOR = Floor(datetime(2030, 1, 1, tzinfo=UTC), UUID(int=5))
+DEAR = 10 * lanes._CHEAP_SECONDS
+DUTY = lanes._SHARE_OF_TIME * DEAR
+
+
+def looked(*claimed: Lane, cost: float, times: int = lanes._LOOKS_COMPARED, ended: float = 1000.0) -> Lanes:
+    """Lanes that have just had so many full looks of this cost, each of which found a job in each of these."""
+    memory = Lanes()
+    ask = memory.first_ask(wants("work", "other"), ended - cost)
+    found = [(lane, FLOOR) for lane in claimed]
+    for _ in range(times):
+        memory.learn(ask, found, ended - cost - len(found) * lanes._SECONDS_PER_CLAIMED_JOB, ended)
+    return memory
+
+
+def starts(ask: Ask) -> dict[Lane, Floor]:
+    return {probe.lane: probe.floor for probe in ask.probes}
+
+
+def test_the_first_claim_is_a_full_look() -> None:
+    ask = Lanes().first_ask(wants("work", "other", queues=("default", "mail")), 0.0)
+    assert ask.is_full_look
+    assert len(ask.probes) == len(starts(ask)) == 2 * 2 * 10
+    assert [probe.lane.priority for probe in ask.probes] == sorted(probe.lane.priority for probe in ask.probes)
+
+
+def test_every_claim_is_a_full_look_without_floors_while_that_is_cheap() -> None:
+    memory = looked(WORK, cost=lanes._CHEAP_SECONDS / 2)
+    ask = memory.first_ask(wants(), 1000.0)
+    assert ask.is_full_look
+    assert set(starts(ask).values()) == {lanes._BEGINNING}
+
+
+def test_a_dear_look_is_followed_by_quick_asks_from_the_floors() -> None:
+    memory = looked(WORK, cost=DEAR)
+    ask = memory.first_ask(wants("work", "other"), 1000.0 + 0.99 * DUTY)
+    assert not ask.is_full_look
+    # All lanes of that priority, so that its kinds stay in order among each other.
+    assert starts(ask) == {WORK: FLOOR, OTHER: lanes._BEGINNING}
+
+
+def test_a_dear_look_is_due_again_after_its_share_of_the_time() -> None:
+    memory = looked(WORK, cost=DEAR)
+    ask = memory.first_ask(wants(), 1000.0 + 1.01 * DUTY)
+    assert ask.is_full_look
+    assert set(starts(ask).values()) == {lanes._BEGINNING}
+
+
+def test_a_look_as_dear_as_can_be_is_due_after_the_longest_that_a_job_may_be_hidden() -> None:
+    memory = looked(WORK, cost=60.0)
+    longest = lanes._LONGEST_HIDDEN_SECONDS
+    assert not memory.first_ask(wants(), 1000.0 + 0.99 * longest).is_full_look
+    assert memory.first_ask(wants(), 1000.0 + longest).is_full_look
+
+
+def test_the_first_looks_do_not_count_and_then_the_cheapest_of_the_last_does() -> None:
+    memory = looked(WORK, cost=DEAR, times=lanes._LOOKS_COMPARED - 1)
+    assert memory.first_ask(wants(), 1000.0).is_full_look
+    ask = memory.all_lanes(wants())
+    memory.learn(ask, [], 1001.0, 1001.0 + lanes._CHEAP_SECONDS / 2)
+    for number in range(lanes._LOOKS_COMPARED):
+        assert memory.first_ask(wants(), 1002.0 + number).is_full_look
+        memory.learn(ask, [], 1002.0 + number, 1002.0 + number + 2 * DEAR)
+    assert not memory.first_ask(wants(), 1002.0 + number + 2 * DEAR).is_full_look
+
+
+def test_jobs_that_came_back_make_the_next_claim_a_full_look() -> None:
+    memory = looked(WORK, cost=DEAR)
+    memory.forget()
+    ask = memory.first_ask(wants(), 1000.0)
+    assert ask.is_full_look
+
+
+@pytest.mark.parametrize("request_elsewhere", [wants("other"), wants(queues=("mail",))], ids=["kind", "queue"])
+def test_a_claim_without_a_known_lane_is_a_full_look_however_dear(request_elsewhere: ClaimRequest) -> None:
+    memory = looked(WORK, cost=DEAR)
+    assert memory.first_ask(request_elsewhere, 1000.0).is_full_look
+
+
+def test_a_look_that_found_nothing_keeps_the_lanes_that_are_known() -> None:
+    memory = looked(WORK, OTHER, cost=DEAR)
+    memory.learn(memory.all_lanes(wants()), [], 2000.0, 2000.0 + DEAR)
+    assert set(starts(memory.first_ask(wants("work", "other"), 2000.0 + DEAR))) == {WORK, OTHER}
+
+
+def test_a_quick_ask_that_ran_into_its_share_asks_for_the_whole() -> None:
+    memory = looked(WORK, OTHER, cost=DEAR)
+    request = wants("work", "other", limit=1000)
+    ask = Ask(
+        [lanes.Probe(WORK, FLOOR, 100, is_share=True), lanes.Probe(OTHER, FLOOR, 100, is_share=True)],
+        1000,
+        is_full_look=False,
+    )
+    whole = memory.next_ask(request, ask, [WORK] * 100 + [OTHER] * 50)
+    assert whole is not None
+    assert [probe.fetch for probe in whole.probes] == [1000, 1000]
+    assert memory.next_ask(request, ask, [WORK] * 99) is None
+
+
+def test_nothing_more_is_asked_after_a_full_look_or_when_nothing_more_is_wanted() -> None:
+    memory = looked(WORK, cost=DEAR)
+    full, quick = memory.all_lanes(wants()), memory.first_ask(wants(), 1000.0)
+    assert memory.next_ask(wants(), full, [WORK] * 100) is None
+    assert memory.next_ask(wants(limit=0), quick, [WORK] * 100) is None
+
+
+def test_no_probe_reads_more_than_the_kind_s_limit() -> None:
+    request = wants("work", "other", limit=50, limits={"work": 3})
+    for ask in (Lanes().first_ask(request, 0.0), looked(WORK, OTHER, cost=DEAR).first_ask(request, 1000.0)):
+        assert {(probe.lane.kind, probe.fetch) for probe in ask.probes} == {("work", 3), ("other", 50)}
+
+
+def test_floors_move_with_what_was_claimed_last_in_their_lane() -> None:
+    memory = looked(WORK, cost=DEAR)
+    later = Floor(FLOOR.run_at, UUID(int=9))
+    quick = memory.first_ask(wants(), 1000.0)
+    memory.learn(quick, [(WORK, Floor(FLOOR.run_at, UUID(int=7))), (WORK, later)], 1000.0, 1000.001)
+    assert starts(memory.first_ask(wants(), 1000.0)) == {WORK: later}

@@ -1,0 +1,201 @@
+"""Many hands on the same rows at once: each job ends exactly once, and every row is where it belongs."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest
+
+from holdfast.job import JobState, Lease
+from holdfast.json_text import Json
+from holdfast.lifecycle import Event, Transition
+from holdfast.store.contract import Fenced, Finish, Renewal
+from holdfast.store.postgres.reader import PostgresReader
+from holdfast.store.postgres.store import PostgresClock, PostgresStore
+from tests.databases import Database, connected, opened_store
+from tests.store_contract.steps import BROKEN, LEASE, START, job, wants
+
+pytestmark = pytest.mark.usefixtures("cheap_looks")
+
+_MISPLACED = """
+SELECT count(*) FROM holdfast.job
+WHERE (SELECT count(*) FROM holdfast.ready WHERE ready.id = job.id)
+    + (SELECT count(*) FROM holdfast.lease WHERE lease.id = job.id)
+    + (SELECT count(*) FROM holdfast.finished WHERE finished.id = job.id)
+    + (SELECT count(*) FROM holdfast.dead_letter WHERE dead_letter.id = job.id) <> 1
+"""
+
+
+async def _at_once(*loops: Callable[[], Awaitable[bool]], ends: Callable[[], bool]) -> None:
+    """Repeat each step until it says that it is done or all is over."""
+    deadline = time.monotonic() + 60
+
+    async def repeat(step: Callable[[], Awaitable[bool]]) -> None:
+        while not ends() and await step():
+            assert time.monotonic() < deadline, "the race never ended"
+
+    await asyncio.gather(*(repeat(step) for step in loops))
+
+
+@pytest.mark.parametrize(
+    "transition",
+    [
+        Transition(Event.SUCCEED),
+        Transition(Event.SUCCEED, result=Json("{}")),
+        Transition(Event.FAIL, error=BROKEN),
+        Transition(Event.RETRY, delay=timedelta(hours=1), error=BROKEN),
+    ],
+    ids=["plain success", "result", "failure", "retry"],
+)
+async def test_every_lease_that_is_renewed_and_finished_at_once_is_finished_once(
+    database: Database, transition: Transition
+) -> None:
+    async with opened_store(database.url) as store, opened_store(database.url) as keeper:
+        await store.enqueue([job() for _ in range(300)])
+        left = [each.lease for each in await store.claim(wants(limit=300))]
+        all_leases = list(left)
+        random.shuffle(left)
+        answers: Counter[Fenced] = Counter()
+        renewals: Counter[Fenced] = Counter()
+
+        async def renew() -> bool:
+            some = random.sample(all_leases, 60)
+            renewals.update(each.fenced for each in await keeper.renew([Renewal(lease, LEASE) for lease in some]))
+            return True
+
+        async def finish() -> bool:
+            some = [left.pop() for _ in range(min(10, len(left)))]
+            while some:
+                fenced = await store.finish([Finish(lease, transition) for lease in some])
+                answers.update(fenced)
+                some = [lease for lease, answer in zip(some, fenced, strict=True) if answer is Fenced.LOCKED]
+            return bool(left)
+
+        finishing = asyncio.gather(*(_at_once(finish, ends=lambda: False) for _ in range(2)))
+        await asyncio.gather(finishing, *(_at_once(renew, ends=finishing.done) for _ in range(3)))
+        assert answers[Fenced.DONE] == 300
+        assert set(answers) <= {Fenced.DONE, Fenced.LOCKED}
+        assert renewals[Fenced.DONE] > 0
+        counts = await PostgresReader(store).count()
+        assert (counts[JobState.RUNNING], counts[transition.state]) == (0, 300)
+        async with connected(database.url) as connection:
+            assert await connection.fetchval(_MISPLACED) == 0
+
+
+async def test_a_storm_of_everything_leaves_every_job_in_exactly_one_place(database: Database) -> None:
+    """Claims, renewals, finishes, releases, rescues, cancels and retries, with leases that run out all the time."""
+    async with opened_store(database.url, pool_size=8) as store, connected(database.url) as connection:
+        jobs = [job(kind=f"kind-{number % 3}", key=f"key-{number}") for number in range(120)]
+        await store.enqueue(jobs)
+        ids = [each.id for each in jobs]
+        held: list[Lease] = []
+        ended: Counter[UUID] = Counter()
+        revived: Counter[UUID] = Counter()
+        steps = 0
+
+        async def work() -> bool:
+            nonlocal steps
+            steps += 1
+            kinds = random.sample(["kind-0", "kind-1", "kind-2"], 2)
+            suspects = steps % 5 == 0
+            request = wants(*kinds, limit=5, holder=uuid4(), lease=timedelta(milliseconds=20), suspects=suspects)
+            held.extend(each.lease for each in await store.claim(request))
+            return True
+
+        async def settle() -> bool:
+            some = [held.pop(random.randrange(len(held))) for _ in range(min(4, len(held)))]
+            choice = random.random()
+            if choice < 0.2:
+                await store.renew([Renewal(lease, timedelta(milliseconds=50)) for lease in some])
+                held.extend(some)
+            elif choice < 0.35:
+                await store.release(some)
+            else:
+                transition = random.choice(
+                    [
+                        Transition(Event.SUCCEED),
+                        Transition(Event.SUCCEED),
+                        Transition(Event.RETRY, error=BROKEN),
+                        Transition(Event.FAIL, error=BROKEN),
+                    ]
+                )
+                answers = await store.finish([Finish(lease, transition) for lease in some])
+                if transition.state.is_final:
+                    ended.update(lease.id for lease, fenced in zip(some, answers, strict=True) if fenced is Fenced.DONE)
+            return True
+
+        async def rescue() -> bool:
+            ended.update(each.id for each in await store.rescue(20) if each.state.is_final)
+            return True
+
+        async def interfere() -> bool:
+            chosen = random.sample(ids, 3)
+            if random.random() < 0.3:
+                answers = await store.cancel(chosen)
+                # Asked to cancel, it may end where it would have become ready again.
+                ended.update(
+                    id for id, answer in zip(chosen, answers, strict=True) if answer in ("canceled", "requested")
+                )
+            else:
+                answers_of_retry = await store.retry(chosen)
+                revived.update(id for id, answer in zip(chosen, answers_of_retry, strict=True) if answer == "ready")
+            return True
+
+        await _at_once(work, work, settle, settle, rescue, interfere, ends=lambda: steps >= 300)
+        assert await connection.fetchval(_MISPLACED) == 0
+        assert await connection.fetchval("SELECT count(*) FROM holdfast.job") == len(jobs)
+        counts = await PostgresReader(store).count()
+        assert sum(counts.values()) == len(jobs)
+        assert sum(revived.values()) > 0
+        # Every end but the last is followed by a new life. A dead letter that is given up ends a second time.
+        for id in ids:
+            found = await PostgresReader(store).get(id)
+            assert found is not None
+            assert ended[id] >= revived[id] + found.state.is_final
+
+
+async def test_fences_beyond_thirty_two_bits_are_fences(database: Database) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as connection:
+        await connection.execute("SELECT setval('holdfast.fence', $1)", 2**31 - 2)
+        await store.enqueue([job() for _ in range(5)])
+        leased = await store.claim(wants())
+        assert [each.lease.fence for each in leased] == [2**31 - 1 + number for number in range(5)]
+        assert await _every_fenced_verb(store, [each.lease for each in leased]) == [Fenced.DONE] * 5
+        await connection.execute("SELECT setval('holdfast.fence', $1)", 2**63 - 7)
+        await store.enqueue([job() for _ in range(5)])
+        leased = await store.claim(wants())
+        assert leased[-1].lease.fence == 2**63 - 2
+        assert await _every_fenced_verb(store, [each.lease for each in leased]) == [Fenced.DONE] * 5
+
+
+async def _every_fenced_verb(store: PostgresStore, leases: list[Lease]) -> list[Fenced]:
+    first, second, third, fourth, fifth = leases
+    (renewed,) = await store.renew([Renewal(first, LEASE, Json("1"))])
+    async with connected(store.url) as connection:
+        awaitable = store.finish_in.statement(second, None).execute_on(connection)
+        assert awaitable is not None
+        await awaitable
+    plain = await store.finish([Finish(first, Transition(Event.SUCCEED))])
+    failed = await store.finish([Finish(third, Transition(Event.FAIL, error=BROKEN))])
+    retried = await store.finish([Finish(fourth, Transition(Event.RETRY, delay=LEASE))])
+    released = await store.release([fifth])
+    (again,) = await store.claim(wants())
+    assert await store.finish([Finish(second, Transition(Event.SUCCEED))]) == [Fenced.ALREADY]
+    assert await store.finish([Finish(again.lease, Transition(Event.SUCCEED))]) == [Fenced.DONE]
+    return [renewed.fenced, *plain, *failed, *retried, *released]
+
+
+async def test_the_clock_moves_for_all_stores_at_once(database: Database) -> None:
+    async with opened_store(database.url) as one, opened_store(database.url) as two:
+        await PostgresClock(one).freeze(START)
+        assert await PostgresClock(two).now() == START
+        await two.enqueue([job(delay=LEASE)])
+        await PostgresClock(two).advance(LEASE)
+        assert await PostgresClock(one).now() == START + LEASE
+        (leased,) = await one.claim(wants())
+        await PostgresClock(one).advance(LEASE)
+        assert [rescued.id for rescued in await two.rescue(1)] == [leased.id]

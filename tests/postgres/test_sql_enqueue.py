@@ -1,0 +1,245 @@
+"""holdfast.enqueue(): the public way in for any language, inside the caller's own transaction."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
+
+import asyncpg
+import psycopg
+import pytest
+
+from holdfast.errors import DuplicateJob, InvalidInput
+from holdfast.job import Job, JobState
+from holdfast.json_text import Json
+from holdfast.producer.enqueue import enqueue_statement
+from holdfast.store.postgres.reader import PostgresReader
+from holdfast.store.postgres.store import PostgresClock, PostgresStore
+from tests.databases import Database, connected, opened_store
+from tests.store_contract.steps import START, job, wants
+
+
+async def _shown(store: PostgresStore, id: UUID) -> Job:
+    found = await PostgresReader(store).get(id)
+    assert found is not None
+    return found
+
+
+async def test_a_kind_and_a_payload_are_enough(database: Database) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as connection:
+        await PostgresClock(store).freeze(START)
+        row = await connection.fetchrow("SELECT * FROM holdfast.enqueue('invoice.send', '{\"invoice\": 17}')")
+        assert row is not None
+        assert row["is_new"] is True
+        found = await _shown(store, row["id"])
+    assert found.as_dict() == {
+        **dict.fromkeys(Job.__slots__),
+        "id": str(row["id"]),
+        "kind": "invoice.send",
+        "payload": {"invoice": 17},
+        "queue": "default",
+        "priority": 5,
+        "state": JobState.READY,
+        "tenant": "",
+        "correlation_id": str(row["id"]),
+        "attempt": 0,
+        "losses": 0,
+        "created_at": START.isoformat(),
+        "run_at": START.isoformat(),
+        "cancel_requested": False,
+        "errors": [],
+    }
+
+
+async def test_ids_made_by_the_database_are_version_7_and_of_now(database: Database) -> None:
+    async with connected(database.url) as connection:
+        rows = await connection.fetch("SELECT (holdfast.enqueue('work', '{}')).id FROM generate_series(1, 50)")
+        now = datetime.now(UTC).timestamp()
+    ids = [row["id"] for row in rows]
+    assert len(set(ids)) == 50
+    for id in ids:
+        assert (id.version, id.variant) == (7, "specified in RFC 4122")
+        assert abs((id.int >> 80) / 1000 - now) < 60
+
+
+async def test_everything_can_be_said(database: Database) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as connection:
+        await PostgresClock(store).freeze(START)
+        id = uuid4()
+        found_id = await connection.fetchval(
+            "SELECT id FROM holdfast.enqueue(kind => 'a', payload => '[1]', queue => 'mail', priority => 0, "
+            "delay => '90 s', tenant => 'acme', key => 'k', correlation_id => 'c', max_attempts => 1000, "
+            "headers => '{\"h\": 1}', job_id => $1)",
+            id,
+        )
+        assert found_id == id
+        found = await _shown(store, id)
+    assert (found.queue, found.priority, found.tenant, found.key) == ("mail", 0, "acme", "k")
+    assert (found.correlation_id, found.max_attempts) == ("c", 1000)
+    assert found.run_at == START + timedelta(seconds=90)
+    assert found.as_dict()["headers"] == {"h": 1}
+
+
+async def test_a_run_at_in_the_past_becomes_now(database: Database) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as connection:
+        await PostgresClock(store).freeze(START)
+        for run_at, expected in (
+            (START - timedelta(days=1), START),
+            (START, START),
+            (START + timedelta(days=1), START + timedelta(days=1)),
+        ):
+            id = await connection.fetchval("SELECT id FROM holdfast.enqueue('work', '{}', run_at => $1)", run_at)
+            assert (await _shown(store, id)).run_at == expected
+
+
+REFUSED = {
+    "kind => NULL, payload => '{}'": "kind: ",
+    "kind => '', payload => '{}'": "kind: ",
+    "kind => repeat('x', 201), payload => '{}'": "kind: ",
+    "kind => 'a', payload => '{}', queue => NULL": "queue: ",
+    "kind => 'a', payload => '{}', queue => ''": "queue: ",
+    "kind => 'a', payload => '{}', queue => repeat('x', 101)": "queue: ",
+    "kind => 'a', payload => '{}', priority => -1": "priority: -1 ",
+    "kind => 'a', payload => '{}', priority => 10": "priority: 10 ",
+    "kind => 'a', payload => '{}', priority => NULL": "priority: ",
+    "kind => 'a', payload => '{}', max_attempts => 0": "max_attempts: 0 ",
+    "kind => 'a', payload => '{}', max_attempts => 1001": "max_attempts: 1001 ",
+    "kind => 'a', payload => '{}', delay => '-1 s'": "delay: ",
+    "kind => 'a', payload => '{}', delay => '110 years'": "delay: ",
+    "kind => 'a', payload => '{}', delay => '1 s', run_at => now()": "give a delay or a run_at, not both",
+    "kind => 'a', payload => '{}', run_at => 'infinity'": "run_at: ",
+    "kind => 'a', payload => '{}', run_at => '20000-01-01'": "run_at: ",
+    "kind => 'a', payload => NULL": "payload: ",
+    "kind => 'a', payload => to_json(repeat('x', 11000000))": "payload: ",
+    "kind => 'a', payload => '{}', key => ''": "key",
+    "kind => 'a', payload => '{}', key => repeat('x', 501)": "key",
+    "kind => 'a', payload => '{}', tenant => repeat('😀', 200), key => repeat('😀', 500)": "key: ",
+    "kind => 'a', payload => '{}', tenant => repeat('x', 201)": "key, tenant",
+    "kind => 'a', payload => '{}', correlation_id => repeat('x', 201)": "key, tenant or correlation_id",
+}
+
+
+async def _refusal(connection: "asyncpg.Connection[asyncpg.Record]", sql: str) -> str:
+    try:
+        await connection.fetch(sql)
+    except asyncpg.PostgresError as error:
+        return str(error) if error.sqlstate == "HF002" else repr(error)
+    return "not refused"
+
+
+async def test_what_cannot_be_a_job_is_refused_in_a_line(database: Database) -> None:
+    async with connected(database.url) as connection:
+        for arguments, beginning in REFUSED.items():
+            said = await _refusal(connection, f"SELECT * FROM holdfast.enqueue({arguments})")
+            assert (said.startswith(beginning), "\n" in said) == (True, False), (arguments, said)
+        assert await connection.fetchval("SELECT count(*) FROM holdfast.job") == 0
+
+
+async def test_an_id_that_exists_is_refused(database: Database) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as connection:
+        await store.enqueue([first := job()])
+        with pytest.raises(asyncpg.UniqueViolationError):
+            await connection.fetch("SELECT * FROM holdfast.enqueue('work', '{}', job_id => $1)", first.id)
+        with pytest.raises(DuplicateJob, match=f"{first.id}.*; use a new id, or a key if it is the same work$"):
+            await store.enqueue([job(id=first.id)])
+
+
+async def test_a_job_is_there_when_the_transaction_commits_and_not_before(database: Database) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        id = await connection.fetchval("SELECT id FROM holdfast.enqueue('work', '{}', key => 'a')")
+        assert await store.claim(wants()) == []
+        await transaction.commit()
+        assert [each.id for each in await store.claim(wants())] == [id]
+
+
+async def test_a_rolled_back_job_leaves_nothing_not_even_its_key(database: Database) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.fetchval("SELECT id FROM holdfast.enqueue('work', '{}', key => 'a')")
+        await transaction.rollback()
+        assert await store.claim(wants()) == []
+        (answer,) = await store.enqueue([job(key="a")])
+        assert answer.is_new
+
+
+async def _until_it_waits(database: Database) -> None:
+    """Until somebody waits for a lock in this database."""
+    async with connected(database.url) as watcher:
+        query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        async with asyncio.timeout(10):
+            while not await watcher.fetchval(query):
+                pass
+
+
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+@pytest.mark.parametrize("second", ["function", "store"])
+async def test_two_producers_with_one_key_make_exactly_one_job(database: Database, ending: str, second: str) -> None:
+    async with (
+        opened_store(database.url) as store,
+        connected(database.url) as first,
+        connected(database.url) as other,
+    ):
+        transaction = first.transaction()
+        await transaction.start()
+        first_id = await first.fetchval("SELECT id FROM holdfast.enqueue('work', '{}', key => 'a')")
+
+        async def enqueue_again() -> tuple[UUID, bool]:
+            if second == "store":
+                (answer,) = await store.enqueue([job(key="a")])
+                return answer.id, answer.is_new
+            row = await other.fetchrow("SELECT * FROM holdfast.enqueue('work', '{}', key => 'a')")
+            assert row is not None
+            return row["id"], row["is_new"]
+
+        waiting = asyncio.create_task(enqueue_again())
+        await _until_it_waits(database)
+        await (transaction.commit() if ending == "commit" else transaction.rollback())
+        id, is_new = await waiting
+        assert is_new is (ending == "rollback")
+        assert (id == first_id) is (ending == "commit")
+        assert [each.id for each in await store.claim(wants())] == [id]
+
+
+async def test_many_producers_with_the_same_keys_make_one_job_each_and_do_not_deadlock(database: Database) -> None:
+    async with opened_store(database.url, pool_size=8) as store:
+        keys = [f"key-{number}" for number in range(30)]
+
+        async def produce(turn: int) -> list[bool]:
+            order = keys if turn % 2 else keys[::-1]
+            return [answer.is_new for answer in await store.enqueue([job(key=key) for key in order])]
+
+        answers = await asyncio.gather(*(produce(turn) for turn in range(8)))
+        assert sum(sum(each) for each in answers) == len(keys)
+        assert len(await store.claim(wants())) == len(keys)
+
+
+async def test_a_key_met_under_repeatable_read_is_found_or_fails_but_never_doubles(database: Database) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as connection:
+        transaction = connection.transaction(isolation="repeatable_read")
+        await transaction.start()
+        await connection.execute("SELECT FROM holdfast.ready")
+        await store.enqueue([job(key="a")])
+        with pytest.raises(asyncpg.SerializationError):
+            await connection.fetchval("SELECT id FROM holdfast.enqueue('work', '{}', key => 'a')")
+        await transaction.rollback()
+        assert len(await store.claim(wants())) == 1
+
+
+async def test_the_statement_works_on_every_driver(database: Database) -> None:
+    jobs = [job(payload=Json('{"a": "100%s"}'), delay=timedelta(0), headers=Json("{}")) for _ in range(3)]
+    statements = [enqueue_statement("holdfast", each) for each in jobs]
+    async with opened_store(database.url) as store, connected(database.url) as connection:
+        awaitable = statements[0].execute_on(connection)
+        assert awaitable is not None
+        await awaitable
+        with psycopg.connect(database.url) as blocking:
+            assert statements[1].execute_on(blocking) is None
+        async with await psycopg.AsyncConnection.connect(database.url) as waiting:
+            awaitable = statements[2].execute_on(waiting)
+            assert awaitable is not None
+            await awaitable
+        assert [each.id for each in await store.claim(wants())] == [each.id for each in jobs]
+        with pytest.raises(InvalidInput, match="is not known here"):
+            statements[0].execute_on(object())

@@ -1,0 +1,150 @@
+"""The words in which the behaviour suite is written: jobs, claims and endings with the usual defaults."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypedDict, Unpack
+from uuid import UUID, uuid4
+
+from holdfast.job import Job, JobError, JobState, Lease, LeasedJob, NewJob
+from holdfast.json_text import Json, encode
+from holdfast.lifecycle import LEASE_LOST, Event, Transition
+from holdfast.store.contract import ClaimRequest, Fenced, Finish, JobFilter, KindClaim
+from tests.databases import StoreCase
+
+START = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
+LEASE = timedelta(seconds=30)
+SECOND = timedelta(seconds=1)
+HOLDER = UUID("00000000-0000-4000-8000-000000000001")
+OTHER_HOLDER = UUID("00000000-0000-4000-8000-000000000002")
+BROKEN = JobError(code="BROKEN", type="ValueError", message="no such invoice", traceback="line 1\nline 2")
+
+ENDINGS: Mapping[str, Transition] = {
+    "succeed": Transition(Event.SUCCEED, result=Json('{"pages": 3}')),
+    "retry": Transition(Event.RETRY, delay=5 * SECOND, error=BROKEN),
+    "exhaust": Transition(Event.EXHAUST, error=BROKEN),
+    "fail": Transition(Event.FAIL, error=BROKEN),
+    "snooze": Transition(Event.SNOOZE, delay=5 * SECOND),
+    "cancel": Transition(Event.CANCEL, error=JobError(code="CANCELED", type="Cancel", message="not wanted")),
+}
+FINAL_ENDINGS = [name for name, transition in ENDINGS.items() if transition.state.is_final]
+
+
+class Options(TypedDict, total=False):
+    kind: str
+    payload: Json
+    id: UUID
+    queue: str
+    priority: int
+    delay: timedelta | None
+    run_at: datetime | None
+    tenant: str
+    correlation_id: str
+    max_attempts: int | None
+    key: str | None
+    headers: Json | None
+
+
+def job(**options: Unpack[Options]) -> NewJob:
+    complete: Options = {"kind": "work", "payload": encode({}), **options}
+    return NewJob(**complete)
+
+
+def wants(
+    *kinds: str,
+    limit: int = 100,
+    queues: tuple[str, ...] = ("default",),
+    lease: timedelta = LEASE,
+    holder: UUID = HOLDER,
+    suspects: bool = False,
+    limits: Mapping[str, int] | None = None,
+) -> ClaimRequest:
+    wanted = {kind: KindClaim(lease, (limits or {}).get(kind, limit)) for kind in kinds or ("work",)}
+    return ClaimRequest(holder=holder, limit=limit, queues=queues, kinds=wanted, suspects=suspects)
+
+
+async def enqueued(case: StoreCase, **options: Unpack[Options]) -> UUID:
+    (answer,) = await case.store.enqueue([job(**options)])
+    return answer.id
+
+
+async def claimed(case: StoreCase, request: ClaimRequest | None = None) -> LeasedJob:
+    """The one job that a claim finds."""
+    (leased,) = await case.store.claim(request or wants())
+    return leased
+
+
+async def running(case: StoreCase, **options: Unpack[Options]) -> LeasedJob:
+    """A new job, claimed."""
+    id = await enqueued(case, **options)
+    leased = await claimed(case, wants(options.get("kind", "work"), queues=(options.get("queue", "default"),)))
+    assert leased.id == id
+    return leased
+
+
+async def finished(case: StoreCase, lease: Lease, transition: Transition) -> Fenced:
+    (answer,) = await case.store.finish([Finish(lease, transition)])
+    return answer
+
+
+async def lost(case: StoreCase, times: int, **options: Unpack[Options]) -> UUID:
+    """A new job that lost its lease so many times."""
+    id = await enqueued(case, **options)
+    for loss in range(times):
+        await claimed(case, wants(options.get("kind", "work"), suspects=loss >= 2))
+        await case.clock.advance(LEASE)
+        assert [rescued.id for rescued in await case.store.rescue(10)] == [id]
+    return id
+
+
+async def in_state(case: StoreCase, state: JobState, **options: Unpack[Options]) -> UUID:
+    """A new job brought into this state by its shortest way."""
+    if state is JobState.READY:
+        return await enqueued(case, **options)
+    leased = await running(case, **options)
+    ending = {
+        JobState.SUCCEEDED: "succeed",
+        JobState.FAILED: "fail",
+        JobState.DEAD: "exhaust",
+        JobState.CANCELED: "cancel",
+    }.get(state)
+    if ending is not None:
+        assert await finished(case, leased.lease, ENDINGS[ending]) is Fenced.DONE
+    return leased.id
+
+
+async def shown(case: StoreCase, id: UUID) -> Job:
+    found = await case.reader.get(id)
+    assert found is not None
+    return found
+
+
+async def everything(case: StoreCase) -> list[Job]:
+    return await case.reader.list(JobFilter(), 1000)
+
+
+async def all_claimable(case: StoreCase, *kinds: str) -> list[UUID]:
+    return [leased.id for leased in await case.store.claim(wants(*kinds))]
+
+
+def error_dicts(found: Job) -> list[dict[str, Any]]:
+    errors = found.as_dict()["errors"]
+    assert isinstance(errors, list)
+    return errors
+
+
+def stored_error(error: JobError, *, attempt: int, at: datetime) -> dict[str, object]:
+    """An error as the store keeps it: with the attempt that failed and the store's time."""
+    return {**error.as_dict(), "attempt": attempt, "at": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
+
+
+def lease_lost(*, attempt: int, at: datetime) -> dict[str, object]:
+    return stored_error(LEASE_LOST, attempt=attempt, at=at)
+
+
+def with_new_ids(number: int) -> Sequence[NewJob]:
+    return [job() for _ in range(number)]
+
+
+def stranger(lease: Lease) -> Lease:
+    """The same fence in the name of a holder that never had it."""
+    return Lease(lease.id, lease.fence, uuid4())

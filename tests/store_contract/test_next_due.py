@@ -1,0 +1,50 @@
+"""next_due: how long a worker may sleep."""
+
+from datetime import timedelta
+
+from holdfast.job import JobState
+from tests.databases import StoreCase
+from tests.store_contract.steps import ENDINGS, SECOND, claimed, enqueued, finished, in_state, lost, wants
+
+
+async def test_an_empty_queue_has_nothing_to_wait_for(case: StoreCase) -> None:
+    assert await case.store.next_due(["default"], ["work"]) is None
+    assert await case.store.next_due([], []) is None
+
+
+async def test_a_due_job_is_due_now_however_long_it_waited(case: StoreCase) -> None:
+    await enqueued(case)
+    assert await case.store.next_due(["default"], ["work"]) == timedelta(0)
+    await case.clock.advance(timedelta(days=1))
+    assert await case.store.next_due(["default"], ["work"]) == timedelta(0)
+
+
+async def test_the_first_of_all_wanted_lanes_counts(case: StoreCase) -> None:
+    await enqueued(case, delay=timedelta(days=400), priority=0)
+    await enqueued(case, delay=9 * SECOND, priority=1)
+    await enqueued(case, delay=7 * SECOND, kind="other", queue="mail", priority=9)
+    assert await case.store.next_due(["default"], ["work"]) == 9 * SECOND
+    assert await case.store.next_due(["mail", "default"], ["work", "other"]) == 7 * SECOND
+    assert await case.store.next_due(["mail"], ["work"]) is None
+    await case.clock.advance(timedelta(milliseconds=2500))
+    assert await case.store.next_due(["default"], ["work"]) == timedelta(milliseconds=6500)
+
+
+async def test_running_and_final_jobs_do_not_count(case: StoreCase) -> None:
+    for state in JobState:
+        if state is not JobState.READY:
+            await in_state(case, state)
+    assert await case.store.next_due(["default"], ["work"]) is None
+
+
+async def test_suspects_count_only_for_those_who_want_suspects(case: StoreCase) -> None:
+    await lost(case, 2)
+    assert await case.store.next_due(["default"], ["work"]) is None
+    assert await case.store.next_due(["default"], ["work"], suspects=True) == timedelta(0)
+    assert await case.store.next_due(["default"], ["other"], suspects=True) is None
+    assert await case.store.next_due(["mail"], ["work"], suspects=True) is None
+    leased = await claimed(case, wants(suspects=True))
+    await finished(case, leased.lease, ENDINGS["snooze"])
+    await enqueued(case, delay=SECOND)
+    assert await case.store.next_due(["default"], ["work"], suspects=True) == 5 * SECOND
+    assert await case.store.next_due(["default"], ["work"]) == SECOND

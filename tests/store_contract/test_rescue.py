@@ -1,0 +1,134 @@
+"""rescue: a lease that ran out is lost, three of them make a dead letter."""
+
+from datetime import timedelta
+
+from holdfast.job import JobState
+from holdfast.lifecycle import MAX_LOSSES, Event, Transition
+from holdfast.store.contract import Fenced, Rescued
+from tests.databases import StoreCase
+from tests.store_contract.steps import (
+    BROKEN,
+    ENDINGS,
+    LEASE,
+    SECOND,
+    START,
+    claimed,
+    enqueued,
+    error_dicts,
+    everything,
+    finished,
+    job,
+    lease_lost,
+    lost,
+    running,
+    shown,
+    wants,
+)
+
+
+async def test_a_lease_is_rescued_when_it_ran_out_and_not_before(case: StoreCase) -> None:
+    leased = await running(case)
+    await case.clock.advance(LEASE - timedelta(microseconds=1))
+    assert await case.store.rescue(10) == []
+    await case.clock.advance(timedelta(microseconds=1))
+    assert await case.store.rescue(10) == [Rescued(leased.id, JobState.READY)]
+    assert await case.store.rescue(10) == []
+
+
+async def test_a_rescued_job_is_ready_now_with_a_loss_noted(case: StoreCase) -> None:
+    leased = await running(case)
+    await case.clock.advance(LEASE + SECOND)
+    await case.store.rescue(10)
+    found, now = await shown(case, leased.id), START + LEASE + SECOND
+    assert (found.state, found.run_at, found.attempt, found.losses) == (JobState.READY, now, 1, 1)
+    assert (found.started_at, found.fence, found.holder, found.lease_until) == (None, None, None, None)
+    assert error_dicts(found) == [lease_lost(attempt=1, at=now)]
+
+
+async def test_a_rescued_job_can_be_claimed_again(case: StoreCase) -> None:
+    id = await lost(case, 1)
+    again = await claimed(case)
+    assert (again.id, again.attempt, again.losses) == (id, 2, 1)
+
+
+async def test_the_third_loss_is_the_last(case: StoreCase) -> None:
+    id = await lost(case, MAX_LOSSES - 1)
+    leased = await claimed(case, wants(suspects=True))
+    await case.clock.advance(LEASE)
+    assert await case.store.rescue(10) == [Rescued(id, JobState.DEAD)]
+    found, now = await shown(case, id), await case.clock.now()
+    assert (found.state, found.attempt, found.losses) == (JobState.DEAD, 3, 3)
+    assert (found.started_at, found.finished_at, found.fence) == (now - LEASE, now, None)
+    assert [(error["code"], error["attempt"]) for error in error_dicts(found)] == [
+        ("LEASE_LOST", 1),
+        ("LEASE_LOST", 2),
+        ("LEASE_LOST", 3),
+    ]
+    assert await finished(case, leased.lease, ENDINGS["succeed"]) is Fenced.STALE
+    assert await case.store.claim(wants(suspects=True)) == await case.store.claim(wants()) == []
+
+
+async def test_losses_and_failures_are_counted_apart(case: StoreCase) -> None:
+    id = await enqueued(case)
+    for _ in range(3):
+        leased = await claimed(case)
+        await finished(case, leased.lease, Transition(Event.RETRY, error=BROKEN))
+    await claimed(case)
+    await case.clock.advance(LEASE)
+    assert await case.store.rescue(10) == [Rescued(id, JobState.READY)]
+    found = await shown(case, id)
+    assert (found.attempt, found.losses) == (4, 1)
+    assert [error["code"] for error in error_dicts(found)] == ["BROKEN"] * 3 + ["LEASE_LOST"]
+
+
+async def test_the_leases_that_ran_out_first_are_rescued_first(case: StoreCase) -> None:
+    ids = []
+    for seconds in (3, 1, 2):
+        ids.append(await enqueued(case))
+        await claimed(case, wants(lease=seconds * SECOND))
+    await case.clock.advance(3 * SECOND)
+    assert [rescued.id for rescued in await case.store.rescue(2)] == [ids[1], ids[2]]
+    assert [rescued.id for rescued in await case.store.rescue(2)] == [ids[0]]
+
+
+async def test_no_more_than_the_limit_are_rescued(case: StoreCase) -> None:
+    jobs = [job() for _ in range(5)]
+    await case.store.enqueue(jobs)
+    await case.store.claim(wants())
+    await case.clock.advance(LEASE)
+    assert await case.store.rescue(0) == []
+    assert [rescued.id for rescued in await case.store.rescue(3)] == [each.id for each in jobs[:3]]
+    states = await case.reader.count()
+    assert (states[JobState.READY], states[JobState.RUNNING]) == (3, 2)
+
+
+async def test_a_rescue_leaves_all_other_jobs_alone(case: StoreCase) -> None:
+    await enqueued(case, delay=timedelta(hours=1))
+    done = await running(case)
+    await finished(case, done.lease, ENDINGS["fail"])
+    expiring = await running(case)
+    await enqueued(case)
+    await claimed(case, wants(lease=timedelta(hours=1)))
+    await case.clock.advance(LEASE)
+    before = [found for found in await everything(case) if found.id != expiring.id]
+    assert await case.store.rescue(10) == [Rescued(expiring.id, JobState.READY)]
+    assert [found for found in await everything(case) if found.id != expiring.id] == before
+
+
+async def test_a_lost_job_that_was_asked_to_cancel_ends_canceled(case: StoreCase) -> None:
+    leased = await running(case)
+    await case.store.cancel([leased.id])
+    await case.clock.advance(LEASE)
+    assert await case.store.rescue(10) == [Rescued(leased.id, JobState.CANCELED)]
+    found, now = await shown(case, leased.id), START + LEASE
+    assert (found.state, found.attempt, found.losses, found.fence) == (JobState.CANCELED, 1, 1, None)
+    assert (found.started_at, found.finished_at) == (START, now)
+    assert error_dicts(found) == [lease_lost(attempt=1, at=now)]
+
+
+async def test_the_third_loss_counts_more_than_a_request_to_cancel(case: StoreCase) -> None:
+    id = await lost(case, MAX_LOSSES - 1)
+    await claimed(case, wants(suspects=True))
+    await case.store.cancel([id])
+    await case.clock.advance(LEASE)
+    assert await case.store.rescue(10) == [Rescued(id, JobState.DEAD)]
