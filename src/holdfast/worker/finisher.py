@@ -1,0 +1,121 @@
+"""Writes outcomes: gathers them for a few milliseconds, sends them as one fenced statement, tells who was stale.
+
+An outcome is kept until the store has answered for it, or the worker's time to shut down is over.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.errors import StoreUnavailable
+from holdfast.failures import describe
+from holdfast.lifecycle import Event, Transition
+from holdfast.log import get_logger
+from holdfast.store.contract import Fenced, Finish, Store
+from holdfast.worker.held import HeldJob
+
+log = get_logger("holdfast.worker")
+
+_GATHER_SECONDS = 0.002
+_MOST_AT_ONCE = 1000
+_LOCKED_SECONDS = 0.1
+_MOST_REFUSALS = 5
+
+
+@dataclass(slots=True)
+class Pending:
+    held: HeldJob
+    finish: Finish
+    refusals: int = 0
+    is_given_up: bool = False
+
+
+class Finisher:
+    def __init__(self, store: Store, written: Callable[[HeldJob, Finish, Fenced], None]) -> None:
+        self._store = store
+        self._written = written
+        self._pending: list[Pending] = []
+        self._arrived: Callable[[], None] = lambda: None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def on_arrival(self, wake: Callable[[], None]) -> None:
+        self._arrived = wake
+
+    def put(self, pending: Pending) -> None:
+        self._pending.append(pending)
+        self._idle.clear()
+        if len(self._pending) == 1:
+            self._arrived()
+
+    async def step(self) -> float | None:
+        if not self._pending:
+            return None
+        if len(self._pending) < _MOST_AT_ONCE:
+            await asyncio.sleep(_GATHER_SECONDS)
+        batch, self._pending = self._pending[:_MOST_AT_ONCE], self._pending[_MOST_AT_ONCE:]
+        try:
+            answers = await self._answers(batch)
+        except BaseException:
+            self._pending = batch + self._pending
+            raise
+        fresh = bool(self._pending)
+        self._pending += [pending for pending, fenced in zip(batch, answers, strict=True) if fenced is Fenced.LOCKED]
+        for pending, fenced in zip(batch, answers, strict=True):
+            if fenced is not Fenced.LOCKED:
+                self._report(pending, fenced)
+        if not self._pending:
+            self._idle.set()
+            return None
+        return 0 if fresh else _LOCKED_SECONDS
+
+    async def _answers(self, batch: list[Pending]) -> list[Fenced]:
+        try:
+            return await self._store.finish([pending.finish for pending in batch])
+        except StoreUnavailable:
+            raise
+        except Exception:
+            # One outcome that cannot be written must not hold up all the others, for ever.
+            log.exception("outcomes refused, writing them one by one", count=len(batch))
+            return [await self._answer(pending) for pending in batch]
+
+    async def _answer(self, pending: Pending) -> Fenced:
+        try:
+            (fenced,) = await self._store.finish([pending.finish])
+            return fenced
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            pending.refusals += 1
+            if pending.refusals == _MOST_REFUSALS:
+                # From now on something that can surely be written: a person will find the job and the reason.
+                unwritable = Transition(Event.FAIL, error=describe(error, "OUTCOME_UNWRITABLE"))
+                pending.finish = Finish(pending.finish.lease, unwritable)
+            if pending.refusals < 2 * _MOST_REFUSALS:
+                return Fenced.LOCKED
+            # Nobody renews its lease any more: it runs out, and the job is tried again or ends dead.
+            log.exception("outcome cannot be written", job_id=str(pending.held.id), kind=pending.held.job.kind)
+            pending.is_given_up = True
+            return Fenced.STALE
+
+    def _report(self, pending: Pending, fenced: Fenced) -> None:
+        if fenced is Fenced.STALE and not pending.is_given_up:
+            lease = pending.finish.lease
+            log.warning(
+                "outcome refused, lease was lost",
+                job_id=str(lease.id),
+                fence=lease.fence,
+                outcome=pending.finish.transition.event,
+            )
+        self._written(pending.held, pending.finish, fenced)
+
+    async def drained(self, seconds: float) -> None:
+        """Wait until everything is written; what is not by then is left to the rescue of its lease."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            pass
+        if self._pending:
+            left = [str(pending.held.id) for pending in self._pending]
+            log.error("stopping although outcomes could not be written", count=len(left), job_ids=left[:20])

@@ -1,0 +1,75 @@
+"""One background activity: a step that returns how long to wait until the next one.
+
+All of the worker's activities start, wait, wake, back off and stop the same way, here.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+
+from holdfast.errors import StoreUnavailable
+from holdfast.log import get_logger
+from holdfast.retry import exponential
+
+log = get_logger("holdfast.worker")
+
+_BACKOFF = exponential(base="100ms", max="5s", jitter="200ms")
+
+
+def is_being_canceled() -> bool:
+    """Whether somebody cancels this very task. Otherwise a CancelledError is that of something it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+class Loop:
+    """`step` returns seconds until the next step, or None to wait for a wake-up alone."""
+
+    def __init__(self, name: str, step: Callable[[], Awaitable[float | None]]) -> None:
+        self._name = name
+        self._step = step
+        self._awake = asyncio.Event()
+        self._stopping = False
+        self._random = Random()  # noqa: S311 - spreads retries, guards nothing
+
+    def wake(self) -> None:
+        self._awake.set()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._awake.set()
+
+    async def run(self) -> None:
+        failures = 0
+        while not self._stopping:
+            self._awake.clear()
+            try:
+                delay = await self._step()
+            except StoreUnavailable as error:
+                failures += 1
+                if failures == 1:
+                    log.warning("store unavailable, trying again", activity=self._name, error=str(error))
+                delay = _BACKOFF.delay(failures, self._random).total_seconds()
+                self._awake.clear()
+            except (Exception, asyncio.CancelledError):
+                if is_being_canceled():
+                    raise
+                failures += 1
+                log.exception("step failed, trying again", activity=self._name)
+                delay = _BACKOFF.delay(failures, self._random).total_seconds()
+                self._awake.clear()
+            else:
+                if failures:
+                    log.warning("working again", activity=self._name, after_failures=failures)
+                failures = 0
+            if delay != 0:
+                await self._wait(delay)
+
+    async def _wait(self, seconds: float | None) -> None:
+        if self._stopping:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._awake.wait()
+        except TimeoutError:
+            return

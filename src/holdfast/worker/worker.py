@@ -1,0 +1,290 @@
+"""The worker: wires claimer, executor, finisher and lease keeper, and stops them in the right order.
+
+A job's way: `Claimer` adds it to `Slots`, `_start_waiting` gives it a slot, `Executor` turns it into an outcome,
+`_settle` turns that into a transition, `Finisher` writes it.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from random import Random
+from uuid import UUID, uuid4
+
+from holdfast.duration import to_timedelta
+from holdfast.failures import Failures, describe
+from holdfast.handlers import FinishInTransaction, Handlers
+from holdfast.job import JobError, JobState
+from holdfast.lifecycle import Event, Transition, after_outcome
+from holdfast.log import get_logger
+from holdfast.outcome import Outcome, Retried
+from holdfast.retry import DEFAULT_BACKOFF
+from holdfast.store.contract import Fenced, Finish, Renewer, Store
+from holdfast.worker.claimer import Claimer
+from holdfast.worker.executor import Executor, outcome_of_interruption
+from holdfast.worker.finisher import Finisher, Pending
+from holdfast.worker.held import HeldJob, Interruption, Slots
+from holdfast.worker.lease_keeper import GRACE_SECONDS, LeaseKeeper
+from holdfast.worker.loop import Loop
+from holdfast.worker.settings import WorkerSettings
+
+log = get_logger("holdfast.worker")
+
+_RESCUE_AT_ONCE = 500
+_WATCH_SECONDS = 0.05
+_LONGEST_WAIT_SECONDS = 1.0
+_LAST_STEP_SECONDS = 1.0
+
+
+class Worker:
+    """Runs until `stop` is called. `run` returns 0, or 1 if too many handlers could not be stopped."""
+
+    def __init__(
+        self,
+        store: Store,
+        renewer: Callable[[], AbstractAsyncContextManager[Renewer]],
+        handlers: Handlers,
+        failures: Failures,
+        settings: WorkerSettings,
+        finish_in: FinishInTransaction | None = None,
+    ) -> None:
+        self.holder: UUID = uuid4()
+        self.tally: Counter[str] = Counter()
+        """How many attempts ended in each way; "stale" counts outcomes that were refused."""
+        self._store = store
+        self._settings = settings
+        self._random = Random()  # noqa: S311 - spreads retries, guards nothing
+        self._slots = Slots(settings.concurrency, settings.most_ahead)
+        self._executor = Executor(failures, settings.concurrency, finish_in)
+        self._finisher = Finisher(store, self._written)
+        self._claimer = Claimer(store, self._slots, handlers, self.holder, settings, self._start_waiting)
+        self._keeper = LeaseKeeper(lambda: list(self._slots.held.values()), renewer, settings.lease.total_seconds())
+        self._stop_requested = asyncio.Event()
+        self._stopping = False
+        self._exit_code = 0
+        self._claims = Loop("claim", self._claimer.step)
+        self._writes = Loop("finish", self._finisher.step)
+        self._rescues = Loop("rescue", self._rescue)
+        self._watch = Loop("watch", self._watch_deadlines)
+        self._slots.on_freed = self._slot_freed
+        self._finisher.on_arrival(self._writes.wake)
+
+    async def run(self) -> int:
+        log.info("worker started", holder=str(self.holder), concurrency=self._settings.concurrency)
+        self._keeper.start()
+        activities = (self._claims, self._writes, self._rescues, self._watch)
+        tasks = [asyncio.create_task(activity.run()) for activity in activities]
+        claims = tasks[0]
+        try:
+            await self._stop_requested.wait()
+            await self._shut_down(claims, self._settings.shutdown.total_seconds())
+        except asyncio.CancelledError:
+            # Whoever cancels is in a hurry, but no handler may run on without anybody who keeps its lease.
+            await self._shut_down(claims, 0.0)
+            raise
+        finally:
+            for activity in activities:
+                activity.stop()
+            self._keeper.stop()
+            # A step that waits for a store that does not answer would keep the worker from ending.
+            await asyncio.wait(tasks, timeout=_LAST_STEP_SECONDS)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.to_thread(self._keeper.join, 5.0)
+            self._executor.close()
+        log.info("worker stopped", holder=str(self.holder), **self.tally)
+        return self._exit_code
+
+    def stop(self) -> None:
+        """Start nothing new, let handlers finish, give the rest back. `run` returns when that is done."""
+        self._stop_requested.set()
+
+    def wake(self) -> None:
+        """A hint that there may be work."""
+        self._claims.wake()
+
+    def _start_waiting(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._stopping and (held := self._slots.next_to_start()) is not None:
+            if held.interruption is not None:
+                self._slots.stopped_running(held)
+                self._drop_unstarted(held)
+                continue
+            held.started = time.monotonic()
+            held.task = loop.create_task(self._executor.run(held))
+            held.task.add_done_callback(partial(self._attempt_over, held))
+
+    def _drop_unstarted(self, held: HeldJob) -> None:
+        """Interrupted while it waited for its slot: nothing has run, so the attempt is given back."""
+        if held.interruption is Interruption.UNRENEWED:
+            self._give_back([held])
+        else:
+            self._settle(held, outcome_of_interruption(held))
+
+    def _give_back(self, unstarted: list[HeldJob]) -> None:
+        for held in unstarted:
+            held.settled = True
+            self._finisher.put(Pending(held, Finish(held.job.lease, Transition(Event.RELEASE))))
+
+    def _attempt_over(self, held: HeldJob, task: "asyncio.Task[Outcome | None]") -> None:
+        """A callback, because a task that is canceled before its first step runs nothing of its own.
+
+        It also runs in the context in which the task was made, so that the next job inherits nothing from this one.
+        """
+        self._settle(held, _outcome_of_task(held, task, stopping=self._stopping))
+        thread = held.abandoned
+        if thread is None or thread.done():
+            self._slot_over(held)
+        else:
+            log.error(
+                "handler's thread cannot be stopped and keeps its slot",
+                job_id=str(held.id),
+                kind=held.job.kind,
+                why=held.interruption,
+            )
+            thread.add_done_callback(lambda _: _soon(held.loop, self._slot_over, held))
+
+    def _slot_over(self, held: HeldJob) -> None:
+        self._slots.stopped_running(held)
+        self._start_waiting()
+
+    def _settle(self, held: HeldJob, outcome: Outcome | None) -> None:
+        """The only way from a handler's end to the finisher; the first outcome of an attempt stands."""
+        if held.settled:
+            return
+        held.settled = True
+        if outcome is None:
+            self.tally["lost"] += 1
+            self._slots.forget(held)
+            return
+        self._finisher.put(Pending(held, Finish(held.job.lease, self._transition(held, outcome))))
+
+    def _transition(self, held: HeldJob, outcome: Outcome) -> Transition:
+        decide = partial(
+            after_outcome,
+            outcome,
+            attempt=held.job.attempt,
+            losses=held.job.losses,
+            max_attempts=held.job.max_attempts or held.handler.attempts,
+            random=self._random,
+        )
+        try:
+            transition = decide(backoff=held.handler.backoff)
+            to_timedelta(transition.delay, "backoff")
+        except Exception:
+            # An application's own policy. Left to itself, its error would leave the job running for ever.
+            log.exception("backoff policy failed, the default one is used", kind=held.job.kind)
+            return decide(backoff=DEFAULT_BACKOFF)
+        return transition
+
+    def _written(self, held: HeldJob, pending: Finish, fenced: Fenced) -> None:
+        self._slots.forget(held)
+        match fenced:
+            case Fenced.DONE:
+                self.tally[pending.transition.event] += 1
+                _log_failure(held, pending.transition)
+                self._come_back_for(pending.transition)
+            case Fenced.ALREADY:
+                self.tally["succeed"] += 1
+            case _:
+                self.tally["stale"] += 1
+
+    def _come_back_for(self, transition: Transition) -> None:
+        """A job made ready again soon is not left to the next poll."""
+        if transition.state is JobState.READY and transition.at is None and transition.delay < self._settings.poll:
+            asyncio.get_running_loop().call_later(transition.delay.total_seconds(), self._claims.wake)
+
+    def _slot_freed(self) -> None:
+        if self._claimer.may_have_more:
+            self._claims.wake()
+
+    async def _rescue(self) -> float:
+        started = time.monotonic()
+        rescued = await self._store.rescue(_RESCUE_AT_ONCE)
+        took = time.monotonic() - started
+        if rescued:
+            log.warning("rescued jobs whose lease ran out", count=len(rescued))
+            self._claims.wake()
+        await self._claimer.look_for_suspects()
+        if len(rescued) == _RESCUE_AT_ONCE:
+            return 0
+        # A rescue scans the leases; while a pinned snapshot keeps dead ones, that takes its time.
+        lease = self._settings.lease.total_seconds()
+        return max(self._settings.rescue_every.total_seconds(), min(20 * took, lease))
+
+    async def _watch_deadlines(self) -> float:
+        now = time.monotonic()
+        # Jobs turned out slower than the look-ahead expected: others may run them sooner.
+        self._give_back(self._slots.give_up_waiting(now - _LONGEST_WAIT_SECONDS))
+        for held in list(self._slots.running.values()):
+            if held.settled or held.started is None:
+                continue
+            if held.interruption is not None:
+                if now > held.interrupted + GRACE_SECONDS:
+                    self._give_up(held)
+            elif now > held.started + held.handler.timeout.total_seconds():
+                held.interrupt(Interruption.TIMEOUT)
+        if self._slots.stuck * 2 >= self._slots.capacity and not self._stopping and not self._exit_code:
+            log.error("half of the slots are held by handlers that cannot be stopped; draining to be restarted")
+            self._exit_code = 1
+            self.stop()
+        return _WATCH_SECONDS
+
+    def _give_up(self, held: HeldJob) -> None:
+        """An async handler that swallows its cancellation: write its outcome without it; it keeps its slot."""
+        log.error("handler ignores its cancellation and keeps its slot", job_id=str(held.id), kind=held.job.kind)
+        self._settle(held, outcome_of_interruption(held))
+
+    async def _shut_down(self, claims: "asyncio.Task[None]", grace: float) -> None:
+        self._stopping = True
+        self._claims.stop()
+        # A claim that is under way may still bring jobs, and those must be given back too.
+        await asyncio.wait([claims], timeout=GRACE_SECONDS)
+        log.info("worker is stopping", running=len(self._slots.running), waiting=len(self._slots.waiting))
+        self._give_back(list(self._slots.waiting))
+        self._slots.waiting.clear()
+        await self._handlers_over(grace)
+        for held in list(self._slots.running.values()):
+            held.interrupt(Interruption.SHUTDOWN)
+        await self._handlers_over(GRACE_SECONDS)
+        for held in list(self._slots.running.values()):
+            if not held.settled:
+                self._give_up(held)
+        await self._finisher.drained(max(grace, GRACE_SECONDS))
+
+    async def _handlers_over(self, seconds: float) -> None:
+        tasks = [held.task for held in self._slots.running.values() if held.task is not None and not held.task.done()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+
+
+def _outcome_of_task(held: HeldJob, task: "asyncio.Task[Outcome | None]", *, stopping: bool) -> Outcome | None:
+    if task.cancelled():
+        if held.interruption is None and not stopping:
+            return Retried(JobError(code="ERROR", type="CancelledError", message="the handler canceled its own task"))
+        return outcome_of_interruption(held)
+    failure = task.exception()
+    return task.result() if failure is None else Retried(describe(failure, "ERROR"))
+
+
+def _log_failure(held: HeldJob, transition: Transition) -> None:
+    if transition.error is not None:
+        report = log.warning if transition.state.is_dead_letter else log.info
+        report(
+            "attempt did not succeed" if not transition.state.is_dead_letter else "job is a dead letter now",
+            job_id=str(held.id),
+            kind=held.job.kind,
+            attempt=held.job.attempt,
+            correlation_id=held.job.correlation_id,
+            code=transition.error.code,
+            error=transition.error.summary,
+            then=transition.event,
+        )
+
+
+def _soon(loop: asyncio.AbstractEventLoop, callback: Callable[[HeldJob], None], held: HeldJob) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(callback, held)

@@ -1,0 +1,120 @@
+"""Handlers in process isolation, which must be importable, and some that misbehave."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast import RunningJob
+
+Job = RunningJob[dict[str, Any]]
+
+seen_by: ContextVar[str] = ContextVar("seen_by", default="nobody")
+
+
+@dataclass
+class Page:
+    number: int
+
+
+class Unpicklable(Exception):
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.lock = threading.Lock()
+
+
+def tell_pid(job: Job) -> int:
+    return os.getpid()
+
+
+async def tell_pid_async(job: Job) -> int:
+    return os.getpid()
+
+
+def exits_at_once(job: Job) -> None:
+    os._exit(7)
+
+
+def segfaults(job: Job) -> None:
+    ctypes.string_at(0)
+
+
+def kills_itself(job: Job) -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def exits(job: Job) -> None:
+    sys.exit(3)
+
+
+def raises_unpicklable(job: Job) -> None:
+    raise Unpicklable("cannot travel")
+
+
+def returns_much(job: Job) -> str:
+    return "x" * int(job.payload["size"])
+
+
+def reports(job: Job) -> None:
+    threads = [threading.Thread(target=job.progress, args=({"thread": number},)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    job.progress({"done": True})
+    gate = Path(job.payload["gate"])
+    while not gate.exists():
+        time.sleep(0.01)
+
+
+def reports_after_its_end(job: Job) -> None:
+    """Leaves a thread behind that goes on reporting into the next attempt."""
+
+    def go_on() -> None:
+        while True:
+            job.progress({"from": "a ghost"})
+            time.sleep(0.005)
+
+    threading.Thread(target=go_on, daemon=True).start()
+
+
+def sleeps(job: Job) -> None:
+    Path(job.payload["pid"]).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+def typed(job: RunningJob[Page]) -> int:
+    return job.payload.number
+
+
+def sees_context(job: Job) -> str:
+    seen = seen_by.get()
+    seen_by.set(str(job.id))
+    return seen
+
+
+def tells_deadline(job: Job) -> list[str]:
+    return [job.deadline.isoformat(), job.tenant, job.correlation_id]
+
+
+def leaves_a_process_behind(job: Job) -> None:
+    """Its fork has every descriptor open, also the pipe to the worker."""
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(20)
+        os._exit(0)
+    Path(job.payload["pid"]).write_text(str(pid))
+    os._exit(9)
+
+
+def terminates_a_program(job: Job) -> int:
+    program = subprocess.Popen(["/bin/sleep", "600"])
+    program.terminate()
+    return program.wait()

@@ -1,0 +1,117 @@
+"""Handlers of the real worker processes. They are importable, so that those in process isolation find them.
+
+Each writes a line to the journal, a file that survives whatever happens to the process.
+"""
+
+import asyncio
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast import Holdfast, RunningJob
+
+Job = RunningJob[dict[str, Any]]
+
+
+@dataclass
+class Gate:
+    name: str
+
+
+def note(job: RunningJob[Any], what: str) -> None:
+    line = f"{what} {job.id} {job.fence} {job.attempt} {os.getpid()} {time.monotonic()}\n"
+    path = Path(os.environ["HOLDFAST_TEST_FOLDER"], "journal")
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+
+
+def is_open(name: str) -> bool:
+    """A gate is a file that the test makes when a handler may go on."""
+    return Path(os.environ["HOLDFAST_TEST_FOLDER"], name).exists()
+
+
+async def quick(job: Job) -> None:
+    note(job, "start")
+    await asyncio.sleep(job.payload.get("seconds", 0))
+    note(job, "end")
+
+
+async def gated(job: RunningJob[Gate]) -> str:
+    note(job, "start")
+    try:
+        while not is_open(job.payload.name):  # noqa: ASYNC110 - the signal comes from another process
+            await asyncio.sleep(0.01)
+    except asyncio.CancelledError:
+        note(job, "canceled")
+        raise
+    note(job, "end")
+    return str(os.getpid())
+
+
+def gated_thread(job: RunningJob[Gate]) -> None:
+    note(job, "start")
+    while not is_open(job.payload.name):
+        time.sleep(0.01)
+    note(job, "end")
+
+
+def gated_child(job: RunningJob[Gate]) -> None:
+    gated_thread(job)
+
+
+async def stubborn(job: RunningJob[Gate]) -> None:
+    """Swallows every cancellation."""
+    note(job, "start")
+    while not is_open(job.payload.name):
+        try:
+            await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            note(job, "swallowed")
+    note(job, "end")
+
+
+async def killer(job: Job) -> None:
+    note(job, "start")
+    os._exit(3)
+
+
+async def blocker(job: Job) -> None:
+    note(job, "start")
+    time.sleep(job.payload["seconds"])  # noqa: ASYNC251 - blocking the event loop is what is tested
+    note(job, "end")
+
+
+async def spinner(job: Job) -> None:
+    note(job, "start")
+    end = time.monotonic() + job.payload["seconds"]
+    number = 0
+    while time.monotonic() < end:
+        number += 1
+    note(job, "end")
+
+
+def regex(job: Job) -> None:
+    """Holds the interpreter lock for ever: no other thread of the process gets a turn."""
+    note(job, "start")
+    re.match(r"(a+)+$", "a" * 60 + "b")
+    note(job, "end")
+
+
+def build(url: str) -> Holdfast:
+    app = Holdfast(url)
+    app.handler("quick")(quick)
+    app.handler("gated")(gated)
+    app.handler("gated_thread")(gated_thread)
+    app.handler("gated_child", isolation="process")(gated_child)
+    app.handler("stubborn")(stubborn)
+    app.handler("killer", attempts=10)(killer)
+    app.handler("blocker")(blocker)
+    app.handler("spinner")(spinner)
+    app.handler("regex", isolation="process")(regex)
+    return app

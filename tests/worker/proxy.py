@@ -1,0 +1,100 @@
+"""A TCP proxy before PostgreSQL's socket that a test can cut, or make swallow everything. Runs in its own thread."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+
+class Proxy:
+    def __init__(self, socket: Path, database: str) -> None:
+        self._socket = socket
+        self._database = database
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="test-proxy", daemon=True)
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._swallows = False
+        self._refuses = False
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self._port}/{self._database}"
+
+    def cut(self) -> None:
+        """Close every connection and refuse new ones."""
+        self._refuses = True
+        self._call(self._abort_all)
+
+    def swallow(self) -> None:
+        """Keep every connection, accept new ones, and let no byte through."""
+        self._swallows = True
+
+    def restore(self) -> None:
+        """Connections that were swallowed are reset, as routers do; new ones go through."""
+        self._refuses = self._swallows = False
+        self._call(self._abort_all)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._call(self._abort_all)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self) -> None:
+        async def listen() -> asyncio.Server:
+            return await asyncio.start_server(self._accept, "127.0.0.1", 0)
+
+        listener = self._loop.run_until_complete(listen())
+        self._port = listener.sockets[0].getsockname()[1]
+        self._ready.set()
+        self._loop.run_forever()
+        listener.close()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self._loop.run_until_complete(asyncio.sleep(0))
+
+    def _call(self, action: Callable[[], None]) -> None:
+        done = threading.Event()
+
+        def act() -> None:
+            action()
+            done.set()
+
+        self._loop.call_soon_threadsafe(act)
+        assert done.wait(5)
+
+    def _abort_all(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._refuses:
+            writer.transport.abort()
+            return
+        server_reader, server_writer = await asyncio.open_unix_connection(str(self._socket))
+        pair = {writer, server_writer}
+        self._writers |= pair
+        try:
+            await asyncio.gather(self._pump(reader, server_writer), self._pump(server_reader, writer))
+        finally:
+            self._writers -= pair
+            for each in pair:
+                each.transport.abort()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while received := await reader.read(65536):
+                if not self._swallows:
+                    writer.write(received)
+                    await writer.drain()
+        writer.transport.abort()

@@ -1,0 +1,13 @@
+"""An application whose import takes its time, in processes that are told so."""
+
+import os
+import time
+from typing import Any
+
+from holdfast import RunningJob
+
+time.sleep(float(os.environ.get("SLOW_IMPORT_SECONDS", "0")))
+
+
+def handle(job: RunningJob[dict[str, Any]]) -> int:
+    return os.getpid()

@@ -1,0 +1,156 @@
+"""How much a worker claims, and when it claims nothing: look-ahead, kind limits and suspects."""
+
+import asyncio
+import threading
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+from holdfast import Holdfast, JobState, RunningJob, WorkerSettings
+from holdfast.json_text import decode
+from holdfast.store.contract import JobFilter
+from holdfast.worker.claimer import _Clearing
+from tests.worker.harness import until
+
+LEASE = 30.0
+
+
+def is_on(clearing: _Clearing) -> bool:
+    return clearing.is_on
+
+
+def settings(**given: Any) -> WorkerSettings:  # noqa: ANN401
+    return WorkerSettings(**{"poll": timedelta(milliseconds=20), "concurrency": 4, **given})
+
+
+async def test_slow_jobs_are_not_hoarded_after_fast_ones() -> None:
+    app = Holdfast("memory:")
+    let_go = asyncio.Event()
+
+    @app.handler("fast")
+    async def fast(job: RunningJob[Any]) -> None:
+        pass
+
+    @app.handler("slow")
+    async def slow(job: RunningJob[Any]) -> None:
+        await let_go.wait()
+
+    async with app:
+        await app.enqueue_many([app.job("fast") for _ in range(3000)] + [app.job("slow") for _ in range(200)])
+        worker = app.worker(settings())
+        running = asyncio.create_task(worker.run())
+
+        await until(
+            lambda: worker.tally["succeed"] == 3000 and len(worker._slots.held) == 4, "only the slots are held", 30
+        )
+        let_go.set()
+        await until(lambda: worker.tally["succeed"] == 3200, "everything is done", 30)
+        worker.stop()
+        assert await running == 0
+        jobs = await app.jobs.list(JobFilter(), 4000)
+        assert {job.attempt for job in jobs} == {1}
+
+
+async def test_a_thread_that_cannot_be_stopped_counts_for_the_limit_of_its_kind() -> None:
+    app = Holdfast("memory:")
+    let_go = threading.Event()
+    at_once: list[int] = []
+    running_now: Counter[str] = Counter()
+
+    @app.handler("stuck", limit=1, timeout="100ms", attempts=3, backoff="steps 0s")
+    def stuck(job: RunningJob[Any]) -> None:
+        running_now["stuck"] += 1
+        at_once.append(running_now["stuck"])
+        let_go.wait()
+        running_now["stuck"] -= 1
+
+    @app.handler("other")
+    async def other(job: RunningJob[Any]) -> None:
+        pass
+
+    async with app:
+        first = await app.enqueue("stuck")
+        await app.enqueue("stuck")
+        worker = app.worker(settings(concurrency=8))
+        running = asyncio.create_task(worker.run())
+        await until(lambda: worker.tally["retry"] == 1, "the first attempt timed out")
+        await app.enqueue("other")
+        await until(lambda: worker.tally["succeed"] == 1, "the claimer has looked again")
+        assert at_once == [1]
+        let_go.set()
+        await until(lambda: worker.tally["succeed"] == 3, "both are done, one after the other")
+        worker.stop()
+        await running
+        assert set(at_once) == {1}
+        job = await app.jobs.get(first.id)
+        assert job is not None
+        assert decode(job.errors[0])["code"] == "TIMEOUT"
+
+
+async def test_a_handler_that_cancels_its_own_task_failed() -> None:
+    app = Holdfast("memory:")
+
+    @app.handler("cancels", attempts=1)
+    async def cancels(job: RunningJob[Any]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    async with app:
+        id = (await app.enqueue("cancels")).id
+        worker = app.worker(settings())
+        running = asyncio.create_task(worker.run())
+        await until(lambda: worker.tally.total() == 1, "the attempt is over")
+        worker.stop()
+        await running
+        job = await app.jobs.get(id)
+        assert job is not None
+        assert (job.state, job.losses) == (JobState.DEAD, 0)
+        assert decode(job.errors[0])["type"] == "CancelledError"
+
+
+def test_a_worker_begins_with_suspects_and_then_works() -> None:
+    clearing = _Clearing(LEASE, 300.0)
+    assert is_on(clearing)
+    clearing.succeeded()
+    assert not is_on(clearing)
+
+
+def test_a_worker_that_does_not_become_empty_goes_on_working_nine_times_as_long() -> None:
+    clearing = _Clearing(LEASE, 300.0)
+    clearing.succeeded()
+    clearing.begin(1000.0)
+    assert clearing.goes_on(1000.0 + 0.99 * LEASE)
+    assert not clearing.goes_on(1000.0 + LEASE)
+    assert not is_on(clearing)
+    clearing.begin(1000.0 + 9.9 * LEASE)
+    assert not is_on(clearing)
+    clearing.begin(1000.0 + 10.1 * LEASE)
+    assert is_on(clearing)
+
+
+def test_a_worker_becomes_more_patient_up_to_the_longest_timeout_of_its_handlers() -> None:
+    clearing = _Clearing(LEASE, 100.0)
+    clearing.succeeded()
+    now, patience = 0.0, []
+    for _ in range(4):
+        now += 10_000
+        clearing.begin(now)
+        lasted = next(seconds for seconds in range(1000) if not clearing.goes_on(now + seconds))
+        patience.append(lasted)
+    assert patience == [30, 60, 100, 100]
+
+
+def test_other_jobs_have_their_turn_between_suspects() -> None:
+    clearing = _Clearing(LEASE, 300.0)
+    clearing.succeeded()
+    clearing.begin(1000.0)
+    clearing.suspect_over(1000.0 + 0.5 * LEASE)
+    assert is_on(clearing)
+    clearing.suspect_over(1000.0 + LEASE)
+    assert not is_on(clearing)
+    clearing.begin(1000.0 + 1.9 * LEASE)
+    assert not is_on(clearing)
+    clearing.begin(1000.0 + 2.1 * LEASE)
+    assert is_on(clearing)

@@ -1,0 +1,344 @@
+"""From what a handler raises or returns to what its job becomes. On the memory store, with a real worker."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import Cancel, Holdfast, Job, JobState, Permanent, Retryable, RunningJob, Snooze
+from tests.worker.harness import codes, errors, fast, final_job, job_in_state, until, working
+
+NOW = datetime(2031, 5, 1, 12, 0, tzinfo=UTC)
+Handle = Callable[[RunningJob[Any]], Any]
+
+
+def raising(thing: BaseException) -> Handle:
+    async def handle(job: RunningJob[Any]) -> None:
+        raise thing
+
+    return handle
+
+
+def raising_in_thread(thing: BaseException) -> Handle:
+    def handle(job: RunningJob[Any]) -> None:
+        raise thing
+
+    return handle
+
+
+def returning(thing: object) -> Handle:
+    async def handle(job: RunningJob[Any]) -> object:
+        return thing
+
+    return handle
+
+
+@asynccontextmanager
+async def attempted(handle: Handle, app: Holdfast | None = None, **options: Any) -> AsyncIterator[Job]:  # noqa: ANN401
+    """The job after one attempt, by a store whose clock stands still."""
+    app = app or Holdfast("memory:")
+    app.handler("do", **options)(handle)
+    async with app, working(app) as worker:
+        await app.clock.freeze(NOW)
+        id = (await app.enqueue("do")).id
+        await until(lambda: sum(worker.tally.values()) == 1, "the outcome is written")
+        job = await app.jobs.get(id)
+        assert job is not None
+        yield job
+
+
+@pytest.mark.parametrize("handler", [raising, raising_in_thread, returning])
+@pytest.mark.parametrize(
+    ("signal", "state", "run_at", "code"),
+    [
+        (Permanent("BAD_ADDRESS", "no such street"), JobState.FAILED, None, "BAD_ADDRESS"),
+        (Cancel("nobody wants it"), JobState.CANCELED, None, "CANCELED"),
+        (Retryable("busy", code="BUSY", after="1h"), JobState.READY, NOW + timedelta(hours=1), "BUSY"),
+        (Retryable("busy", at=NOW + timedelta(days=2)), JobState.READY, NOW + timedelta(days=2), "ERROR"),
+        (Retryable("busy", at=NOW - timedelta(days=2)), JobState.READY, NOW, "ERROR"),
+    ],
+    ids=["Permanent", "Cancel", "Retryable after", "Retryable at", "Retryable in the past"],
+)
+async def test_a_signal_decides_what_becomes_of_the_job(
+    handler: Callable[[object], Handle], signal: Exception, state: JobState, run_at: datetime | None, code: str
+) -> None:
+    async with attempted(handler(signal)) as job:
+        pass
+    assert (job.state, job.run_at) == (state, run_at)
+    (error,) = errors(job)
+    assert error["code"] == code
+    assert error["message"] == str(signal)
+
+
+@pytest.mark.parametrize("handler", [raising, raising_in_thread, returning])
+@pytest.mark.parametrize(
+    ("signal", "run_at"),
+    [(Snooze("1h"), NOW + timedelta(hours=1)), (Snooze(until=NOW + timedelta(days=2)), NOW + timedelta(days=2))],
+    ids=["for", "until"],
+)
+async def test_a_snooze_comes_back_later_and_does_not_count(
+    handler: Callable[[object], Handle], signal: Snooze, run_at: datetime
+) -> None:
+    async with attempted(handler(signal), attempts=1) as job:
+        pass
+    assert (job.state, job.run_at, job.attempt, job.errors) == (JobState.READY, run_at, 0, ())
+
+
+@pytest.mark.parametrize("handler", [raising, raising_in_thread])
+async def test_an_unknown_exception_is_retried_and_kept_with_all_that_helps(
+    handler: Callable[[object], Handle],
+) -> None:
+    async with attempted(handler(LookupError("no such thing"))) as job:
+        pass
+    assert job.state is JobState.READY
+    assert job.run_at is not None
+    assert NOW <= job.run_at <= NOW + timedelta(seconds=1)
+    (error,) = errors(job)
+    assert (error["code"], error["type"], error["message"]) == ("ERROR", "LookupError", "no such thing")
+    assert (error["attempt"], error["at"]) == (1, "2031-05-01T12:00:00.000000Z")
+    assert "in handle" in str(error["traceback"])
+
+
+async def test_attempts_that_are_used_up_end_dead_with_every_error() -> None:
+    app = Holdfast("memory:")
+
+    @app.handler("do", attempts=3, backoff="steps 0s")
+    async def do(job: RunningJob[Any]) -> None:
+        raise ValueError(f"attempt {job.attempt}")
+
+    async with app, working(app):
+        job = await final_job(app, (await app.enqueue("do")).id)
+    assert (job.state, job.attempt) == (JobState.DEAD, 3)
+    assert [error["message"] for error in errors(job)] == ["attempt 1", "attempt 2", "attempt 3"]
+
+
+class Root(Exception):
+    pass
+
+
+class Middle(Root):
+    pass
+
+
+class Leaf(Middle):
+    pass
+
+
+class Other(Root):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("raised", "state", "code", "delay"),
+    [
+        (Leaf, JobState.FAILED, "MIDDLE", None),
+        (Middle, JobState.FAILED, "MIDDLE", None),
+        (Other, JobState.READY, "ROOT", timedelta(minutes=5)),
+        (ConnectionResetError, JobState.READY, "NETWORK", None),
+    ],
+)
+async def test_the_nearest_registered_base_class_decides(
+    raised: type[Exception], state: JobState, code: str, delay: timedelta | None
+) -> None:
+    app = Holdfast("memory:")
+    app.error(Root, code="ROOT", after="5m")
+    app.error(Middle, code="MIDDLE", retryable=False)
+    app.error(OSError, code="NETWORK")
+    async with attempted(raising(raised("x")), app) as job:
+        pass
+    assert job.state is state
+    assert codes(job) == [code]
+    if delay is not None:
+        assert job.run_at == NOW + delay
+
+
+@pytest.mark.parametrize(
+    "result",
+    ["x" * 70_000, object(), float("nan"), {"a": "\x00"}, "\ud800", {(1, 2): 3}],
+    ids=lambda value: repr(value)[:12],
+)
+async def test_a_result_that_cannot_be_kept_fails_the_job_without_doing_the_work_again(result: object) -> None:
+    async with attempted(returning(result)) as job:
+        pass
+    assert job.state is JobState.FAILED
+    assert codes(job) == ["INVALID_RESULT"]
+    assert job.result is None
+
+
+class BrokenText(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+class BrokenNotes(Exception):
+    @property
+    def __notes__(self) -> list[str]:  # type: ignore[override]
+        raise RuntimeError("not even this")
+
+
+class NamedStrangely(Exception):
+    pass
+
+
+NamedStrangely.__qualname__ = "Named\x00\ud800" + "x" * 2_000_000
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        ValueError("a\x00b"),
+        ValueError("\ud800 alone"),
+        ValueError("x" * 5_000_000),
+        ValueError({"a": object()}),
+        BrokenText(),
+        BrokenNotes("with notes"),
+        NamedStrangely("hello"),
+        Permanent("CODE\x00" + "y" * 5_000),
+        Permanent(404, "a number"),  # type: ignore[arg-type]
+        ExceptionGroup("many", [ValueError(str(number)) for number in range(500)]),
+    ],
+    ids=["NUL", "surrogate", "giant", "object", "str", "notes", "type", "code", "number", "group"],
+)
+@pytest.mark.parametrize("handler", [raising, raising_in_thread])
+async def test_whatever_is_raised_can_be_stored(handler: Callable[[object], Handle], raised: Exception) -> None:
+    async with attempted(handler(raised), attempts=1) as job:
+        pass
+    assert job.state in (JobState.DEAD, JobState.FAILED)
+    (error,) = errors(job)
+    assert len(job.errors[0]) < 100_000
+    assert "\x00" not in str(error)
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError])
+@pytest.mark.parametrize("handler", [raising, raising_in_thread])
+async def test_an_exception_that_ends_programs_ends_only_its_attempt(
+    handler: Callable[[object], Handle], raised: type[BaseException]
+) -> None:
+    app = Holdfast("memory:")
+    app.handler("do", attempts=1)(handler(raised()))
+    app.handler("next")(returning("still here"))
+    async with app, working(app, fast(concurrency=1)):
+        job = await final_job(app, (await app.enqueue("do")).id)
+        next_job = await final_job(app, (await app.enqueue("next")).id)
+    assert job.state is JobState.DEAD
+    assert codes(job) == ["ERROR"]
+    assert raised.__name__ in str(errors(job))
+    assert next_job.result == '"still here"'
+
+
+async def test_waiting_for_something_canceled_fails_the_attempt_and_nothing_else() -> None:
+    app = Holdfast("memory:")
+
+    @app.handler("do", attempts=1)
+    async def do(job: RunningJob[Any]) -> None:
+        other = asyncio.create_task(asyncio.sleep(60))
+        asyncio.get_running_loop().call_soon(other.cancel)
+        await other
+
+    async with app, working(app, fast(concurrency=1)):
+        first, second = [(await app.enqueue("do")).id for _ in range(2)]
+        jobs = [await final_job(app, id) for id in (first, second)]
+    assert [job.state for job in jobs] == [JobState.DEAD, JobState.DEAD]
+    assert [error["type"] for job in jobs for error in errors(job)] == ["CancelledError", "CancelledError"]
+
+
+async def test_an_async_handler_is_canceled_at_its_timeout() -> None:
+    app = Holdfast("memory:")
+    canceled = asyncio.Event()
+
+    @app.handler("do", attempts=1, timeout="100ms")
+    async def do(job: RunningJob[Any]) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            canceled.set()
+
+    async with app, working(app):
+        job = await final_job(app, (await app.enqueue("do")).id)
+    assert canceled.is_set()
+    assert job.state is JobState.DEAD
+    assert codes(job) == ["TIMEOUT"]
+
+
+async def test_a_handler_that_fails_while_it_is_canceled_is_still_timed_out() -> None:
+    app = Holdfast("memory:")
+
+    @app.handler("do", attempts=1, timeout="100ms")
+    async def do(job: RunningJob[Any]) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            raise ValueError("cleaning up failed too")
+
+    async with app, working(app):
+        job = await final_job(app, (await app.enqueue("do")).id)
+    assert codes(job) == ["TIMEOUT"]
+
+
+async def test_a_handler_that_swallows_its_cancellation_is_given_up_and_keeps_its_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.worker.worker.GRACE_SECONDS", 0.2)
+    app = Holdfast("memory:")
+    let_go = asyncio.Event()
+
+    @app.handler("stubborn", attempts=1, timeout="50ms")
+    async def stubborn(job: RunningJob[Any]) -> str:
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+        return "too late"
+
+    app.handler("next")(returning("still here"))
+    async with app, working(app, fast(concurrency=3)) as worker:
+        job = await final_job(app, (await app.enqueue("stubborn")).id)
+        next_job = await final_job(app, (await app.enqueue("next")).id)
+        assert len(worker._slots.running) == 1
+        let_go.set()
+        await until(lambda: not worker._slots.running, "the slot is free")
+        unchanged = await app.jobs.get(job.id)
+    assert (job.state, next_job.state) == (JobState.DEAD, JobState.SUCCEEDED)
+    assert codes(job) == ["TIMEOUT"]
+    assert unchanged == job
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_progress_is_kept_while_the_handler_runs(kind: str) -> None:
+    app = Holdfast("memory:")
+    go_on = asyncio.Event()
+
+    async def slow(job: RunningJob[Any]) -> None:
+        job.progress({"done": 1})
+        job.progress({"done": 2})
+        await go_on.wait()
+
+    def slow_thread(job: RunningJob[Any]) -> None:
+        asyncio.run_coroutine_threadsafe(slow(job), loop).result()
+
+    loop = asyncio.get_running_loop()
+    app.handler("slow")(slow if kind == "async" else slow_thread)
+    async with app, working(app):
+        id = (await app.enqueue("slow")).id
+
+        async def progressed() -> bool:
+            return (await job_in_state(app, id, JobState.RUNNING)).progress == '{"done":2}'
+
+        await until(progressed, "the newest progress is written")
+        go_on.set()
+        assert (await final_job(app, id)).progress == '{"done":2}'
+
+
+async def test_progress_that_is_not_json_is_the_handlers_mistake() -> None:
+    async def handle(job: RunningJob[Any]) -> None:
+        job.progress(object())
+
+    async with attempted(handle, attempts=1) as job:
+        pass
+    (error,) = errors(job)
+    assert error["type"] == "InvalidInput"
+    assert "progress" in str(error["message"])

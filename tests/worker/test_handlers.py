@@ -1,0 +1,243 @@
+"""Registering handlers, and the payload types that they can ask for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from holdfast import Holdfast, InvalidInput, JobState, NewJob, RunningJob, Statement
+from holdfast.json_text import Json
+from tests.worker.harness import errors, fast, final_job, job_in_state, until, working
+
+
+@dataclass
+class Line:
+    amount: int
+
+
+@dataclass
+class Invoice:
+    number: str
+    lines: list[Line]
+
+
+class InvoiceModel(BaseModel):
+    number: str
+    lines: list[Line]
+
+
+class InvoiceDict(TypedDict):
+    number: str
+    lines: list[Line]
+
+
+PAYLOAD = {"number": "A-1", "lines": [{"amount": 3}, {"amount": 4}]}
+
+
+async def as_dataclass(job: RunningJob[Invoice]) -> int:
+    return sum(line.amount for line in job.payload.lines)
+
+
+async def as_model(job: RunningJob[InvoiceModel]) -> int:
+    return sum(line.amount for line in job.payload.lines)
+
+
+async def as_typed_dict(job: RunningJob[InvoiceDict]) -> int:
+    return sum(line.amount for line in job.payload["lines"])
+
+
+async def as_dict(job: RunningJob[dict[str, Any]]) -> int:
+    return sum(line["amount"] for line in job.payload["lines"])
+
+
+async def as_anything(job: RunningJob[Any]) -> int:
+    return sum(line["amount"] for line in job.payload["lines"])
+
+
+def in_thread(job: RunningJob[Invoice]) -> int:
+    return sum(line.amount for line in job.payload.lines)
+
+
+def unannotated(job):  # type: ignore[no-untyped-def]
+    return sum(line.amount for line in job.payload.lines)
+
+
+TYPED = [as_dataclass, as_model, as_typed_dict, in_thread]
+
+
+@pytest.mark.parametrize("function", [*TYPED, as_dict, as_anything], ids=lambda function: function.__name__)
+async def test_the_annotation_of_the_job_gives_the_payload_its_type(function: Callable[[RunningJob[Any]], Any]) -> None:
+    app = Holdfast("memory:")
+    app.handler("sum")(function)
+    async with app, working(app):
+        job = await final_job(app, (await app.enqueue("sum", PAYLOAD)).id)
+    assert (job.state, job.result) == (JobState.SUCCEEDED, "7")
+
+
+async def test_the_payload_type_can_be_given_apart_from_the_function() -> None:
+    app = Holdfast("memory:")
+    app.handler("sum", payload=Invoice)(unannotated)
+    async with app, working(app):
+        job = await final_job(app, (await app.enqueue("sum", Invoice("A-1", [Line(7)]))).id)
+    assert (job.state, job.result) == (JobState.SUCCEEDED, "7")
+
+
+@pytest.mark.parametrize("function", TYPED, ids=lambda function: function.__name__)
+async def test_a_payload_that_does_not_fit_fails_the_job_before_its_handler_runs(
+    function: Callable[[RunningJob[Any]], Any],
+) -> None:
+    app = Holdfast("memory:")
+    ran = []
+
+    async def handle(job: RunningJob[Any]) -> None:
+        ran.append(job.id)
+
+    handle.__annotations__ = function.__annotations__
+    app.handler("sum")(handle)
+    # As another version of the producer, or plain SQL, might have enqueued it.
+    payload = Json('{"number": "A-1", "lines": [{"amount": 1}, {"amount": "two"}]}')
+    new = NewJob(kind="sum", payload=payload)
+    async with app, working(app):
+        await app.enqueue_many([new])
+        job = await final_job(app, new.id)
+    (error,) = errors(job)
+    assert job.state is JobState.FAILED
+    assert error["code"] == "VALIDATION_ERROR"
+    assert "lines.1.amount" in str(error["message"])
+    assert not ran
+
+
+async def test_a_validator_that_breaks_fails_the_attempt_and_holds_nothing_up() -> None:
+    class Broken(BaseModel):
+        number: str
+
+        def model_post_init(self, context: object) -> None:
+            raise KeyError(self.number)
+
+    app = Holdfast("memory:")
+
+    async def handle(job: RunningJob[Any]) -> None:
+        raise AssertionError
+
+    app.handler("broken", payload=Broken, attempts=1)(handle)
+    app.handler("sum")(as_dict)
+    broken = NewJob(kind="broken", payload=Json('{"number": "A-1"}'))
+    async with app, working(app, fast(concurrency=1)):
+        await app.enqueue_many([broken])
+        job = await final_job(app, broken.id)
+        assert (await final_job(app, (await app.enqueue("sum", PAYLOAD)).id)).state is JobState.SUCCEEDED
+    assert job.state is JobState.DEAD
+    assert [error["type"] for error in errors(job)] == ["KeyError"]
+
+
+async def test_a_payload_that_does_not_fit_is_refused_when_it_is_enqueued() -> None:
+    app = Holdfast("memory:")
+    app.handler("sum")(as_dataclass)
+    async with app:
+        with pytest.raises(InvalidInput, match=r"payload of 'sum': lines\.0\.amount"):
+            await app.enqueue("sum", {"number": "A-1", "lines": [{"amount": "two"}]})
+        assert sum((await app.jobs.count()).values()) == 0
+
+
+def test_a_payload_type_that_cannot_be_resolved_is_refused_at_registration() -> None:
+    async def handle(job: "RunningJob[DefinedNowhere]") -> None:  # type: ignore[name-defined]  # noqa: F821
+        """Would be handed a dict where it expects an object."""
+
+    with pytest.raises(InvalidInput, match="DefinedNowhere"):
+        Holdfast("memory:").handler("sum")(handle)
+
+
+def test_an_unresolvable_type_elsewhere_in_the_signature_does_no_harm() -> None:
+    async def handle(job: RunningJob[Invoice]) -> "DefinedNowhere":  # type: ignore[name-defined]  # noqa: F821
+        """Only the job's type matters."""
+
+    app = Holdfast("memory:")
+    app.handler("sum")(handle)
+    assert app.handlers["sum"].payload_type is Invoice
+
+
+def test_a_payload_type_that_cannot_be_checked_is_refused_with_the_reason() -> None:
+    class Opaque:
+        pass
+
+    with pytest.raises(InvalidInput, match=r"cannot be checked.*Opaque"):
+        Holdfast("memory:").handler("sum", payload=Opaque)(unannotated)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"isolation": "async"}, "`def` handler cannot run on the event loop"),
+        ({"isolation": "fiber"}, "not one of async, thread, process"),
+        ({"limit": 0}, "limit"),
+        ({"timeout": "0s"}, "timeout"),
+        ({"lease": "0s"}, "lease"),
+        ({"lease": "100ms"}, "shorter than 500ms"),
+        ({"attempts": 0}, "attempts"),
+        ({"backoff": "sometimes"}, "unknown policy"),
+        ({"queue": ""}, "queue"),
+    ],
+)
+def test_a_wrong_option_is_refused_at_registration(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        Holdfast("memory:").handler("sum", **options)(in_thread)
+
+
+def test_an_async_handler_cannot_be_put_into_a_thread() -> None:
+    with pytest.raises(InvalidInput, match="cannot run in a thread"):
+        Holdfast("memory:").handler("sum", isolation="thread")(as_dict)
+
+
+def test_a_kind_has_one_handler() -> None:
+    app = Holdfast("memory:")
+    app.handler("sum")(as_dict)
+    with pytest.raises(InvalidInput, match="has a handler already"):
+        app.handler("sum")(as_model)
+
+
+async def test_a_worker_without_handlers_is_refused() -> None:
+    async with Holdfast("memory:") as app:
+        with pytest.raises(InvalidInput, match="no handlers"):
+            app.worker()
+
+
+async def test_a_job_tells_its_handler_who_it_is() -> None:
+    app = Holdfast("memory:")
+    seen: list[RunningJob[Any]] = []
+
+    @app.handler("look", queue="eyes", attempts=7, timeout="90s")
+    async def look(job: RunningJob[dict[str, Any]]) -> None:
+        seen.append(job)
+
+    before = datetime.now(UTC)
+    async with app, working(app):
+        enqueued = await app.enqueue(
+            "look", {"n": 1}, tenant="acme", correlation_id="trace-1", headers={"from": "test"}, attempts=3
+        )
+        await final_job(app, enqueued.id)
+        (job,) = seen
+    assert (job.id, job.kind, job.queue, job.payload) == (enqueued.id, "look", "eyes", {"n": 1})
+    assert (job.tenant, job.correlation_id, job.headers) == ("acme", "trace-1", {"from": "test"})
+    assert (job.attempt, job.max_attempts) == (1, 3)
+    assert job.fence > 0
+    assert timedelta(seconds=89) < job.deadline - before < timedelta(seconds=120)
+
+
+async def test_a_kind_that_no_worker_knows_stays_ready_and_visible() -> None:
+    app = Holdfast("memory:")
+    app.handler("sum")(as_dict)
+    async with app, working(app) as worker:
+        unknown = (await app.enqueue("nobody.knows.this")).id
+        await final_job(app, (await app.enqueue("sum", PAYLOAD)).id)
+        await until(lambda: worker.tally["succeed"] == 1, "the known job is done")
+        job = await job_in_state(app, unknown, JobState.READY)
+    assert (job.kind, job.attempt) == ("nobody.knows.this", 0)
+
+
+def test_a_statement_refuses_a_connection_that_it_does_not_know() -> None:
+    with pytest.raises(InvalidInput, match="pass an asyncpg or psycopg connection"):
+        Statement("SELECT 1", ()).execute_on(object())

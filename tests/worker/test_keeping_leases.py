@@ -1,0 +1,239 @@
+"""Leases kept, lost and given up by real workers on PostgreSQL, whatever handlers and connections do."""
+
+import asyncio
+import threading
+from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from holdfast import Holdfast, JobState, RunningJob, StoreUnavailable
+from holdfast.json_text import decode
+from tests.worker import children, jobs
+from tests.worker.conftest import Workers
+from tests.worker.harness import (
+    Database,
+    codes,
+    drained,
+    fast,
+    final_job,
+    is_alive,
+    job_in_state,
+    journal,
+    started_twice,
+    until,
+    working,
+)
+from tests.worker.proxy import Proxy
+
+pytestmark = [pytest.mark.postgres, pytest.mark.fault]
+
+SHORT = fast(lease=timedelta(seconds=2))
+
+
+@pytest.mark.parametrize("kind", ["blocker", "spinner"])
+async def test_a_handler_that_blocks_the_event_loop_for_three_leases_keeps_its_job(
+    kind: str, database: Database, workers: Workers, tmp_path: Path
+) -> None:
+    async with jobs.build(database.url) as app:
+        competitors = [workers.start(lease="1s"), workers.start(lease="1s")]
+        for worker in competitors:
+            await worker.started()
+        ids = [(await app.enqueue(kind, {"seconds": 3.2})).id, (await app.enqueue("quick")).id]
+        done = [await final_job(app, id) for id in ids]
+    assert [(job.state, job.attempt, job.losses) for job in done] == [(JobState.SUCCEEDED, 1, 0)] * 2
+    assert not started_twice(journal(tmp_path))
+
+
+@pytest.mark.parametrize("isolation", ["async", "thread"])
+async def test_a_cancel_request_reaches_the_handler_with_the_next_renewal(isolation: str, database: Database) -> None:
+    app = Holdfast(database.url)
+    started, stopped, let_go = threading.Event(), threading.Event(), threading.Event()
+
+    async def waits(job: RunningJob[Any]) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            stopped.set()
+
+    def waits_in_thread(job: RunningJob[Any]) -> None:
+        started.set()
+        let_go.wait()
+
+    app.handler("waits")(waits if isolation == "async" else waits_in_thread)
+    async with app, working(app, SHORT):
+        id = (await app.enqueue("waits")).id
+        await until(started.is_set, "the handler started")
+        await app.cancel([id])
+        job = await final_job(app, id)
+        let_go.set()
+    assert stopped.is_set() == (isolation == "async")
+    assert (job.state, job.attempt, job.losses) == (JobState.CANCELED, 1, 0)
+    assert codes(job) == ["CANCELED"]
+
+
+async def test_a_lost_lease_cancels_the_handler_and_its_outcome_is_not_written(database: Database) -> None:
+    app = Holdfast(database.url)
+    stopped = asyncio.Event()
+
+    @app.handler("waits")
+    async def waits(job: RunningJob[Any]) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            stopped.set()
+
+    async with app, working(app, SHORT) as worker:
+        id = (await app.enqueue("waits")).id
+        await job_in_state(app, id, JobState.RUNNING)
+        await until(lambda: worker._slots.running, "the handler started")
+        database.query("DELETE FROM holdfast.lease WHERE id = %s", id)
+        await until(stopped.is_set, "the handler was canceled")
+        await until(lambda: worker.tally["lost"] == 1, "the worker counts it as lost")
+    assert worker.tally == {"lost": 1}
+    for table in ("ready", "lease", "finished", "dead_letter"):
+        assert database.query(f"SELECT id FROM holdfast.{table}") == []
+    assert database.query("SELECT 1 FROM holdfast.attempt_error") == []
+
+
+async def test_a_job_whose_lease_was_lost_while_it_waited_is_not_started_with_it(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.held._LookAhead.size", lambda self: 20)
+    app = Holdfast(database.url)
+    let_go = asyncio.Event()
+    fences: dict[UUID, list[int]] = {}
+
+    @app.handler("waits")
+    async def waits(job: RunningJob[Any]) -> None:
+        fences.setdefault(job.id, []).append(job.fence)
+        await let_go.wait()
+
+    async with app:
+        first, *others = [each.id for each in await app.enqueue_many([app.job("waits") for _ in range(10)])]
+        async with working(app, fast(lease=timedelta(seconds=1), concurrency=1)) as worker:
+            await until(lambda: first in fences, "the first one runs and the others wait")
+            await until(lambda: len(worker._slots.waiting) == 9, "the others are claimed")
+            lost = {held.id: held.fence for held in worker._slots.waiting}
+            database.query("UPDATE holdfast.lease SET until = holdfast.now() - interval '1s' WHERE id <> %s", first)
+            await app.opened.store.rescue(100)
+            waiting = worker._slots.waiting
+            await until(
+                lambda: all(held.interruption for held in waiting if held.fence == lost[held.id]),
+                "the keeper told the worker",
+            )
+            let_go.set()
+            assert await drained(app) == {JobState.SUCCEEDED: 10}
+    assert all(lost[id] not in fences[id] for id in others)
+    assert all(len(started) == 1 for started in fences.values())
+
+
+@pytest.mark.parametrize("outage", ["cut", "swallow"])
+@pytest.mark.parametrize("isolation", ["async", "process"])
+async def test_handlers_are_stopped_before_a_lease_that_cannot_be_renewed_ends(
+    isolation: str, outage: str, database: Database, proxy: Proxy, tmp_path: Path
+) -> None:
+    app = Holdfast(proxy.url)
+    stopped: list[datetime] = []
+    attempts: list[int] = []
+
+    async def waits(job: RunningJob[Any]) -> None:
+        attempts.append(job.attempt)
+        if job.attempt == 1:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                stopped.append(datetime.now(UTC))
+
+    pid = tmp_path / "pid"
+    if isolation == "async":
+        app.handler("waits")(waits)
+    else:
+        app.handler("waits", isolation="process")(children.sleeps)
+    async with Holdfast(database.url) as direct, app:
+        id = (await app.enqueue("waits", {"pid": str(pid)})).id
+        async with working(app, fast(lease=timedelta(seconds=3))):
+            if isolation == "async":
+                await until(lambda: attempts, "the handler started")
+            else:
+                await until(lambda: pid.exists() and pid.read_text(), "the handler started")
+            proxy.cut() if outage == "cut" else proxy.swallow()
+            if isolation == "process":
+                child = int(pid.read_text())
+                await until(lambda: not is_alive(child), "the child is dead")
+                stopped.append(datetime.now(UTC))
+            await until(lambda: stopped, "the handler was stopped")
+            held = await job_in_state(direct, id, JobState.RUNNING)
+            assert held.lease_until is not None
+            assert stopped[0] < held.lease_until
+            proxy.restore()
+            if isolation == "async":
+                # Whoever comes first: the interrupted outcome, kept until the store was back, or the rescue.
+                job = await final_job(direct, id)
+                assert (job.state, job.attempt) == (JobState.SUCCEEDED, 2)
+                assert decode(job.errors[0])["code"] == ("LEASE_LOST" if job.losses else "INTERRUPTED")
+            else:
+                await direct.cancel([id])
+                assert (await final_job(direct, id)).state is JobState.CANCELED
+
+
+async def test_connections_killed_all_the_time_cost_no_job_and_end_no_worker(database: Database) -> None:
+    app = Holdfast(database.url)
+    starts: Counter[UUID] = Counter()
+
+    @app.handler("do")
+    async def do(job: RunningJob[Any]) -> None:
+        starts[job.id] += 1
+        await asyncio.sleep(0.02)
+
+    async with app:
+        enqueued = await app.enqueue_many([app.job("do") for _ in range(500)])
+        async with working(app, fast(lease=timedelta(seconds=2), concurrency=8)) as worker:
+            kills = 0
+            while sum(worker.tally.values()) < 450 and kills < 200:
+                kills += await asyncio.to_thread(database.terminate_connections)
+                await asyncio.sleep(0.15)
+            with suppress(StoreUnavailable):
+                await app.jobs.count()  # finds out which of the pool's connections are dead
+            assert await drained(app) == {JobState.SUCCEEDED: 500}
+            explained = {job.id for each in enqueued if (job := await app.jobs.get(each.id)) is not None and job.errors}
+    assert kills > 10
+    assert len(starts) == 500
+    assert {id for id, count in starts.items() if count > 1} <= explained
+
+
+async def test_killing_the_keepers_connection_alone_costs_nothing(database: Database) -> None:
+    app = Holdfast(database.url)
+    let_go = asyncio.Event()
+
+    @app.handler("waits")
+    async def waits(job: RunningJob[Any]) -> None:
+        await let_go.wait()
+
+    renewals = (
+        "SELECT pid FROM pg_stat_activity"
+        " WHERE datname = current_database() AND query LIKE '%%.renew(%%' AND pid <> pg_backend_pid()"
+    )
+    async with app, working(app, fast(lease=timedelta(seconds=3))) as worker:
+        id = (await app.enqueue("waits")).id
+        killed: list[object] = []
+
+        def kill_keeper() -> bool:
+            for (pid,) in database.query(renewals):
+                if pid not in killed:
+                    database.query("SELECT pg_terminate_backend(%s)", pid)
+                    killed.append(pid)
+                    return True
+            return False
+
+        for _ in range(4):
+            await until(kill_keeper, "the keeper renews on a new connection")
+        let_go.set()
+        job = await final_job(app, id)
+    assert (job.state, job.attempt, job.losses) == (JobState.SUCCEEDED, 1, 0)
+    assert worker.tally == {"succeed": 1}

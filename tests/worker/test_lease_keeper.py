@@ -1,0 +1,250 @@
+"""The lease keeper's rules as a step function: no clock, no thread, no store."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import cast
+from uuid import uuid4
+
+import pytest
+
+from holdfast.errors import StoreUnavailable
+from holdfast.handlers import make_handler
+from holdfast.job import Lease, LeasedJob
+from holdfast.json_text import Json
+from holdfast.store.contract import Fenced, Renewal, Renewed
+from holdfast.worker.held import HeldJob, Interruption
+from holdfast.worker.lease_keeper import GRACE_SECONDS, KeeperRules, LeaseKeeper
+
+LEASE = 30.0
+THIRD = LEASE / 3
+STOP = LEASE * 5 / 6
+CLAIMED = 1000.0
+
+
+async def _nothing(job: object) -> None:
+    """A handler."""
+
+
+def held_job(
+    *, timeout: str = "1h", extend: float = LEASE, started: float | None = CLAIMED, claimed: float = CLAIMED
+) -> HeldJob:
+    now = datetime.now(UTC)
+    job = LeasedJob(
+        lease=Lease(uuid4(), 1, uuid4()),
+        kind="do",
+        queue="default",
+        priority=5,
+        payload=Json("{}"),
+        headers=None,
+        tenant="",
+        correlation_id="",
+        attempt=1,
+        losses=0,
+        max_attempts=None,
+        created_at=now,
+        until=now,
+    )
+    handler = make_handler("do", _nothing, timeout=timeout)
+    held = HeldJob(job, handler, extend, claimed, cast(asyncio.AbstractEventLoop, None))
+    held.started = started
+    return held
+
+
+def keeping(*held: HeldJob) -> KeeperRules:
+    rules = KeeperRules()
+    rules.watch(held)
+    return rules
+
+
+def answer(
+    rules: KeeperRules, at: float, fenced: Fenced, *, cancel_requested: bool = False
+) -> list[tuple[HeldJob, Interruption]]:
+    """Send what is to be renewed at that time and let the store answer all of it alike."""
+    renewals = rules.to_renew(at)
+    answers = [Renewed(renewal.lease, fenced, cancel_requested) for renewal in renewals]
+    return [(stop.held, stop.why) for stop in rules.learn(at, renewals, answers)]
+
+
+def leases(renewals: Iterable[Renewal]) -> list[Lease]:
+    return [renewal.lease for renewal in renewals]
+
+
+def test_a_lease_is_renewed_when_a_third_of_it_is_over() -> None:
+    held = held_job()
+    rules = keeping(held)
+    assert rules.to_renew(CLAIMED + THIRD - 0.1) == []
+    assert rules.to_renew(CLAIMED + THIRD) == [Renewal(held.job.lease, timedelta(seconds=LEASE))]
+    assert answer(rules, CLAIMED + THIRD, Fenced.DONE) == []
+    assert rules.to_renew(CLAIMED + 2 * THIRD - 0.1) == []
+    assert leases(rules.to_renew(CLAIMED + 2 * THIRD)) == [held.job.lease]
+
+
+def test_an_unanswered_renewal_is_asked_again_at_once() -> None:
+    held = held_job()
+    rules = keeping(held)
+    rules.to_renew(CLAIMED + THIRD)
+    assert leases(rules.to_renew(CLAIMED + THIRD + 0.1)) == [held.job.lease]
+
+
+def test_each_lease_is_renewed_by_its_own_length() -> None:
+    short, long = held_job(extend=3), held_job(extend=300)
+    rules = keeping(short, long)
+    assert rules.to_renew(CLAIMED + 1) == [Renewal(short.job.lease, timedelta(seconds=3))]
+    assert rules.shortest_lease(30) == 3
+    assert KeeperRules().shortest_lease(30) == 30
+
+
+def test_a_handler_is_stopped_before_its_unrenewed_lease_ends() -> None:
+    held = held_job()
+    rules = keeping(held)
+    assert rules.to_stop(CLAIMED + STOP - 0.1) == []
+    (stop,) = rules.to_stop(CLAIMED + STOP)
+    assert (stop.held, stop.why) == (held, Interruption.UNRENEWED)
+    assert rules.to_stop(CLAIMED + STOP + 0.1) == [], "told once"
+
+
+def test_safety_is_counted_from_when_the_renewal_was_sent_not_from_when_it_was_answered() -> None:
+    held = held_job()
+    rules = keeping(held)
+    assert answer(rules, CLAIMED + THIRD, Fenced.DONE) == []
+    assert rules.to_stop(CLAIMED + THIRD + STOP - 0.1) == []
+    assert len(rules.to_stop(CLAIMED + THIRD + STOP)) == 1
+
+
+def test_a_job_that_waits_for_a_slot_is_kept_too() -> None:
+    held = held_job(started=None, timeout="1s")
+    rules = keeping(held)
+    assert leases(rules.to_renew(CLAIMED + 1000)) == [held.job.lease]
+    assert [stop.held for stop in rules.to_stop(CLAIMED + STOP)] == [held]
+
+
+def test_a_locked_lease_is_not_lost() -> None:
+    held = held_job()
+    rules = keeping(held)
+    at = CLAIMED
+    for _ in range(9):
+        at += THIRD
+        assert answer(rules, at, Fenced.LOCKED) == []
+        assert rules.to_stop(at + THIRD - 0.1) == []
+        assert rules.to_renew(at + THIRD - 0.1) == []
+
+
+def test_a_locked_lease_of_which_nothing_more_is_heard_is_stopped_in_the_end() -> None:
+    held = held_job()
+    rules = keeping(held)
+    answer(rules, CLAIMED + THIRD, Fenced.LOCKED)
+    assert rules.to_stop(CLAIMED + THIRD + STOP - 0.1) == []
+    assert len(rules.to_stop(CLAIMED + THIRD + STOP)) == 1
+
+
+def test_a_job_that_is_finished_already_is_left_alone() -> None:
+    held = held_job()
+    rules = keeping(held)
+    assert answer(rules, CLAIMED + THIRD, Fenced.ALREADY) == []
+    assert rules.to_renew(CLAIMED + LEASE) == []
+    assert rules.to_stop(CLAIMED + LEASE) == []
+
+
+def test_a_stale_lease_stops_its_handler_and_is_renewed_no_more() -> None:
+    held, other = held_job(), held_job()
+    rules = keeping(held, other)
+    renewals = rules.to_renew(CLAIMED + THIRD)
+    answers = [Renewed(held.job.lease, Fenced.STALE), Renewed(other.job.lease, Fenced.DONE)]
+    (stop,) = rules.learn(CLAIMED + THIRD, renewals, answers)
+    assert (stop.held, stop.why) == (held, Interruption.LEASE_LOST)
+    assert leases(rules.to_renew(CLAIMED + 2 * THIRD)) == [other.job.lease]
+    assert rules.to_stop(CLAIMED + STOP) == []
+
+
+def test_a_cancel_request_stops_the_handler_while_its_lease_is_kept() -> None:
+    held = held_job()
+    rules = keeping(held)
+    assert answer(rules, CLAIMED + THIRD, Fenced.DONE, cancel_requested=True) == [(held, Interruption.CANCELED)]
+    assert answer(rules, CLAIMED + 2 * THIRD, Fenced.DONE, cancel_requested=True) == [], "told once"
+    assert leases(rules.to_renew(CLAIMED + 3 * THIRD)) == [held.job.lease]
+
+
+def test_a_handler_beyond_its_timeout_and_grace_is_not_renewed() -> None:
+    held = held_job(timeout="60s")
+    rules = keeping(held)
+    limit = CLAIMED + 60 + GRACE_SECONDS
+    assert leases(rules.to_renew(limit)) == [held.job.lease]
+    assert rules.to_renew(limit + 0.1) == []
+    assert rules.latest_gap(limit + 0.1) == 0, "which is no reason to warn"
+    held.settled = True
+    assert leases(rules.to_renew(limit + 0.1)) == [held.job.lease], "its outcome is still to be written"
+
+
+def test_a_handler_that_is_over_is_not_stopped() -> None:
+    held = held_job()
+    held.settled = True
+    rules = keeping(held)
+    assert rules.to_stop(CLAIMED + LEASE) == []
+    assert answer(rules, CLAIMED + LEASE, Fenced.STALE) == []
+
+
+def test_an_answer_about_a_job_that_is_no_longer_held_is_ignored() -> None:
+    held = held_job()
+    rules = keeping(held)
+    renewals = rules.to_renew(CLAIMED + THIRD)
+    rules.watch([])
+    assert rules.learn(CLAIMED + THIRD, renewals, [Renewed(held.job.lease, Fenced.STALE)]) == []
+
+
+def test_progress_does_not_wait_for_the_renewal_but_is_written_once_a_second() -> None:
+    held = held_job()
+    rules = keeping(held)
+    held.progress = Json("1")
+    assert [renewal.progress for renewal in rules.to_renew(CLAIMED + 0.1)] == ["1"]
+    assert answer(rules, CLAIMED + 0.1, Fenced.DONE) == []
+    held.progress = Json("2")
+    held.progress = Json("3")
+    assert rules.to_renew(CLAIMED + 1.0) == []
+    assert [renewal.progress for renewal in rules.to_renew(CLAIMED + 1.1)] == ["3"]
+    assert answer(rules, CLAIMED + 1.1, Fenced.DONE) == []
+    assert rules.to_renew(CLAIMED + 5) == [], "nothing new to write"
+
+
+def test_progress_that_was_not_written_is_sent_again() -> None:
+    held = held_job()
+    rules = keeping(held)
+    held.progress = Json("1")
+    assert answer(rules, CLAIMED + 0.1, Fenced.LOCKED) == []
+    assert [renewal.progress for renewal in rules.to_renew(CLAIMED + 0.2)] == ["1"]
+
+
+@pytest.mark.parametrize(("at", "share"), [(CLAIMED + THIRD, 1 / 3), (CLAIMED + LEASE, 1.0)])
+def test_the_gap_is_the_share_of_the_lease_since_its_renewal(at: float, share: float) -> None:
+    assert keeping(held_job(extend=300), held_job()).latest_gap(at) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("nobody foresaw this"), StoreUnavailable("gone")])
+def test_the_keeper_connects_again_after_any_error(error: Exception) -> None:
+    held = held_job(started=None, claimed=time.monotonic() - LEASE / 2)
+    renewed, connections = threading.Event(), 0
+
+    class FailsOnce:
+        async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+            if connections == 1:
+                raise error
+            renewed.set()
+            return [Renewed(renewal.lease, Fenced.DONE) for renewal in renewals]
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[FailsOnce]:
+        nonlocal connections
+        connections += 1
+        yield FailsOnce()
+
+    keeper = LeaseKeeper(lambda: [held], connect, default_lease=LEASE)
+    keeper.start()
+    try:
+        assert renewed.wait(10)
+        assert connections == 2
+    finally:
+        keeper.stop()
+        keeper.join(5)

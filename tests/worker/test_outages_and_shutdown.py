@@ -1,0 +1,280 @@
+"""A worker on a store that fails in every way, and how it ends. The store is the memory store with faults put in."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from holdfast import Holdfast, JobState, RunningJob, StoreUnavailable, Worker, WorkerSettings
+from holdfast.job import Lease, LeasedJob
+from holdfast.lifecycle import Event
+from holdfast.store.contract import ClaimRequest, Fenced, Finish, Renewal, Renewed, Renewer, Rescued
+from holdfast.store.memory import MemoryStore
+from tests.worker.harness import codes, drained, fast, final_job, until, working
+
+Connect = Callable[[], AbstractAsyncContextManager[Renewer]]
+
+
+class FaultyStore(MemoryStore):
+    """Raises what a test puts into `raises`, once each, and waits where a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.raises: dict[str, list[BaseException]] = {}
+        self.hangs: dict[str, asyncio.Event] = {}
+        self.asked: list[str] = []
+        self.poison: UUID | None = None
+        self.poisonous: set[Event] = set()
+
+    async def _meet(self, verb: str) -> None:
+        self.asked.append(verb)
+        if self.raises.get(verb):
+            raise self.raises[verb].pop(0)
+        if verb in self.hangs:
+            await self.hangs[verb].wait()
+
+    async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
+        jobs = await super().claim(request)
+        await self._meet("claim")
+        return jobs
+
+    async def finish(self, finishes: Sequence[Finish]) -> list[Fenced]:
+        await self._meet("finish")
+        if any(finish.lease.id == self.poison and finish.transition.event in self.poisonous for finish in finishes):
+            raise ValueError("this outcome cannot be written")
+        return await super().finish(finishes)
+
+    async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
+        await self._meet("release")
+        return await super().release(leases)
+
+    async def rescue(self, limit: int) -> list[Rescued]:
+        await self._meet("rescue")
+        return await super().rescue(limit)
+
+    async def next_due(self, *arguments: Any, **options: Any) -> timedelta | None:  # noqa: ANN401
+        await self._meet("next_due")
+        return await super().next_due(*arguments, **options)
+
+
+class FaultyApp(Holdfast):
+    """An app whose worker meets the faults; what the test itself asks for does not."""
+
+    def __init__(self, connect: Connect | None = None) -> None:
+        super().__init__("memory:")
+        self.store = FaultyStore()
+        self._connect = connect
+
+    async def open(self) -> None:
+        await super().open()
+        store = self.opened.store
+        assert isinstance(store, MemoryStore)
+        vars(self.store).update({name: value for name, value in vars(store).items() if name in ("clock", "_lock")})
+        self.store._jobs, self.store._keys = store._jobs, store._keys
+
+    def worker(self, settings: WorkerSettings | None = None) -> Worker:
+        @asynccontextmanager
+        async def connect() -> AsyncIterator[Renewer]:
+            yield self.store
+
+        return Worker(self.store, self._connect or connect, self.handlers, self.failures, settings or fast())
+
+
+async def quick(job: RunningJob[Any]) -> None:
+    """Does nothing."""
+
+
+@pytest.mark.parametrize("verb", ["claim", "finish", "rescue", "next_due"])
+@pytest.mark.parametrize("error", [StoreUnavailable, RuntimeError, asyncio.CancelledError])
+async def test_no_error_of_the_store_ends_a_worker(verb: str, error: type[BaseException]) -> None:
+    app = FaultyApp()
+    app.handler("quick")(quick)
+    app.store.raises = {verb: [error(), error(), error()]}
+    async with app, working(app, fast(lease=timedelta(seconds=1))) as worker:
+        await app.enqueue_many([app.job("quick") for _ in range(20)])
+        await until(lambda: not app.store.raises[verb], "the errors are over")
+        later = (await app.enqueue("quick")).id
+        assert (await final_job(app, later)).state is JobState.SUCCEEDED
+        assert await drained(app) == {JobState.SUCCEEDED: 21}
+        await until(lambda: sum(worker.tally.values()) == 21, "every outcome was written")
+
+
+@pytest.mark.parametrize(
+    ("poisonous", "state", "expected"),
+    [
+        ({Event.SUCCEED}, JobState.FAILED, ["OUTCOME_UNWRITABLE"]),
+        (set(Event), JobState.DEAD, ["LEASE_LOST"] * 3),
+    ],
+    ids=["this outcome", "any outcome"],
+)
+async def test_an_outcome_that_cannot_be_written_holds_up_no_other(
+    poisonous: set[Event], state: JobState, expected: list[str]
+) -> None:
+    app = FaultyApp()
+    app.handler("quick")(quick)
+    async with app:
+        enqueued = await app.enqueue_many([app.job("quick") for _ in range(50)])
+        app.store.poison, app.store.poisonous = enqueued[25].id, poisonous
+        async with working(app, fast(lease=timedelta(milliseconds=500), concurrency=50)):
+            assert await drained(app) == {JobState.SUCCEEDED: 49, state: 1}
+        bad = await app.jobs.get(enqueued[25].id)
+    assert bad is not None
+    assert codes(bad) == expected
+
+
+@asynccontextmanager
+async def refusing() -> AsyncIterator[Renewer]:
+    raise StoreUnavailable("too many connections")
+    yield  # type: ignore[unreachable]
+
+
+@asynccontextmanager
+async def hanging() -> AsyncIterator[Renewer]:
+    await asyncio.sleep(60)
+    yield  # type: ignore[misc]
+
+
+class SilentRenewer:
+    async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+
+@asynccontextmanager
+async def silent() -> AsyncIterator[Renewer]:
+    yield SilentRenewer()
+
+
+@pytest.mark.parametrize("connect", [refusing, hanging, silent], ids=["refused", "hanging", "silent"])
+async def test_a_keeper_that_cannot_renew_stops_handlers_in_time_also_those_that_start_now(connect: Connect) -> None:
+    app = FaultyApp(connect)
+    stopped: dict[int, bool] = {}
+
+    @app.handler("waits")
+    async def waits(job: RunningJob[Any]) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            record = app.store._jobs[job.id]
+            stopped[job.fence] = record.until is not None and app.store.clock.read() < record.until
+
+    async with app, working(app, fast(lease=timedelta(milliseconds=1500))):
+        first = (await app.enqueue("waits", attempts=1)).id
+        await until(lambda: len(stopped) == 1, "the first handler was stopped")
+        second = (await app.enqueue("waits", attempts=1)).id
+        jobs = [await final_job(app, id) for id in (first, second)]
+    assert list(stopped.values()) == [True, True]
+    # The store itself can be reached here, so that the interruption is written and no lease is lost.
+    assert [(codes(job), job.losses) for job in jobs] == [(["INTERRUPTED"], 0)] * 2
+
+
+async def test_a_keeper_that_meets_a_bug_starts_again() -> None:
+    failures = [RuntimeError("a bug"), asyncio.CancelledError("of something else"), RuntimeError("another bug")]
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[Renewer]:
+        if failures:
+            raise failures.pop()
+        yield app.store
+
+    app = FaultyApp(connect)
+    let_go = threading.Event()
+
+    @app.handler("waits")
+    def waits(job: RunningJob[Any]) -> None:
+        let_go.wait()
+
+    async with app, working(app, fast(lease=timedelta(seconds=3))):
+        id = (await app.enqueue("waits")).id
+        await until(lambda: id in app.store._jobs and app.store._jobs[id].until is not None, "the job is leased")
+        first = app.store._jobs[id].until
+        await until(lambda: app.store._jobs[id].until != first, "the lease is renewed after all")
+        let_go.set()
+        job = await final_job(app, id)
+    assert (job.state, job.losses) == (JobState.SUCCEEDED, 0)
+
+
+async def test_a_claim_that_is_answered_during_the_shutdown_is_given_back() -> None:
+    app = FaultyApp()
+    ran = []
+
+    @app.handler("do")
+    async def do(job: RunningJob[Any]) -> None:
+        ran.append(job.id)
+
+    async with app:
+        await app.enqueue_many([app.job("do") for _ in range(3)])
+        answer = app.store.hangs["claim"] = asyncio.Event()
+        worker = app.worker()
+        running = asyncio.create_task(worker.run())
+        await until(lambda: app.store.asked.count("claim") == 1, "a claim is under way")
+        # The first claim asks for suspects; let it through to the one that finds the jobs.
+        del app.store.hangs["claim"]
+        answer.set()
+        answer = app.store.hangs["claim"] = asyncio.Event()
+        await until(lambda: app.store.asked.count("claim") == 2, "the claim that finds jobs is under way")
+        worker.stop()
+        await until(lambda: worker._stopping, "the worker is stopping")
+        answer.set()
+        assert await running == 0
+        assert await app.jobs.count() == dict.fromkeys(JobState, 0) | {JobState.READY: 3}
+        assert {record.attempt for record in app.store._jobs.values()} == {0}
+    assert not ran
+    assert worker.tally == {"release": 3}
+
+
+@pytest.mark.parametrize("verb", ["finish", "release", "claim", "rescue"])
+async def test_a_store_that_never_answers_does_not_keep_a_worker_from_ending(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.worker.GRACE_SECONDS", 0.3)
+    monkeypatch.setattr("holdfast.worker.held._LookAhead.size", lambda self: 20)
+    app = FaultyApp()
+    let_go = asyncio.Event()
+
+    @app.handler("waits")
+    async def waits(job: RunningJob[Any]) -> None:
+        await let_go.wait()
+
+    async with app:
+        await app.enqueue_many([app.job("waits") for _ in range(10)])
+        worker = app.worker(fast(shutdown=timedelta(milliseconds=200), concurrency=2))
+        running = asyncio.create_task(worker.run())
+        await until(lambda: len(worker._slots.running) == 2, "handlers run")
+        app.store.hangs[verb] = asyncio.Event()
+        worker.wake()
+        worker.stop()
+        async with asyncio.timeout(10):
+            assert await running == 0
+
+
+async def test_a_worker_that_is_canceled_interrupts_its_handlers_and_gives_the_rest_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.worker.held._LookAhead.size", lambda self: 20)
+    app = Holdfast("memory:")
+    stopped = []
+
+    @app.handler("waits")
+    async def waits(job: RunningJob[Any]) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            stopped.append(job.id)
+
+    async with app:
+        await app.enqueue_many([app.job("waits") for _ in range(5)])
+        worker = app.worker(fast(concurrency=2))
+        running = asyncio.create_task(worker.run())
+        await until(lambda: len(worker._slots.waiting) == 3, "two handlers run, three wait")
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert (await app.jobs.count())[JobState.READY] == 5
+        jobs = [job for id in stopped if (job := await app.jobs.get(id)) is not None]
+    assert [codes(job) for job in jobs] == [["INTERRUPTED"], ["INTERRUPTED"]]

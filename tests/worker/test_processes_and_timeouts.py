@@ -1,0 +1,288 @@
+"""Handlers in processes of their own, and handlers that run longer than they may."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast, Job, JobState, RunningJob
+from holdfast.json_text import decode
+from tests.worker import children, jobs
+from tests.worker.conftest import Workers
+from tests.worker.harness import (
+    Database,
+    child_processes,
+    codes,
+    entries_of,
+    errors,
+    fast,
+    final_job,
+    is_alive,
+    job_in_state,
+    until,
+    working,
+)
+
+ONE_SLOT = fast(concurrency=1)
+
+
+def app_with(*functions: Any, timeout: str = "5m") -> Holdfast:  # noqa: ANN401
+    app = Holdfast("memory:")
+    for function in functions:
+        app.handler(function.__name__, isolation="process", attempts=1, timeout=timeout)(function)
+    return app
+
+
+async def done(app: Holdfast, kind: str, payload: object = None) -> Job:
+    return await final_job(app, (await app.enqueue(kind, payload)).id)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (children.exits_at_once, "exited with code 7"),
+        (children.segfaults, "killed by SIGSEGV"),
+        (children.kills_itself, "killed by SIGSEGV"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+async def test_a_process_that_dies_fails_one_attempt_and_nothing_else(function: Any, message: str) -> None:  # noqa: ANN401
+    app = app_with(function, children.tell_pid)
+    async with app, working(app, ONE_SLOT):
+        job = await done(app, function.__name__)
+        assert (await done(app, "tell_pid")).state is JobState.SUCCEEDED
+    assert job.state is JobState.DEAD
+    (error,) = errors(job)
+    assert error["code"] == "PROCESS_DIED"
+    assert message in str(error["message"])
+
+
+async def test_what_a_child_raises_or_returns_becomes_its_outcome_and_the_child_lives_on() -> None:
+    app = app_with(
+        children.exits, children.raises_unpicklable, children.returns_much, children.typed, children.tell_pid
+    )
+    app.handler("tell_pid_async", isolation="process")(children.tell_pid_async)
+    async with app, working(app, ONE_SLOT):
+        before = await done(app, "tell_pid")
+        exited = await done(app, "exits")
+        raised = await done(app, "raises_unpicklable")
+        large = await done(app, "returns_much", {"size": 60_000})
+        too_large = await done(app, "returns_much", {"size": 70_000_000})
+        typed = await done(app, "typed", {"number": 12})
+        after = await done(app, "tell_pid_async")
+    assert [(error["code"], error["type"]) for error in errors(exited)] == [("ERROR", "SystemExit")]
+    (error,) = errors(raised)
+    assert (error["type"], error["message"]) == ("Unpicklable", "cannot travel")
+    assert "raises_unpicklable" in str(error["traceback"])
+    assert large.result == f'"{"x" * 60_000}"'
+    assert codes(too_large) == ["INVALID_RESULT"]
+    assert typed.result == "12"
+    assert before.result == after.result != str(os.getpid())
+
+
+async def test_a_function_that_no_process_can_import_fails_its_attempts() -> None:
+    def local(job: RunningJob[Any]) -> None:
+        """Cannot be pickled."""
+
+    others = set(child_processes())
+    app = app_with(local, children.tell_pid)
+    async with app, working(app, ONE_SLOT):
+        job = await done(app, "local")
+        assert (await done(app, "tell_pid")).state is JobState.SUCCEEDED
+        assert len(set(child_processes()) - others) == 1
+    assert job.state is JobState.DEAD
+    assert "local" in str(errors(job)[0]["message"])
+
+
+async def test_progress_comes_from_any_thread_of_a_child_and_ends_with_its_attempt(tmp_path: Path) -> None:
+    app = app_with(children.reports, children.reports_after_its_end, timeout="60s")
+    async with app, working(app, fast(concurrency=1, lease=timedelta(seconds=2))):
+        id = (await app.enqueue("reports", {"gate": str(tmp_path / "gate")})).id
+
+        async def has_progress() -> bool:
+            job = await app.jobs.get(id)
+            return job is not None and job.progress is not None and decode(job.progress) == {"done": True}
+
+        await until(has_progress, "the newest progress is written")
+        (tmp_path / "gate").touch()
+        assert (await final_job(app, id)).state is JobState.SUCCEEDED
+        assert (await done(app, "reports_after_its_end")).state is JobState.SUCCEEDED
+        again = (await app.enqueue("reports", {"gate": str(tmp_path / "never")})).id
+        id = again
+        await until(has_progress, "the next attempt's own progress is written")
+        await app.cancel([again])
+        assert (await final_job(app, again)).state is JobState.CANCELED
+
+
+async def test_context_variables_do_not_leak_from_job_to_job_in_a_child() -> None:
+    app = app_with(children.sees_context)
+    async with app, working(app, ONE_SLOT):
+        seen = [(await done(app, "sees_context")).result for _ in range(3)]
+    assert seen == ['"nobody"'] * 3
+
+
+async def test_a_child_knows_its_deadline_and_where_it_comes_from() -> None:
+    app = app_with(children.tells_deadline, timeout="1h")
+    before = datetime.now(UTC)
+    async with app, working(app):
+        id = (await app.enqueue("tells_deadline", tenant="acme", correlation_id="trace")).id
+        deadline, tenant, correlation_id = decode(str((await final_job(app, id)).result))
+    assert timedelta(hours=1) <= datetime.fromisoformat(deadline) - before < timedelta(hours=1, minutes=1)
+    assert (tenant, correlation_id) == ("acme", "trace")
+
+
+async def test_the_timeout_kills_the_child(tmp_path: Path) -> None:
+    app = app_with(children.sleeps, children.tell_pid, timeout="3s")
+    async with app, working(app, ONE_SLOT):
+        job = await done(app, "sleeps", {"pid": str(tmp_path / "pid")})
+        assert not is_alive(int((tmp_path / "pid").read_text()))
+        assert (await done(app, "tell_pid")).state is JobState.SUCCEEDED
+    assert job.state is JobState.DEAD
+    assert codes(job) == ["TIMEOUT"]
+
+
+async def test_a_child_that_died_while_it_was_idle_costs_no_attempt() -> None:
+    app = app_with(children.tell_pid)
+    async with app, working(app, ONE_SLOT):
+        pid = int(str((await done(app, "tell_pid")).result))
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: not is_alive(pid), "the idle child is dead")
+        job = await done(app, "tell_pid")
+    assert (job.state, job.attempt, job.errors) == (JobState.SUCCEEDED, 1, ())
+
+
+async def test_a_process_left_behind_by_a_handler_does_not_hide_its_death(tmp_path: Path) -> None:
+    app = app_with(children.leaves_a_process_behind)
+    async with app, working(app, ONE_SLOT):
+        job = await done(app, "leaves_a_process_behind", {"pid": str(tmp_path / "pid")})
+        left = int((tmp_path / "pid").read_text())
+        assert is_alive(left)
+        os.kill(left, signal.SIGKILL)
+    assert "exited with code 9" in str(errors(job)[0]["message"])
+
+
+async def test_a_child_can_terminate_the_programs_that_it_starts_but_is_not_terminated_itself() -> None:
+    app = app_with(children.terminates_a_program, children.tell_pid)
+    async with app, working(app, ONE_SLOT):
+        assert (await done(app, "terminates_a_program")).result == str(-signal.SIGTERM)
+        pid = int(str((await done(app, "tell_pid")).result))
+        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGINT)
+        assert (await done(app, "tell_pid")).result == str(pid)
+
+
+async def test_a_cancel_request_kills_the_child(tmp_path: Path) -> None:
+    app = app_with(children.sleeps)
+    async with app, working(app, fast(lease=timedelta(seconds=1))):
+        id = (await app.enqueue("sleeps", {"pid": str(tmp_path / "pid")})).id
+        await until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the handler started")
+        await app.cancel([id])
+        job = await final_job(app, id)
+        assert not is_alive(int((tmp_path / "pid").read_text()))
+    assert job.state is JobState.CANCELED
+
+
+@pytest.mark.postgres
+async def test_code_that_holds_the_interpreter_in_a_child_does_not_cost_the_lease(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_TEST_FOLDER", str(tmp_path))
+    app = Holdfast(database.url)
+    app.handler("regex", isolation="process", timeout="5s", attempts=1)(jobs.regex)
+    async with app, working(app, fast(lease=timedelta(seconds=1))):
+        id = (await app.enqueue("regex")).id
+
+        async def is_over() -> bool:
+            assert await app.opened.store.rescue(10) == []
+            job = await app.jobs.get(id)
+            return job is not None and job.state.is_final
+
+        await until(is_over, "the job timed out")
+        job = await final_job(app, id)
+        (started,) = entries_of(tmp_path, id, "start")
+        assert not is_alive(started.pid)
+    assert (job.state, job.attempt, job.losses) == (JobState.DEAD, 1, 0)
+    assert codes(job) == ["TIMEOUT"]
+
+
+@pytest.mark.postgres
+@pytest.mark.fault
+@pytest.mark.parametrize("kind", ["gated_child", "regex"])
+async def test_no_child_outlives_a_worker_that_is_killed(
+    kind: str, database: Database, workers: Workers, tmp_path: Path
+) -> None:
+    async with jobs.build(database.url) as app:
+        payload = {"name": "never"} if kind == "gated_child" else {}
+        id = (await app.enqueue(kind, payload)).id
+        worker = workers.start()
+        await until(lambda: entries_of(tmp_path, id, "start"), "the handler started")
+        (started,) = entries_of(tmp_path, id, "start")
+        assert started.pid != worker.pid
+        worker.send(signal.SIGKILL)
+        await worker.exit_code()
+        try:
+            await until(lambda: not is_alive(started.pid), "the child is dead too", 5)
+        finally:
+            # A runaway expression would otherwise keep a processor busy for years.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(started.pid, signal.SIGKILL)
+
+
+async def test_a_thread_that_times_out_is_reported_and_keeps_its_slot() -> None:
+    app = Holdfast("memory:")
+    let_go = threading.Event()
+
+    @app.handler("stuck", attempts=1, timeout="100ms")
+    def stuck(job: RunningJob[Any]) -> str:
+        let_go.wait()
+        return "too late"
+
+    @app.handler("next")
+    def next_one(job: RunningJob[Any]) -> None:
+        """Runs in another thread."""
+
+    async with app, working(app, fast(concurrency=3)) as worker:
+        job = await done(app, "stuck")
+        assert (await done(app, "next")).state is JobState.SUCCEEDED
+        assert len(worker._slots.running) == 1
+        let_go.set()
+        await until(lambda: not worker._slots.running, "the slot is free again")
+        assert await app.jobs.get(job.id) == job
+    assert job.state is JobState.DEAD
+    assert codes(job) == ["TIMEOUT"]
+
+
+async def test_a_worker_with_half_of_its_slots_stuck_drains_and_exits_non_zero() -> None:
+    app = Holdfast("memory:")
+    let_go = threading.Event()
+    waits = asyncio.Event()
+
+    @app.handler("stuck", attempts=1, timeout="50ms")
+    def stuck(job: RunningJob[Any]) -> None:
+        let_go.wait()
+
+    @app.handler("fine")
+    async def fine(job: RunningJob[Any]) -> None:
+        await waits.wait()
+
+    async with app:
+        worker = app.worker(fast(concurrency=4))
+        running = asyncio.create_task(worker.run())
+        fine_id = (await app.enqueue("fine")).id
+        await job_in_state(app, fine_id, JobState.RUNNING)
+        stuck_ids = [(await app.enqueue("stuck")).id for _ in range(2)]
+        await until(lambda: worker._stopping, "the worker drains by itself")
+        late = (await app.enqueue("fine")).id
+        waits.set()
+        async with asyncio.timeout(20):
+            assert await running == 1
+        assert (await final_job(app, fine_id)).state is JobState.SUCCEEDED
+        assert [codes(await final_job(app, id)) for id in stuck_ids] == [["TIMEOUT"], ["TIMEOUT"]]
+        assert (await job_in_state(app, late, JobState.READY)).attempt == 0
+    let_go.set()

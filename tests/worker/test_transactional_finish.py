@@ -1,0 +1,238 @@
+"""`job.finish_in`: a handler's writes, the jobs it enqueues and its outcome are all there or all not."""
+
+import logging
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from holdfast import Holdfast, JobState, RunningJob
+from holdfast.job import LeasedJob
+from holdfast.json_text import decode
+from holdfast.lifecycle import Event, Transition
+from holdfast.store.contract import Canceling, ClaimRequest, Fenced, Finish, JobFilter, KindClaim
+from tests.worker import transactional
+from tests.worker.harness import Database, codes, errors, fast, final_job, job_in_state, until, working
+from tests.worker.transactional import KINDS, LEVELS, register
+
+pytestmark = pytest.mark.postgres
+
+# Children cost a second each, so not with every level.
+EVERY_DRIVER = [
+    *((kind, level) for kind in ("asyncpg", "psycopg", "psycopg_async") for level in LEVELS),
+    ("asyncpg_pool", "read committed"),
+    ("in_child", "read committed"),
+    ("in_child_async", "repeatable read"),
+]
+ONE_SLOT = fast(concurrency=1, most_ahead=0)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOLDFAST_TEST_FOLDER", str(tmp_path))
+    return tmp_path
+
+
+class Hold:
+    """Makes handlers halt at a point until it is let go."""
+
+    def __init__(self, folder: Path, point: str) -> None:
+        self._reached, self._hold = folder / f"{point}.reached", folder / f"{point}.hold"
+        self._hold.touch()
+
+    async def reached(self) -> None:
+        await until(self._reached.exists, f"handler at {self._reached.name}")
+
+    def let_go(self) -> None:
+        self._hold.unlink()
+
+
+async def rescued_and_claimed_by_another(app: Holdfast, database: Database, id: UUID, kind: str) -> LeasedJob:
+    database.query("UPDATE holdfast.lease SET until = holdfast.now() - interval '1 second' WHERE id = %s", id)
+    await app.opened.store.rescue(10)
+    kinds = {kind: KindClaim(timedelta(seconds=30), 1)}
+    (leased,) = await app.opened.store.claim(ClaimRequest(uuid4(), 1, ("default",), kinds))
+    return leased
+
+
+async def children(app: Holdfast) -> int:
+    return len(await app.jobs.list(JobFilter(kind="child"), 100))
+
+
+@pytest.mark.parametrize(("kind", "level"), EVERY_DRIVER)
+async def test_writes_child_jobs_and_outcome_commit_together(
+    kind: str, level: str, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with register(Holdfast(database.url)) as app, working(app) as worker:
+        id = (await app.enqueue(kind, {"url": database.url, "level": level}, tenant="acme", correlation_id="trace")).id
+        job = await final_job(app, id)
+        (child,) = await app.jobs.list(JobFilter(kind="child"), 100)
+        await until(lambda: worker.tally["succeed"] == 1, "the worker knows that the job is done")
+    assert (job.state, job.attempt, job.errors) == (JobState.SUCCEEDED, 1, ())
+    assert decode(str(job.result)) == {"attempt": 1}
+    assert database.effects(id) == ["written"]
+    assert (child.tenant, child.correlation_id) == ("acme", "trace")
+    assert worker.tally == {"succeed": 1}
+    assert "did not succeed" not in caplog.text
+
+
+@pytest.mark.parametrize("finish_last", [False, True], ids=["finishes first", "finishes last"])
+@pytest.mark.parametrize(("kind", "level"), EVERY_DRIVER)
+async def test_a_lease_lost_before_the_finish_leaves_nothing_behind(
+    kind: str, level: str, finish_last: bool, database: Database, folder: Path
+) -> None:
+    hold = Hold(folder, "written" if finish_last else "open")
+    async with register(Holdfast(database.url)) as app, working(app, ONE_SLOT) as worker:
+        payload = {"url": database.url, "level": level, "finish_last": finish_last}
+        id = (await app.enqueue(kind, payload)).id
+        await hold.reached()
+        other = await rescued_and_claimed_by_another(app, database, id, kind)
+        hold.let_go()
+        await until(lambda: worker.tally["stale"] + worker.tally["lost"] == 1, "the worker learned that it is stale")
+        running = await app.jobs.get(id)
+        assert running is not None
+        assert (running.state, running.fence) == (JobState.RUNNING, other.lease.fence)
+        assert codes(running) == ["LEASE_LOST"]
+        assert database.effects(id) == []
+        assert await children(app) == 0
+        assert await app.opened.store.finish([Finish(other.lease, Transition(Event.SUCCEED))]) == [Fenced.DONE]
+
+
+@pytest.mark.parametrize(
+    ("kind", "level"),
+    [
+        ("asyncpg", "read committed"),
+        ("asyncpg", "repeatable read"),
+        ("psycopg", "repeatable read"),
+        ("psycopg_async", "read committed"),
+        ("in_child", "read committed"),
+    ],
+)
+async def test_a_transaction_that_stays_open_for_three_leases_is_not_disturbed(
+    kind: str, level: str, database: Database, folder: Path
+) -> None:
+    hold = Hold(folder, "finished")
+    settings = fast(concurrency=1, most_ahead=0, lease=timedelta(seconds=1))
+    async with register(Holdfast(database.url)) as app, working(app, settings) as worker:
+        id = (await app.enqueue(kind, {"url": database.url, "level": level})).id
+        bystander = app.job("asyncpg", {"url": database.url}, priority=9)
+        await hold.reached()
+
+        async def three_leases_over() -> bool:
+            assert await app.opened.store.rescue(10) == []
+            return bool(
+                database.query("SELECT 1 FROM holdfast.lease WHERE until < holdfast.now() - interval '2 seconds'")
+            )
+
+        await until(three_leases_over, "the lease ran out long ago")
+        assert await app.cancel([id]) == [Canceling.LOCKED]
+        await app.enqueue_many([bystander])
+        hold.let_go()
+        job = await final_job(app, id)
+        assert (await final_job(app, bystander.id)).state is JobState.SUCCEEDED
+        await until(lambda: worker.tally["succeed"] == 2, "the worker knows that both are done")
+    assert (job.state, job.attempt, job.losses, job.errors) == (JobState.SUCCEEDED, 1, 0, ())
+    assert database.effects(id) == ["written"]
+    assert worker.tally == {"succeed": 2}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_handler_that_rolls_back_and_returns_is_tried_again(kind: str, database: Database) -> None:
+    async with register(Holdfast(database.url)) as app, working(app):
+        id = (await app.enqueue(kind, {"url": database.url, "rolls_back_attempt": 1})).id
+        job = await final_job(app, id)
+        assert await children(app) == 1
+    assert (job.state, job.attempt) == (JobState.SUCCEEDED, 2)
+    assert codes(job) == ["NOT_COMMITTED"]
+    assert database.effects(id) == ["written"]
+
+
+@pytest.mark.parametrize("kind", ["asyncpg", "psycopg", "in_child"])
+async def test_an_error_inside_the_transaction_fails_the_attempt_as_usual(kind: str, database: Database) -> None:
+    async with register(Holdfast(database.url)) as app, working(app):
+        id = (await app.enqueue(kind, {"url": database.url, "raises_attempt": 1})).id
+        job = await final_job(app, id)
+        assert await children(app) == 1
+    assert (job.state, job.attempt) == (JobState.SUCCEEDED, 2)
+    assert [(error["code"], error["message"]) for error in errors(job)] == [("ERROR", "inside the transaction")]
+    assert database.effects(id) == ["written"]
+
+
+@pytest.mark.parametrize("signal", sorted(transactional.THEN_RAISE))
+@pytest.mark.parametrize("kind", ["asyncpg", "psycopg"])
+async def test_whatever_is_raised_after_the_commit_changes_nothing(kind: str, signal: str, database: Database) -> None:
+    async with register(Holdfast(database.url)) as app, working(app) as worker:
+        id = (await app.enqueue(kind, {"url": database.url, "then_raises": signal})).id
+        await until(lambda: worker.tally["succeed"] == 1, "the worker knows that the job is done")
+        job = await final_job(app, id)
+    assert (job.state, job.attempt, job.errors) == (JobState.SUCCEEDED, 1, ())
+    assert database.effects(id) == ["written"]
+
+
+async def test_a_renewal_between_the_snapshot_and_a_late_finish_fails_the_attempt_and_nothing_else(
+    database: Database, folder: Path
+) -> None:
+    """Under repeatable read `finish_in` belongs first; whoever calls it last gets a serialization error, not a mess."""
+    hold = Hold(folder, "written")
+    settings = fast(concurrency=1, lease=timedelta(seconds=1))
+    async with register(Holdfast(database.url)) as app, working(app, settings):
+        payload = {"url": database.url, "level": "repeatable read", "finish_last": True}
+        id = (await app.enqueue("asyncpg", payload)).id
+        await hold.reached()
+        first = (await job_in_state(app, id, JobState.RUNNING)).lease_until
+
+        async def is_renewed() -> bool:
+            return (await job_in_state(app, id, JobState.RUNNING)).lease_until != first
+
+        await until(is_renewed, "the lease was renewed")
+        hold.let_go()
+        job = await final_job(app, id)
+        assert await children(app) == 1
+    assert (job.state, job.losses) == (JobState.SUCCEEDED, 0)
+    assert [error["type"] for error in errors(job)] == ["SerializationError"]
+    assert database.effects(id) == ["written"]
+
+
+async def test_a_handler_that_times_out_inside_its_transaction_leaves_nothing(database: Database, folder: Path) -> None:
+    hold = Hold(folder, "finished")
+    app = Holdfast(database.url)
+    app.handler("asyncpg", timeout="300ms", attempts=1)(transactional.with_asyncpg)
+    async with app, working(app):
+        id = (await app.enqueue("asyncpg", {"url": database.url})).id
+        await hold.reached()
+        job = await final_job(app, id)
+        hold.let_go()
+        assert await children(app) == 0
+    assert job.state is JobState.DEAD
+    assert codes(job) == ["TIMEOUT"]
+    assert database.effects(id) == []
+
+
+async def test_finish_in_needs_a_store_with_transactions() -> None:
+    app = Holdfast("memory:")
+
+    @app.handler("finishes", attempts=1)
+    async def finishes(job: RunningJob[dict[str, object]]) -> None:
+        await job.finish_in(object())
+
+    async with app, working(app):
+        job = await final_job(app, (await app.enqueue("finishes")).id)
+    assert job.state is JobState.DEAD
+    (error,) = errors(job)
+    assert error["type"] == "InvalidInput"
+    assert "needs a PostgreSQL store" in str(error["message"])
+
+
+async def test_finish_in_refuses_what_is_not_a_connection(database: Database) -> None:
+    app = Holdfast(database.url)
+
+    @app.handler("finishes", attempts=1)
+    async def finishes(job: RunningJob[dict[str, object]]) -> None:
+        await job.finish_in(object())
+
+    async with app, working(app):
+        job = await final_job(app, (await app.enqueue("finishes")).id)
+    (error,) = errors(job)
+    assert "pass an asyncpg or psycopg connection" in str(error["message"])
