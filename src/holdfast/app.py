@@ -1,0 +1,150 @@
+"""The composition root: settings become a store, a producer and a worker."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, TypedDict, TypeVar, Unpack
+from uuid import UUID
+
+from holdfast.duration import Duration
+from holdfast.errors import InvalidInput
+from holdfast.failures import Failures
+from holdfast.handlers import HandlerFunction, Handlers, make_handler
+from holdfast.job import NewJob
+from holdfast.producer.enqueue import enqueue_statement, new_job
+from holdfast.retry import Backoff
+from holdfast.settings import Settings
+from holdfast.store.contract import Canceling, Enqueued, JobReader, Retrying, StoreClock
+from holdfast.store.opening import OpenStore, opened
+from holdfast.worker.settings import WorkerSettings
+from holdfast.worker.worker import Worker
+
+Function = TypeVar("Function", bound=HandlerFunction)
+
+
+class EnqueueOptions(TypedDict, total=False):
+    queue: str | None
+    priority: int
+    delay: Duration | None
+    run_at: datetime | None
+    tenant: str | None
+    key: str | None
+    correlation_id: str | None
+    attempts: int | None
+    headers: dict[str, object] | None
+    id: UUID | None
+
+
+class HandlerOptions(TypedDict, total=False):
+    payload: Any
+    queue: str
+    attempts: int
+    backoff: Backoff | str | None
+    timeout: Duration
+    lease: Duration | None
+    limit: int | None
+    isolation: str | None
+
+
+class Holdfast:
+    """Register handlers at import time, open it to enqueue or to work: `async with app: await app.enqueue(…)`."""
+
+    def __init__(self, store: str | None = None, *, schema: str | None = None) -> None:
+        self.settings = Settings.load(store=store, db_schema=schema)
+        self.handlers = Handlers()
+        self.failures = Failures()
+        self._open: OpenStore | None = None
+        self._exits = AsyncExitStack()
+
+    def handler(self, kind: str, **options: Unpack[HandlerOptions]) -> Callable[[Function], Function]:
+        """Make a function the handler of a kind. It stays an ordinary function."""
+        if callable(kind):
+            raise InvalidInput('name the kind: write @app.handler("some.kind"), not @app.handler')
+
+        def register(function: Function) -> Function:
+            self.handlers.add(make_handler(kind, function, **options))
+            return function
+
+        return register
+
+    def error(
+        self, exception: type[BaseException], *, code: str, retryable: bool = True, after: Duration | None = None
+    ) -> None:
+        """Give an exception type its code, and say whether the attempt may be tried again."""
+        self.failures.register(exception, code=code, retryable=retryable, after=after)
+
+    async def open(self) -> None:
+        self._open = await self._exits.enter_async_context(opened(self.settings.store, self.settings.db_schema))
+
+    async def close(self) -> None:
+        self._open = None
+        await self._exits.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def enqueue(self, kind: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Enqueued:
+        """Enqueue one job in a transaction of its own."""
+        (enqueued,) = await self.enqueue_many([self.job(kind, payload, **options)])
+        return enqueued
+
+    async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Enqueue all jobs or none, in one transaction. Build them with `job`."""
+        return await self.opened.store.enqueue(jobs)
+
+    def job(self, kind: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> NewJob:
+        """A checked job that is not enqueued yet; its id is known already."""
+        return new_job(self.handlers, kind, payload, **options)
+
+    def enqueue_in(self, connection: object, job: NewJob) -> Awaitable[None] | None:
+        """Enqueue in the caller's own transaction, on an asyncpg or psycopg connection; await it if that is async."""
+        return enqueue_statement(self.settings.db_schema, job).execute_on(connection)
+
+    async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:
+        return await self.opened.store.cancel(ids)
+
+    async def retry(self, ids: Sequence[UUID]) -> list[Retrying]:
+        return await self.opened.store.retry(ids)
+
+    @property
+    def jobs(self) -> JobReader:
+        return self.opened.reader
+
+    @property
+    def clock(self) -> StoreClock:
+        return self.opened.clock
+
+    @property
+    def opened(self) -> OpenStore:
+        if self._open is None:
+            raise InvalidInput("the app is not open; use `async with app:` or `await app.open()`")
+        return self._open
+
+    def worker(self, settings: WorkerSettings | None = None) -> Worker:
+        """A worker for the registered handlers; `await worker.run()` until `worker.stop()`."""
+        if not len(self.handlers):
+            raise InvalidInput("the app has no handlers; register one with @app.handler(kind)")
+        open_store = self.opened
+        return Worker(
+            open_store.store,
+            open_store.renewer,
+            self.handlers,
+            self.failures,
+            settings or self.worker_settings(),
+            open_store.finish_in,
+        )
+
+    def worker_settings(self, **changes: Any) -> WorkerSettings:  # noqa: ANN401
+        given = self.settings
+        settings = WorkerSettings(
+            given.concurrency, given.queues, given.lease, given.poll, given.shutdown, given.most_ahead
+        )
+        return replace(settings, **{name: value for name, value in changes.items() if value is not None})

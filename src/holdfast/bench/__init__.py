@@ -1,0 +1,1 @@
+"""Measures Holdfast on the machine at hand: real workers, a real PostgreSQL, figures read from the store."""

@@ -1,0 +1,108 @@
+"""`holdfast enqueue`: one job from the command line."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.options import AppArgument, JsonOption, SchemaOption, StoreOption, check_kept, to_time, to_uuid
+from holdfast.cli.output import print_json, warn
+from holdfast.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+    from holdfast.job import NewJob
+    from holdfast.store.contract import Enqueued
+
+
+def enqueue(
+    app: AppArgument,
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Which handler does the work.", show_default=False)],
+    payload: Annotated[
+        str,
+        typer.Argument(
+            metavar="[JSON]",
+            help="What to work on: '{\"invoice\": 17}'. - reads stdin, @file reads a file.",
+            show_default=False,
+        ),
+    ] = "{}",
+    queue: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Default: the handler's queue.", show_default=False)
+    ] = None,
+    priority: Annotated[int | None, typer.Option(help="0 (most urgent) to 9. Default: 5.", show_default=False)] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Not before this long: 90s, 5m, 1h30m.", show_default=False)
+    ] = None,
+    run_at: Annotated[
+        str | None, typer.Option(metavar="ISO", help="Not before: 2030-01-31T08:00:00Z.", show_default=False)
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Whose job it is.", show_default=False)] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Asking twice with the same key makes one job.", show_default=False),
+    ] = None,
+    correlation_id: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Ties log lines together.", show_default=False)
+    ] = None,
+    attempts: Annotated[
+        int | None, typer.Option(help="Attempts in all. Default: the handler's.", show_default=False)
+    ] = None,
+    id: Annotated[str | None, typer.Option(metavar="UUID", help="Default: a new one.", show_default=False)] = None,
+    store: StoreOption = None,
+    schema: SchemaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Enqueue one job of KIND for APP, and print its id."""
+    import asyncio
+
+    from holdfast.cli.load_app import load_app
+    from holdfast.job import DEFAULT_PRIORITY
+
+    loaded = load_app(app, store=store, schema=schema)
+    check_kept(loaded)
+    job = loaded.job(
+        kind,
+        _payload(payload),
+        queue=queue,
+        priority=DEFAULT_PRIORITY if priority is None else priority,
+        delay=delay,
+        run_at=None if run_at is None else to_time(run_at, "run-at"),
+        tenant=tenant,
+        key=key,
+        correlation_id=correlation_id,
+        attempts=attempts,
+        id=None if id is None else to_uuid(id),
+    )
+    enqueued = asyncio.run(_enqueue(loaded, job))
+    if loaded.handlers.get(kind) is None:
+        warn(f"warning: {app} has no handler for {kind!r}; the job waits for a worker that has one")
+    if as_json:
+        print_json({"id": str(enqueued.id), "is_new": enqueued.is_new})
+    else:
+        typer.echo(f"{enqueued.id}  {'new' if enqueued.is_new else 'was there already, with the same key'}")
+
+
+async def _enqueue(app: "Holdfast", job: "NewJob") -> "Enqueued":
+    async with app:
+        (enqueued,) = await app.enqueue_many([job])
+        return enqueued
+
+
+def _payload(text: str) -> object:
+    from holdfast.json_text import decode, parse
+
+    return decode(parse(_read(text)))
+
+
+def _read(text: str) -> str:
+    try:
+        if text == "-":
+            return sys.stdin.buffer.read().decode()
+        if text.startswith("@"):
+            return Path(text[1:]).read_bytes().decode()
+    except OSError as error:
+        raise InvalidInput(f"payload: cannot read {text[1:]!r}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput("payload: is not UTF-8 text") from error
+    return text

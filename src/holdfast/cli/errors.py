@@ -1,0 +1,48 @@
+"""From an exception to the one line that a person reads, and the exit code that a script sees."""
+
+from dataclasses import dataclass
+
+import typer
+
+from holdfast.errors import HoldfastError, InvalidInput, StoreUnavailable, UnknownJob
+
+FAILED = 1
+BAD_INPUT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    line: str
+    exit_code: int
+
+
+def explained(error: Exception) -> Explanation:
+    match error:
+        case typer.TyperException():
+            return Explanation(f"{_one_line(error.format_message())} {_where_to_look(error)}".strip(), error.exit_code)
+        case typer.Abort():
+            return Explanation("stopped; nothing was changed", FAILED)
+        case UnknownJob():
+            return Explanation(_one_line(str(error)), FAILED)
+        case InvalidInput():
+            return Explanation(_one_line(str(error)), BAD_INPUT)
+        case StoreUnavailable():
+            advice = "check that the server runs and that --store or HOLDFAST_STORE names it"
+            return Explanation(f"{_one_line(str(error))}; {advice}", FAILED)
+        case HoldfastError():
+            return Explanation(_one_line(str(error)), FAILED)
+        case _:
+            what = _one_line(str(error))
+            said = f"{type(error).__name__}: {what}" if what else type(error).__name__
+            return Explanation(f"unexpected error: {said}; run with --debug for the traceback", FAILED)
+
+
+def _one_line(text: str) -> str:
+    """The first line, and the last where a server's log is quoted: that is where it says what went wrong."""
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    return " ".join(dict.fromkeys([lines[0], lines[-1]])) if lines else ""
+
+
+def _where_to_look(error: typer.TyperException) -> str:
+    path = getattr(getattr(error, "ctx", None), "command_path", None)
+    return f"(see `{path} --help`)" if path else ""

@@ -1,0 +1,92 @@
+"""Finds the app that `module:attribute` or `path/to/file.py:attribute` names, or says in one line why not."""
+
+import importlib
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from holdfast.errors import HoldfastError, InvalidInput
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+
+_DEFAULT_ATTRIBUTE = "app"
+_PACKAGE = str(Path(__file__).parent.parent)
+
+
+def load_app(address: str, *, store: str | None = None, schema: str | None = None) -> "Holdfast":
+    """Import it, with the current folder importable; `store` and `schema` take the place of its own settings."""
+    from holdfast.app import Holdfast
+
+    place, _, attribute = address.rpartition(":") if ":" in address else (address, "", _DEFAULT_ATTRIBUTE)
+    if not place or not attribute:
+        raise InvalidInput(f"app: {address!r} names no app; write module:attribute or path/to/file.py:attribute")
+    module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+    found = getattr(module, attribute, None)
+    if found is None:
+        raise InvalidInput(f"app: {place} has no {attribute!r}{_suggestion(place, module)}")
+    if not isinstance(found, Holdfast):
+        raise InvalidInput(f"app: {place}:{attribute} is a {type(found).__name__}, not a Holdfast app")
+    changes = {"store": store, "db_schema": schema}
+    found.settings = found.settings.model_copy(update={name: value for name, value in changes.items() if value})
+    return found
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise InvalidInput(f"app: there is no file {str(path)!r}; give a path from here, or a module: shop.jobs:app")
+    # Imported under its own name, so that a process-isolated handler can be found again by its process.
+    module = _import(path.stem, path.resolve().parent)
+    if Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
+        raise InvalidInput(f"app: another module is called {path.stem!r} already; rename {str(path)!r}")
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise InvalidInput(f"app: {name!r} is not a module's name; write shop.jobs:app or path/to/file.py:app")
+    return _import(name, Path.cwd())
+
+
+def _import(name: str, folder: Path) -> ModuleType:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise InvalidInput(
+                f"app: there is no module {error.name!r}; run this from the folder that has it, or give a file: "
+                f"path/to/file.py:app"
+            ) from error
+        raise InvalidInput(f"app: {name!r} cannot be imported: {error}{_place(error)}") from error
+    except HoldfastError as error:
+        raise InvalidInput(f"app: {error}{_place(error)}") from error
+    except (Exception, SystemExit) as error:
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise InvalidInput(
+            f"app: {name!r} cannot be imported: {said}{_place(error)}; run with --debug for the traceback"
+        ) from error
+
+
+def _place(error: BaseException) -> str:
+    """Where in the application's own code it happened."""
+    if isinstance(error, SyntaxError):
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith((_PACKAGE, "<frozen")) and "importlib" not in frame.filename
+    ]
+    return f" ({os.path.relpath(own[-1].filename)}, line {own[-1].lineno})" if own else ""
+
+
+def _suggestion(place: str, module: ModuleType) -> str:
+    from holdfast.app import Holdfast
+
+    names = [name for name, value in vars(module).items() if isinstance(value, Holdfast)]
+    return f"; write {place}:{names[0]}" if names else "; it needs a line like `app = Holdfast()`"

@@ -1,0 +1,94 @@
+"""Options that several commands share, and how the text given for them becomes values."""
+
+import re
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import typer
+
+from holdfast.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+    from holdfast.job import JobState
+
+AppArgument = Annotated[
+    str,
+    typer.Argument(metavar="APP", help="Where the app is: shop.jobs:app, or path/to/file.py:app.", show_default=False),
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="Where jobs live: postgresql://user@host/database, or embedded:/folder.",
+        show_default=False,
+    ),
+]
+SchemaOption = Annotated[
+    str | None,
+    typer.Option("--schema", metavar="NAME", help="PostgreSQL schema. Default: holdfast.", show_default=False),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+StateOption = Annotated[
+    str | None,
+    typer.Option(
+        "--state", metavar="STATE", help="ready, running, succeeded, failed, dead or canceled.", show_default=False
+    ),
+]
+QueueOption = Annotated[
+    str | None, typer.Option("--queue", metavar="NAME", help="Only jobs of this queue.", show_default=False)
+]
+KindOption = Annotated[
+    str | None, typer.Option("--kind", metavar="NAME", help="Only jobs of this kind.", show_default=False)
+]
+TenantOption = Annotated[
+    str | None, typer.Option("--tenant", metavar="NAME", help="Only jobs of this tenant.", show_default=False)
+]
+
+
+def to_uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise InvalidInput(
+            f"id: {text!r} is not a job id; it looks like 01890a5d-ac96-774b-bcce-b302099a8057"
+        ) from None
+
+
+def to_time(text: str, name: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(f"{name}: {text!r} is not a time; write it like 2030-01-31T08:00:00Z") from None
+    if moment.tzinfo is None:
+        raise InvalidInput(f"{name}: {text!r} has no time zone; add Z for UTC, or an offset such as +02:00")
+    return moment
+
+
+def to_state(text: str | None) -> "JobState | None":
+    from holdfast.job import JobState
+
+    try:
+        return None if text is None else JobState(text)
+    except ValueError:
+        raise InvalidInput(f"state: {text!r} is not known; use {', '.join(JobState)}") from None
+
+
+def check_kept(app: "Holdfast") -> None:
+    """Refuse a store that forgets everything when this command ends."""
+    if app.settings.store.startswith("memory"):
+        raise InvalidInput("store: memory: is gone when this command ends; use postgresql://… or embedded:")
+
+
+def without_password(url: str) -> str:
+    """For log lines. An address that cannot be read may have its password anywhere, so it is not shown at all."""
+    try:
+        parts = urlsplit(url)
+        password = parts.password
+    except ValueError:
+        return "(an address that cannot be read)"
+    shown = url if password is None else url.replace(f":{password}@", ":…@", 1)
+    return re.sub(r"([?&](?:password|sslpassword|passfile)=)[^&]*", r"\1…", shown)

@@ -1,0 +1,48 @@
+"""For commands that start real workers: how those are started, and how everything is cleaned up after a signal."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import typer
+
+from holdfast.cli.errors import FAILED
+
+Value = TypeVar("Value")
+
+
+def run_to_end(work: Coroutine[Any, Any, Value]) -> Value:
+    """Run it; a signal unwinds it like a Ctrl-C does, so that servers and temporary folders are not left behind."""
+    received: list[int] = []
+
+    async def cancelable() -> Value:
+        task = asyncio.create_task(work)
+
+        def cancel(number: int) -> None:
+            received.append(number)
+            task.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, cancel, number)
+        return await task
+
+    try:
+        return asyncio.run(cancelable())
+    except asyncio.CancelledError:
+        raise typer.Exit(128 + received[0] if received else FAILED) from None
+
+
+def start_worker(arguments: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
+    """`holdfast worker …` in a process of its own, with no settings but those in its arguments."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    command = [sys.executable, "-m", "holdfast.cli", "worker", *arguments]
+    with log.open("ab") as output:
+        # A session of its own: Ctrl-C in the terminal is for us, who then stop it.
+        return subprocess.Popen(  # noqa: S603
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )

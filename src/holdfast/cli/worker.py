@@ -1,0 +1,65 @@
+"""`holdfast worker`: runs an app's handlers until a signal asks it to stop."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.options import AppArgument, SchemaOption, StoreOption
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+
+def worker(
+    app: AppArgument,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Handlers to run at once. Default: 32.", show_default=False)
+    ] = None,
+    queues: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Queues to work on. Default: those of the handlers.", show_default=False),
+    ] = None,
+    lease: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="How long a claim lasts without a renewal. Default: 30s.", show_default=False
+        ),
+    ] = None,
+    poll: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="How often an idle worker looks for work. Default: 1s.", show_default=False),
+    ] = None,
+    shutdown: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="How long to wait for handlers when stopping. Default: 30s.", show_default=False
+        ),
+    ] = None,
+    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
+    store: StoreOption = None,
+    schema: SchemaOption = None,
+) -> None:
+    """Run the handlers of APP until SIGTERM or Ctrl-C.
+
+    The first signal lets running handlers finish and gives the rest back; a second one exits at once.
+    """
+    from holdfast.cli.load_app import load_app
+    from holdfast.cli.logs import configure_logging
+    from holdfast.cli.run_worker import run_worker
+
+    loaded = load_app(app, store=store, schema=schema)
+    settings = loaded.worker_settings(
+        concurrency=concurrency,
+        queues=None if queues is None else tuple(name.strip() for name in queues.split(",")),
+        lease=_length(lease, "lease"),
+        poll=_length(poll, "poll"),
+        shutdown=_length(shutdown, "shutdown"),
+    )
+    configure_logging(log_level)
+    raise typer.Exit(run_worker(loaded, settings))
+
+
+def _length(text: str | None, name: str) -> "timedelta | None":
+    from holdfast.duration import to_timedelta
+
+    return None if text is None else to_timedelta(text, name)

@@ -1,0 +1,79 @@
+"""Builds jobs from what a producer says, and the statement that enqueues one inside any driver's transaction."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from uuid import UUID
+
+from holdfast.duration import Duration, to_timedelta
+from holdfast.errors import InvalidInput
+from holdfast.handlers import CURRENT_JOB, Handlers
+from holdfast.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewJob, check_name
+from holdfast.json_text import Json, encode
+from holdfast.statement import Statement
+from holdfast.store.postgres.sql_files import quoted
+
+_ARGUMENTS = (
+    "kind => $1::text, payload => $2::text::json, queue => $3::text, priority => $4::integer, delay => $5::interval, "
+    "run_at => $6::timestamptz, tenant => $7::text, key => $8::text, correlation_id => $9::text, "
+    "max_attempts => $10::integer, headers => $11::text::json, job_id => $12::uuid"
+)
+
+
+def new_job(
+    handlers: Handlers,
+    kind: str,
+    payload: object = None,
+    *,
+    queue: str | None = None,
+    priority: int = DEFAULT_PRIORITY,
+    delay: Duration | None = None,
+    run_at: datetime | None = None,
+    tenant: str | None = None,
+    key: str | None = None,
+    correlation_id: str | None = None,
+    attempts: int | None = None,
+    headers: Mapping[str, object] | None = None,
+    id: UUID | None = None,
+) -> NewJob:
+    """A job to enqueue, checked. Inside a handler it inherits the tenant and correlation id of the running job."""
+    check_name("kind", kind)
+    handler = handlers.get(kind)
+    value = {} if payload is None else payload
+    parent = CURRENT_JOB.get()
+    # Left out, not None, so that NewJob makes an id of its own.
+    named_id = {} if id is None else {"id": id}
+    return NewJob(
+        kind=kind,
+        payload=encode(value) if handler is None else handler.encode_payload(value),
+        queue=queue if queue is not None else handler.queue if handler else DEFAULT_QUEUE,
+        priority=priority,
+        delay=None if delay is None else to_timedelta(delay, "delay"),
+        run_at=run_at,
+        tenant=tenant if tenant is not None else parent.tenant if parent else "",
+        key=key,
+        correlation_id=correlation_id or (parent.correlation_id if parent else ""),
+        max_attempts=attempts,
+        headers=_headers(headers),
+        **named_id,
+    )
+
+
+def enqueue_statement(schema: str, job: NewJob) -> Statement:
+    """Enqueues in the caller's transaction: commit makes the job visible, rollback leaves nothing."""
+    function = f"{quoted(schema)}.enqueue"
+    sql = f"SELECT id, is_new FROM {function}({_ARGUMENTS})"  # noqa: S608 - the schema is checked and quoted
+    return Statement(
+        sql,
+        (
+            job.kind, job.payload, job.queue, job.priority, job.delay, job.run_at, job.tenant, job.key,
+            job.correlation_id, job.max_attempts, job.headers, job.id,
+        ),
+    )  # fmt: skip
+
+
+def _headers(headers: Mapping[str, object] | None) -> Json | None:
+    if headers is None:
+        return None
+    if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
+        raise InvalidInput("headers: give a mapping with text names")
+    return encode(dict(headers), name="headers", limit=16 * 1024)

@@ -1,0 +1,151 @@
+"""Whatever a caller gets wrong is one line that says so, and leaves nothing in the store."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.cli.forking import Forking
+from tests.databases import Database, Servers
+
+NEW_APP = "from holdfast import Holdfast\napp = Holdfast()\n"
+ENQUEUE = ("enqueue", "shop", "greet", '{"name": "Ann"}')
+
+REFUSED = {
+    "not JSON": (("enqueue", "shop", "greet", "{name: Ann}"), "payload: not JSON"),
+    "NaN": (("enqueue", "shop", "other", '{"share": NaN}'), "payload: cannot be written as JSON"),
+    "NUL": (("enqueue", "shop", "greet", '{"name": "a\\u0000b"}'), "payload: contains a NUL character"),
+    "lone surrogate": (("enqueue", "shop", "greet", '{"name": "\\ud800"}'), "payload: contains a lone surrogate"),
+    "wrong type": (("enqueue", "shop", "greet", '{"name": 5}'), "payload of 'greet': name:"),
+    "10 MB": (("enqueue", "shop", "greet", "@large.json"), "over the limit"),
+    "missing payload file": (("enqueue", "shop", "greet", "@nowhere.json"), "payload: cannot read 'nowhere.json'"),
+    "not UTF-8": (("enqueue", "shop", "greet", "@binary.json"), "payload: is not UTF-8"),
+    "negative delay": ((*ENQUEUE, "--delay", "-5m"), "delay: '-5m'"),
+    "delay without a unit": ((*ENQUEUE, "--delay", "5"), "delay: '5' is not a duration"),
+    "naive time": ((*ENQUEUE, "--run-at", "2030-01-31T08:00:00"), "has no time zone; add Z"),
+    "no time": ((*ENQUEUE, "--run-at", "tomorrow"), "run-at: 'tomorrow' is not a time"),
+    "delay and time": ((*ENQUEUE, "--delay", "5m", "--run-at", "2030-01-31T08:00:00Z"), "give a delay or a run_at"),
+    "empty queue": ((*ENQUEUE, "--queue", ""), "queue: is empty"),
+    "long queue": ((*ENQUEUE, "--queue", "q" * 101), "queue: 101 characters are over the limit of 100"),
+    "control character": ((*ENQUEUE, "--tenant", "a\tb"), "contains a control character"),
+    "empty key": ((*ENQUEUE, "--key", ""), "key: is empty"),
+    "priority": ((*ENQUEUE, "--priority", "10"), "priority: 10 is not a number from 0"),
+    "priority in words": ((*ENQUEUE, "--priority", "high"), "(see `holdfast enqueue --help`)"),
+    "attempts": ((*ENQUEUE, "--attempts", "0"), "attempts: 0 is not a number from 1"),
+    "id to enqueue": ((*ENQUEUE, "--id", "17"), "id: '17' is not a job id"),
+    "empty kind": (("enqueue", "shop", ""), "kind: is empty"),
+    "backoff": (("enqueue", "backoff.py", "greet"), "unknown policy 'fibonacci'; known are exponential"),
+    "broken app": (("worker", "broken"), "ZeroDivisionError: division by zero (broken.py, line 2)"),
+    "syntax error": (("worker", "syntax.py"), "SyntaxError"),
+    "no such file": (("worker", "nowhere.py:app"), "app: there is no file 'nowhere.py'"),
+    "no such module": (("worker", "nowhere:app"), "app: there is no module 'nowhere'"),
+    "no such attribute": (("worker", "shop:application"), "app: shop has no 'application'; write shop:app"),
+    "not an app": (("worker", "shop:log"), "app: shop:log is a Logger, not a Holdfast app"),
+    "no handlers": (("worker", "idle"), "the app has no handlers"),
+    "lease": (("worker", "shop", "--lease", "1ms"), "lease: shorter than 500ms"),
+    "concurrency": (("worker", "shop", "--concurrency", "0"), "concurrency: 0 is not a number from 1"),
+    "log level": (("worker", "shop", "--log-level", "loud"), "log-level: 'loud' is not known; use debug"),
+    "worker's queues": (("worker", "shop", "--queues", "a,,b"), "queue: is empty"),
+    "state": (("jobs", "list", "--state", "lost"), "state: 'lost' is not known; use ready, running"),
+    "limit": (("jobs", "list", "--limit", "0"), "limit: 0 is not a number from 1"),
+    "id": (("jobs", "show", "17"), "id: '17' is not a job id"),
+    "nothing to retry": (("jobs", "retry"), "which jobs?"),
+    "retry of live jobs": (("jobs", "retry", "--all", "--state", "running"), "retry takes --state failed"),
+    "store": (("jobs", "list", "--store", "mysql://shop"), "store: 'mysql' is not known"),
+    "memory": (("jobs", "list", "--store", "memory:"), "store: memory: is gone"),
+    "database": (("migrate", "--store", "postgresql://nobody@[::1/x"), "store: the PostgreSQL address cannot be read"),
+    "schema": (("migrate", "--schema", 'a"b'), "schema:"),
+    "bench": (("bench", "--jobs", "0"), "jobs: 0 is not a number from 1"),
+    "bench workers": (("bench", "--workers", "two"), "workers: 'two' is not a list of numbers"),
+    "option": (("jobs", "list", "--colour"), "(see `holdfast jobs list --help`)"),
+    "command": (("jump",), "No such command 'jump'"),
+}
+
+
+@pytest.fixture(scope="module")
+def database(servers: Servers) -> Iterator[Database]:
+    """One for all tests here, because none of them may leave anything in it."""
+    with servers.get("embedded-18").fresh_database() as database:
+        yield database
+
+
+@pytest.fixture
+def cli(database: Database, tmp_path: Path, forking: Forking) -> Cli:
+    files = {
+        "backoff.py": f'{NEW_APP}app.handler("greet", backoff="fibonacci")(print)\n',
+        "broken.py": "from holdfast import Holdfast\napp = Holdfast(1 / 0)\n",
+        "syntax.py": "app = = Holdfast()\n",
+        "idle.py": NEW_APP,
+        "large.json": '{"name": "' + 10_000_000 * "x" + '"}',
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe")
+    return Cli(tmp_path, database.url, forking)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_refused_in_one_line(cli: Cli, case: str) -> None:
+    arguments, expected = REFUSED[case]
+    done = cli.run(*arguments)
+    assert expected in done.one_error_line()
+    assert done.code == 2
+    assert cli.states() == {}
+    assert cli.rows("SELECT id FROM holdfast.job") == []
+
+
+def test_an_id_that_is_taken_is_refused(servers: Servers, tmp_path: Path, forking: Forking) -> None:
+    with servers.get("embedded-18").fresh_database() as database:
+        cli = Cli(tmp_path, database.url, forking)
+        id = cli.enqueue("greet", '{"name": "Ann"}')
+        assert "use a new id" in cli.run(*ENQUEUE, "--id", id).one_error_line()
+        assert cli.states() == {id: "ready"}
+
+
+@pytest.mark.parametrize("command", [ENQUEUE, ("worker", "shop"), ("jobs", "list"), ("migrate",)])
+def test_a_database_that_cannot_be_reached_is_one_line(cli: Cli, command: tuple[str, ...]) -> None:
+    done = cli.run(*command, "--store", "postgresql://127.0.0.1:1/shop")
+    assert "PostgreSQL is not available" in done.one_error_line()
+    assert "check that the server runs" in done.err
+    assert done.code == 1
+
+
+def test_a_database_that_does_not_exist_is_one_line(cli: Cli, database: Database) -> None:
+    done = cli.run("jobs", "list", "--store", database.url.replace(database.name, "nowhere"))
+    assert 'database "nowhere" does not exist' in done.one_error_line()
+
+
+def test_a_folder_that_is_no_data_folder_is_one_line(cli: Cli) -> None:
+    done = cli.run("jobs", "list", "--store", f"embedded:{cli.folder}")
+    assert "neither empty nor a PostgreSQL data folder" in done.one_error_line()
+    assert done.code == 2
+
+
+@pytest.mark.parametrize("command", [ENQUEUE, ("worker", "shop"), ("jobs", "list")])
+def test_a_missing_schema_is_one_line_that_names_the_remedy(cli: Cli, command: tuple[str, ...]) -> None:
+    line = cli.run(*command, "--schema", "elsewhere").one_error_line()
+    assert 'the schema "elsewhere" is missing; run `holdfast migrate`' in line
+    assert cli.rows("SELECT nspname FROM pg_namespace WHERE nspname = 'elsewhere'") == []
+
+
+def test_a_newer_schema_is_refused_and_left_alone(empty: Database, tmp_path: Path, forking: Forking) -> None:
+    cli = Cli(tmp_path, empty.url, forking)
+    assert cli.run("migrate").code == 0
+    cli.rows("INSERT INTO holdfast.migration (version, name) VALUES (9999, 'later') RETURNING version")
+    for command in (("worker", "shop"), ("migrate",)):
+        assert "is version 9999, newer than this release knows" in cli.run(*command).one_error_line()
+    assert cli.rows("SELECT max(version) FROM holdfast.migration") == [(9999,)]
+
+
+def test_an_unexpected_error_is_one_line_and_debug_shows_the_rest(cli: Cli) -> None:
+    (cli.folder / "surprise.py").write_text(f"{NEW_APP}app.job = None\n")
+    line = cli.run("enqueue", "surprise", "greet").one_error_line()
+    assert line.endswith("run with --debug for the traceback")
+    assert "Traceback" in cli.run("enqueue", "surprise", "greet", "--debug").err
+
+
+def test_the_installed_command_behaves_the_same(cli: Cli) -> None:
+    done = cli.run_from_nothing(*ENQUEUE, "--delay", "-5m")
+    assert "delay: '-5m'" in done.one_error_line()
+    assert done.code == 2

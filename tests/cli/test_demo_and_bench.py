@@ -1,0 +1,74 @@
+"""The two commands that need nothing but themselves: they start servers and workers, and leave nothing behind."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.worker.harness import eventually
+
+pytestmark = pytest.mark.slow
+
+
+def is_running(pid: int) -> bool:
+    """A process that has ended but that nobody has waited for has no command line any more."""
+    command = Path(f"/proc/{pid}/cmdline")
+    return command.exists() and bool(command.read_bytes())
+
+
+@pytest.fixture
+def scratch(cli: Cli, tmp_path: Path) -> Path:
+    """The only folder in which the command can make temporary ones."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    cli.environment["TMPDIR"] = str(folder)
+    return folder
+
+
+def test_the_demonstration_proves_its_claims_and_leaves_nothing_behind(cli: Cli, scratch: Path) -> None:
+    done = cli.run_from_nothing("demo")
+    assert (done.code, done.err) == (0, "")
+    assert "Worker 1 was killed with kill -9" in done.out
+    assert "Nothing was lost: 279 enqueued = 279 finished (277 succeeded + 1 failed + 1 dead)." in done.out
+    assert "60 invoices are in the ledger exactly once each" in done.out
+    assert "NO  " not in done.out
+    assert "\x1b" not in done.out
+    assert len(done.out.splitlines()) < 60
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_demonstration_that_is_ended_cleans_up(cli: Cli, scratch: Path) -> None:
+    demo = cli.start("demo")
+    try:
+        eventually(lambda: list(scratch.glob("*/workers.log")), "the first worker starts")
+        server = int(next(scratch.glob("*/postgres/postmaster.pid")).read_text().split()[0])
+        demo.terminate()
+        assert demo.wait(30) == 128 + signal.SIGTERM
+    finally:
+        demo.kill()
+        demo.wait()
+    assert list(scratch.iterdir()) == []
+    assert not is_running(server)
+
+
+def test_bench_gives_the_documented_figures(cli: Cli, scratch: Path) -> None:
+    done = cli.run_from_nothing("bench", "--jobs", "60", "--workers", "1,2", "--store", cli.url, "--json")
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    rate = {"jobs", "seconds", "jobs_per_second", "wal_bytes_per_job"}
+    assert set(report) == {
+        "holdfast", "python", "postgresql", "cores", "store", "settings", "enqueue_single", "enqueue_bulk", "drain",
+        "pick_up_latency", "wal_bytes_per_job",
+    }  # fmt: skip
+    assert set(report["enqueue_single"]) == set(report["enqueue_bulk"]) == rate
+    assert [set(drain) for drain in report["drain"]] == [{"workers"} | rate] * 2
+    assert [(drain["workers"], drain["jobs"]) for drain in report["drain"]] == [(1, 120), (2, 60)]
+    assert set(report["pick_up_latency"]) == {"by", "jobs", "p50_ms", "p95_ms", "p99_ms"}
+    assert 0 < report["pick_up_latency"]["p50_ms"] <= report["pick_up_latency"]["p99_ms"] < 30_000
+    assert report["wal_bytes_per_job"] > 0
+    assert {"batch", "concurrency", "lease", "poll", "fsync", "synchronous_commit"} <= set(report["settings"])
+    assert cli.rows("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'holdfast_bench%'") == []
+    assert cli.states() == {}
+    assert list(scratch.iterdir()) == []

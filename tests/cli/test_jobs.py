@@ -1,0 +1,88 @@
+"""`holdfast jobs …`: looking at jobs, retrying and canceling them."""
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.worker.harness import eventually
+
+UNKNOWN = "01890a5d-ac96-774b-bcce-b302099a8057"
+
+
+@pytest.fixture
+def worked(cli: Cli) -> dict[str, str]:
+    """Ids by name: two jobs that succeeded, one that failed, one that waits for a worker that knows its kind."""
+    ids = {
+        "ann": cli.enqueue("greet", '{"name": "Ann"}'),
+        "bob": cli.enqueue("greet", '{"name": "Bob"}', "--tenant", "acme"),
+        "fish": cli.enqueue("refuse", '{"goods": "fish"}'),
+        "other": cli.enqueue("elsewhere"),
+    }
+    worker = cli.start("worker", "shop", "--log-level", "error")
+    try:
+        eventually(lambda: list(cli.states().values()).count("ready") == 1, "the worker works")
+        eventually(lambda: "running" not in cli.states().values(), "the worker finishes")
+        worker.terminate()
+        assert worker.wait(30) == 0
+    finally:
+        worker.kill()
+        worker.wait()
+    return ids
+
+
+def test_jobs_are_listed_shown_retried_and_canceled(cli: Cli, worked: dict[str, str]) -> None:
+    table = cli.run("jobs", "list")
+    assert table.err == ""
+    assert all(id in table.out for id in worked.values())
+    assert "NOT_WANTED: we do not sell [red]fish[/red]" in table.out
+    assert "4 shown; in the store: ready 1, succeeded 2, failed 1" in table.out
+
+    listed = json.loads(cli.run("jobs", "list", "--state", "succeeded", "--tenant", "acme", "--json").out)
+    assert [job["id"] for job in listed] == [worked["bob"]]
+    assert cli.run("jobs", "list", "--kind", "nothing").out == "No jobs match.\n"
+
+    shown = cli.run("jobs", "show", worked["fish"])
+    assert "failed" in shown.out
+    assert '"goods": "fish"' in shown.out
+    assert "NOT_WANTED Permanent: we do not sell [red]fish[/red]" in shown.out
+    assert "attempt 1" in shown.out
+    as_json = json.loads(cli.run("jobs", "show", worked["fish"], "--json").out)
+    assert as_json["errors"][0]["code"] == "NOT_WANTED"
+
+    assert cli.run("jobs", "retry", worked["fish"], worked["other"]).out.splitlines() == [
+        f"{worked['fish']}  ready to run again",
+        f"{worked['other']}  not changed: ready or running already",
+    ]
+    canceled = json.loads(cli.run("jobs", "cancel", worked["fish"], worked["ann"], "--json").out)
+    assert [answer["outcome"] for answer in canceled] == ["canceled", "final"]
+    assert cli.states()[worked["fish"]] == "canceled"
+
+
+def test_jobs_can_be_chosen_by_a_filter_after_a_confirmation(cli: Cli, worked: dict[str, str]) -> None:
+    everything_greeted = ("--all", "--state", "succeeded", "--kind", "greet")
+    refused = cli.run("jobs", "retry", *everything_greeted)
+    assert "retry 2 jobs (succeeded, kind greet)? Nobody is here to ask: add --yes" in refused.one_error_line()
+    assert list(cli.states().values()).count("succeeded") == 2
+
+    assert cli.run("jobs", "retry", *everything_greeted, "--yes").out == "2 ready to run again\n"
+    assert cli.run("jobs", "cancel", "--all", "--state", "ready", "--kind", "greet", "-y").out == "2 canceled\n"
+    assert cli.run("jobs", "cancel", "--all", "--state", "dead").out == "no jobs match; nothing was changed\n"
+    assert list(cli.states().values()).count("canceled") == 2
+
+
+def test_an_unknown_id_is_one_line_and_exit_code_1(cli: Cli) -> None:
+    id = cli.enqueue("greet", '{"name": "Ann"}')
+    shown = cli.run("jobs", "show", UNKNOWN)
+    assert f"no job has the id {UNKNOWN}" in shown.one_error_line()
+    assert shown.code == 1
+    canceled = cli.run("jobs", "cancel", id, UNKNOWN)
+    assert canceled.code == 1
+    assert canceled.out.splitlines() == [f"{id}  canceled", f"{UNKNOWN}  not known"]
+    assert canceled.err.splitlines() == [f"holdfast: no job has the id {UNKNOWN}; `holdfast jobs list` shows them"]
+    assert cli.run("jobs", "retry", UNKNOWN).code == 1
+
+
+def test_an_empty_store_says_so(cli: Cli) -> None:
+    assert cli.run("jobs", "list").out == "The store has no jobs yet.\n"
+    assert json.loads(cli.run("jobs", "list", "--json").out) == []

@@ -1,0 +1,149 @@
+"""`holdfast worker` as a process: its logs, its signals, its end."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
+from tests.cli.conftest import Cli
+from tests.cli.forking import Forking
+from tests.worker.harness import eventually
+
+
+class Workers:
+    def __init__(self, cli: Cli) -> None:
+        self._cli = cli
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *options: str) -> "subprocess.Popen[bytes]":
+        process = self._cli.start("worker", "shop", "--poll", "50ms", *options)
+        self._processes.append(process)
+        return process
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def workers(cli: Cli) -> Iterator[Workers]:
+    workers = Workers(cli)
+    try:
+        yield workers
+    finally:
+        workers.end()
+
+
+def started(cli: Cli, kind: str) -> Path:
+    """Enqueue a job of this kind; the file that is returned is there as soon as its handler has started."""
+    file = cli.folder / "started"
+    cli.enqueue(kind, f'{{"started": "{file}", "until": "{cli.folder / "end"}"}}')
+    return file
+
+
+def test_a_job_goes_from_enqueue_to_its_result_on_an_embedded_store(tmp_path: Path, forking: Forking) -> None:
+    address = EmbeddedAddress(tmp_path / "postgres", durable=False)
+    # Another user of the server, so that it is not started and stopped by every command.
+    with EmbeddedServer.start(address) as server:
+        cli = Cli(tmp_path, server.url(), forking)
+        store = ("--store", f"embedded:{address.folder}?durability=off")
+        id = cli.enqueue("greet", '{"name": "Ann"}', "--correlation-id", "order-7", *store)
+        worker = cli.start("worker", "shop.py:app", *store)
+        try:
+            eventually(lambda: cli.states() == {id: "succeeded"}, "the job succeeds")
+            worker.terminate()
+            assert worker.wait(30) == 0
+        finally:
+            worker.kill()
+            worker.wait()
+        shown = cli.run("jobs", "show", id, *store)
+    assert '"said": "hello Ann"' in shown.out
+    assert "succeeded" in shown.out
+    assert f"greeting  job_id={id} correlation_id=order-7" in cli.log
+
+
+def test_handlers_in_processes_of_their_own_are_found(cli: Cli, workers: Workers) -> None:
+    id = cli.enqueue("measure", '{"a": 1, "b": 2}')
+    workers.start()
+    eventually(lambda: cli.states()[id] == "succeeded", "the job succeeds")
+    assert cli.rows("SELECT result::text FROM holdfast.finished") == [("2",)]
+
+
+def test_the_first_signal_lets_handlers_finish(cli: Cli, workers: Workers) -> None:
+    handler_started = started(cli, "wait")
+    worker = workers.start()
+    eventually(handler_started.exists, "the handler starts")
+    worker.send_signal(signal.SIGTERM)
+    eventually(lambda: "worker is stopping" in cli.log, "the worker hears of the signal")
+    (cli.folder / "end").touch()
+    assert worker.wait(30) == 0
+    assert list(cli.states().values()) == ["succeeded"]
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_second_signal_ends_it_at_once(cli: Cli, workers: Workers, number: signal.Signals, exit_code: int) -> None:
+    handler_started = started(cli, "wait")
+    worker = workers.start()
+    eventually(handler_started.exists, "the handler starts")
+    worker.send_signal(number)
+    eventually(lambda: "worker is stopping" in cli.log, "the worker hears of the signal")
+    worker.send_signal(number)
+    assert worker.wait(5) == exit_code
+    assert list(cli.states().values()) == ["running"]
+
+
+def test_a_handler_that_blocks_the_event_loop_cannot_prevent_the_end(cli: Cli, workers: Workers) -> None:
+    handler_started = started(cli, "block")
+    worker = workers.start()
+    eventually(handler_started.exists, "the handler starts")
+
+    def ended_by_signals() -> bool:
+        worker.send_signal(signal.SIGTERM)
+        return worker.poll() is not None
+
+    eventually(ended_by_signals, "the worker ends")
+    assert worker.returncode == 143
+
+
+@pytest.mark.parametrize("kind", ["hang", "borrow", "stubborn"])
+def test_a_handler_that_cannot_be_stopped_cannot_prevent_the_end(cli: Cli, workers: Workers, kind: str) -> None:
+    handler_started = started(cli, kind)
+    worker = workers.start("--shutdown", "100ms")
+    eventually(handler_started.exists, "the handler starts")
+    worker.terminate()
+    began = time.monotonic()
+    assert worker.wait(30) == 0
+    assert time.monotonic() - began < 15
+
+
+def test_a_signal_before_the_worker_is_ready_is_not_lost(cli: Cli, workers: Workers) -> None:
+    worker = workers.start("--log-level", "debug")
+    eventually(lambda: "app opened" in cli.log, "the store is open")
+    worker.terminate()
+    assert worker.wait(30) == 0
+
+
+def test_an_application_that_has_set_up_logging_keeps_its_own(cli: Cli) -> None:
+    own = 'import logging, sys\nlogging.basicConfig(format="OWN %(message)s", level="INFO")\nfrom shop import app\n'
+    (cli.folder / "own.py").write_text(own)
+    worker = cli.start("worker", "own")
+    try:
+        eventually(lambda: "OWN worker started" in cli.log, "the worker starts")
+        worker.terminate()
+        assert worker.wait(30) == 0
+    finally:
+        worker.kill()
+        worker.wait()
+    assert all(line.startswith("OWN ") for line in cli.log.splitlines())
+
+
+def test_a_password_is_not_logged() -> None:
+    from holdfast.cli.options import without_password
+
+    assert without_password("postgresql://ann:secret@host/shop") == "postgresql://ann:…@host/shop"
+    assert without_password("embedded:/folder") == "embedded:/folder"
