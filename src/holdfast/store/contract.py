@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from hashlib import md5
 from typing import Protocol
 from uuid import UUID
 
+from holdfast.errors import InvalidInput
 from holdfast.job import Job, JobState, Lease, LeasedJob, NewJob
 from holdfast.json_text import Json
 from holdfast.lifecycle import Transition
@@ -33,6 +35,21 @@ class KindClaim:
 
 
 @dataclass(frozen=True, slots=True)
+class Shard:
+    """One of `count` parts of all jobs: those with md5(id as text) as a number, its first 32 bits, modulo count."""
+
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or not 0 <= self.index < self.count:
+            raise InvalidInput(f"shard: {self.index} of {self.count}; the index goes from 0 to the count less one")
+
+    def has(self, id: UUID) -> bool:
+        return int(md5(str(id).encode(), usedforsecurity=False).hexdigest()[:8], 16) % self.count == self.index
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimRequest:
     """`suspects` asks for jobs that lost their lease twice, and only for those; they must run alone."""
 
@@ -41,6 +58,7 @@ class ClaimRequest:
     queues: tuple[str, ...]
     kinds: Mapping[str, KindClaim]
     suspects: bool = False
+    shard: Shard | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +158,7 @@ class Store(Renewer, Protocol):
         """A person's new life for final jobs: ready now, attempts and losses back at zero."""
 
     async def next_due(
-        self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False
+        self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False, shard: Shard | None = None
     ) -> timedelta | None:
         """Time until the next job of these could be claimed: zero if one is due, None if there is none."""
 

@@ -32,6 +32,7 @@ from holdfast.store.contract import (
     Renewed,
     Rescued,
     Retrying,
+    Shard,
 )
 
 
@@ -132,6 +133,7 @@ class MemoryStore:
             and record.new.queue in request.queues
             and record.new.kind in request.kinds
             and (record.losses >= SUSPECT_LOSSES) is request.suspects
+            and (request.shard is None or request.shard.has(record.new.id))
         ]
 
     def _lease(self, record: _Record, request: ClaimRequest, now: datetime) -> LeasedJob:
@@ -254,7 +256,7 @@ class MemoryStore:
         return Retrying.READY
 
     async def next_due(
-        self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False
+        self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False, shard: Shard | None = None
     ) -> timedelta | None:
         with self._lock:
             times = [
@@ -264,6 +266,7 @@ class MemoryStore:
                 and record.new.queue in queues
                 and record.new.kind in kinds
                 and (record.losses >= SUSPECT_LOSSES) is suspects
+                and (shard is None or shard.has(record.new.id))
             ]
             return max(timedelta(0), min(times) - self.clock.read()) if times else None
 

@@ -27,6 +27,7 @@ from holdfast.store.contract import (
     Renewed,
     Rescued,
     Retrying,
+    Shard,
 )
 from holdfast.store.postgres.driver import LeaseLocked, open_connection, open_pool, translated
 from holdfast.store.postgres.lanes import Ask, Floor, Lane, Lanes
@@ -144,6 +145,7 @@ class PostgresStore:
             request.suspects,
             ask.limit + spare,
             limited,
+            *_shard(request.shard),
             [probe.lane.queue for probe in ask.probes],
             [probe.lane.priority for probe in ask.probes],
             [probe.lane.kind for probe in ask.probes],
@@ -235,9 +237,9 @@ class PostgresStore:
         return answers
 
     async def next_due(
-        self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False
+        self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False, shard: Shard | None = None
     ) -> timedelta | None:
-        (row,) = await self.fetch("next_due", list(queues), list(kinds), suspects)
+        (row,) = await self.fetch("next_due", list(queues), list(kinds), suspects, *_shard(shard))
         due: timedelta | None = row["due_in"]
         return None if due is None else max(timedelta(0), due)
 
@@ -309,6 +311,10 @@ class PostgresClock:
 
     async def advance(self, by: timedelta) -> None:
         await self._store.fetch("clock_advance", by)
+
+
+def _shard(shard: Shard | None) -> tuple[int | None, int | None]:
+    return (None, None) if shard is None else (shard.index, shard.count)
 
 
 def _columns(jobs: Sequence[NewJob]) -> tuple[list[object], ...]:

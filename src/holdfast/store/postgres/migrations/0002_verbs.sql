@@ -2,11 +2,17 @@
 -- otherwise scan it in sequence when it is full, and session settings do not survive PgBouncer. For the same reason a
 -- row is sought with `id = ANY (ARRAY[given.id])`: a plain join may be turned round, and then reads the whole index.
 
+-- The shard of a job, the same in every language and release: the first 32 bits of the MD5 of its id's text, modulo the
+-- number of shards. Ids from elsewhere may be random in any of their parts or in none, so none is used as it is.
+CREATE FUNCTION holdfast.shard_of(id uuid, shards integer) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT (('x' || left(md5(id::text), 8))::bit(32)::bigint % shards)::integer
+$$;
+
 -- Lanes come with a floor (see lanes.py) and in order of priority, so that the incremental sort stops before the less
 -- urgent lanes once it has enough. What is leased is what the DELETE returned, never what the lock alone returned.
 CREATE FUNCTION holdfast.claim(
     for_holder uuid, at_most integer, suspects boolean, at_most_candidates integer, limited boolean,
-    queues text[], priorities smallint[], kinds text[], floor_times timestamptz[], floor_ids uuid[], fetches integer[],
+    shard_index integer, shard_count integer, queues text[], priorities smallint[], kinds text[], floor_times timestamptz[], floor_ids uuid[], fetches integer[],
     kind_limits integer[], leases interval[]
 ) RETURNS TABLE (
     id uuid, fence bigint, until timestamptz, queue text, priority smallint, kind text, run_at timestamptz,
@@ -36,6 +42,7 @@ BEGIN
               AND (ready.run_at, ready.id) > (lane.floor_time, lane.floor_id)
               AND ready.run_at <= moment
               AND ready.losses < 2
+              AND (shard_count IS NULL OR holdfast.shard_of(ready.id, shard_count) = shard_index)
             ORDER BY ready.run_at, ready.id
             LIMIT lane.fetch_count
             FOR UPDATE SKIP LOCKED
@@ -52,6 +59,7 @@ BEGIN
             WHERE ready.queue = lane.queue AND ready.priority = lane.priority AND ready.kind = lane.kind
               AND ready.run_at <= moment
               AND ready.losses >= 2
+              AND (shard_count IS NULL OR holdfast.shard_of(ready.id, shard_count) = shard_index)
             ORDER BY ready.run_at, ready.id
             LIMIT lane.fetch_count
             FOR UPDATE SKIP LOCKED

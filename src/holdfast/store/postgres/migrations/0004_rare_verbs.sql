@@ -156,7 +156,9 @@ END
 $$;
 
 -- The first entry of each lane, one index probe each; null if there is none.
-CREATE FUNCTION holdfast.next_due(queues text[], kinds text[], suspects boolean) RETURNS interval
+CREATE FUNCTION holdfast.next_due(
+    queues text[], kinds text[], suspects boolean, shard_index integer, shard_count integer
+) RETURNS interval
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
@@ -172,6 +174,7 @@ BEGIN
             SELECT ready.run_at FROM holdfast.ready
             WHERE ready.queue = wanted_queue.queue AND ready.priority = wanted_priority.priority
               AND ready.kind = wanted_kind.kind AND ready.losses >= 2
+              AND (shard_count IS NULL OR holdfast.shard_of(ready.id, shard_count) = shard_index)
             ORDER BY ready.run_at, ready.id
             LIMIT 1
         ) AS first;
@@ -184,6 +187,7 @@ BEGIN
             SELECT ready.run_at FROM holdfast.ready
             WHERE ready.queue = wanted_queue.queue AND ready.priority = wanted_priority.priority
               AND ready.kind = wanted_kind.kind AND ready.losses < 2
+              AND (shard_count IS NULL OR holdfast.shard_of(ready.id, shard_count) = shard_index)
             ORDER BY ready.run_at, ready.id
             LIMIT 1
         ) AS first;
