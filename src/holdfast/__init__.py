@@ -31,9 +31,10 @@ if TYPE_CHECKING:
         power_of_two,
         steps,
     )
+    from holdfast.runtime.process import Process
+    from holdfast.runtime.tick import TickReport
     from holdfast.statement import Statement
     from holdfast.worker.settings import WorkerSettings
-    from holdfast.worker.worker import Worker
 
 _HOME = {
     "Cancel": "holdfast.errors",
@@ -45,6 +46,7 @@ _HOME = {
     "JobState": "holdfast.job",
     "NewJob": "holdfast.job",
     "Permanent": "holdfast.errors",
+    "Process": "holdfast.runtime.process",
     "Retryable": "holdfast.errors",
     "RunningJob": "holdfast.handlers",
     "SchemaMismatch": "holdfast.errors",
@@ -52,8 +54,8 @@ _HOME = {
     "StaleLease": "holdfast.errors",
     "Statement": "holdfast.statement",
     "StoreUnavailable": "holdfast.errors",
+    "TickReport": "holdfast.runtime.tick",
     "UnknownJob": "holdfast.errors",
-    "Worker": "holdfast.worker.worker",
     "WorkerSettings": "holdfast.worker.settings",
     "decorrelated_jitter": "holdfast.retry",
     "doubling_minutes": "holdfast.retry",
@@ -73,6 +75,7 @@ __all__ = [
     "JobState",
     "NewJob",
     "Permanent",
+    "Process",
     "Retryable",
     "RunningJob",
     "SchemaMismatch",
@@ -80,8 +83,8 @@ __all__ = [
     "StaleLease",
     "Statement",
     "StoreUnavailable",
+    "TickReport",
     "UnknownJob",
-    "Worker",
     "WorkerSettings",
     "decorrelated_jitter",
     "doubling_minutes",

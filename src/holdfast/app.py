@@ -15,8 +15,12 @@ from holdfast.handlers import HandlerFunction, Handlers, make_handler
 from holdfast.job import NewJob
 from holdfast.producer.enqueue import enqueue_statement, new_job
 from holdfast.retry import Backoff
+from holdfast.runtime.pacing import Pacing
+from holdfast.runtime.process import Process, ProcessSettings
+from holdfast.runtime.queue_runner import QueueRunner
+from holdfast.runtime.tick import TickLimits, TickReport
 from holdfast.settings import Settings
-from holdfast.store.contract import Canceling, Enqueued, JobReader, Retrying, StoreClock
+from holdfast.store.contract import Canceling, Enqueued, JobReader, Retrying, Shard, StoreClock
 from holdfast.store.opening import OpenStore, opened
 from holdfast.worker.settings import WorkerSettings
 from holdfast.worker.worker import Worker
@@ -128,23 +132,57 @@ class Holdfast:
             raise InvalidInput("the app is not open; use `async with app:` or `await app.open()`")
         return self._open
 
-    def worker(self, settings: WorkerSettings | None = None) -> Worker:
-        """A worker for the registered handlers; `await worker.run()` until `worker.stop()`."""
+    def worker(self, settings: WorkerSettings | None = None, *, runners: Sequence[str] | None = None) -> Process:
+        """What runs jobs and schedules in this process: `await worker.run()` until `worker.stop()`, or one tick."""
         if not len(self.handlers):
             raise InvalidInput("the app has no handlers; register one with @app.handler(kind)")
+        settings = settings or self.worker_settings()
         open_store = self.opened
-        return Worker(
-            open_store.store,
-            open_store.renewer,
-            self.handlers,
-            self.failures,
-            settings or self.worker_settings(),
-            open_store.finish_in,
+        worker = Worker(
+            open_store.store, open_store.renewer, self.handlers, self.failures, settings, open_store.finish_in
         )
+        process = self._process_settings(settings, self.settings.runners if runners is None else tuple(runners))
+        return Process(worker, [QueueRunner(worker, process.pacing)], process)
+
+    async def tick(self, *, runners: Sequence[str] | None = None) -> TickReport:
+        """One bounded pass over the runners, for cron and the like."""
+        return await self.worker(runners=runners).tick()
 
     def worker_settings(self, **changes: Any) -> WorkerSettings:  # noqa: ANN401
         given = self.settings
         settings = WorkerSettings(
-            given.concurrency, given.queues, given.lease, given.poll, given.shutdown, given.most_ahead
+            concurrency=given.concurrency,
+            queues=given.queues,
+            lease=given.lease,
+            poll=given.poll,
+            shutdown=given.shutdown,
+            most_ahead=given.most_ahead,
+            renew=given.renew,
+            shard=_shard(given.shard_index, given.shard_count),
         )
         return replace(settings, **{name: value for name, value in changes.items() if value is not None})
+
+    def _process_settings(self, worker: WorkerSettings, runners: tuple[str, ...]) -> ProcessSettings:
+        given = self.settings
+        return ProcessSettings(
+            names=runners,
+            limits=TickLimits(given.runner_max, given.runner_items),
+            pacing=Pacing(
+                busy_delay=given.busy_delay,
+                # A poll below the default back-off is no contradiction: it is what somebody asked for.
+                idle_min=min(given.idle_backoff_min, worker.poll),
+                idle_max=worker.poll,
+                idle_jitter=given.idle_backoff_jitter,
+                error_min=given.error_backoff_min,
+                error_max=given.error_backoff_max,
+                error_jitter=given.error_backoff_jitter,
+            ),
+            tick_max=given.tick_max,
+            shutdown=worker.shutdown,
+        )
+
+
+def _shard(index: int | None, count: int | None) -> Shard | None:
+    if index is None or count is None:
+        return None
+    return Shard(index, count)

@@ -18,7 +18,7 @@ from uuid import UUID
 
 import psycopg
 
-from holdfast import Holdfast, Job, JobState, Worker, WorkerSettings
+from holdfast import Holdfast, Job, JobState, Process, WorkerSettings
 from holdfast.json_text import decode
 
 PATIENCE = 30.0
@@ -130,7 +130,7 @@ def fast(**changes: object) -> WorkerSettings:
 @asynccontextmanager
 async def working(
     app: Holdfast, settings: WorkerSettings | None = None, *, exit_code: int = 0
-) -> AsyncIterator[Worker]:
+) -> AsyncIterator[Process]:
     """A worker inside the test. It is stopped at the end and must then return `exit_code`."""
     worker = app.worker(settings or fast())
     running = asyncio.create_task(worker.run())

@@ -41,7 +41,9 @@ async def test_slow_jobs_are_not_hoarded_after_fast_ones() -> None:
         running = asyncio.create_task(worker.run())
 
         await until(
-            lambda: worker.tally["succeed"] == 3000 and len(worker._slots.held) == 4, "only the slots are held", 30
+            lambda: worker.tally["succeed"] == 3000 and len(worker.worker._slots.held) == 4,
+            "only the slots are held",
+            30,
         )
         let_go.set()
         await until(lambda: worker.tally["succeed"] == 3200, "everything is done", 30)

@@ -298,9 +298,9 @@ async def test_a_handler_that_swallows_its_cancellation_is_given_up_and_keeps_it
     async with app, working(app, fast(concurrency=3)) as worker:
         job = await final_job(app, (await app.enqueue("stubborn")).id)
         next_job = await final_job(app, (await app.enqueue("next")).id)
-        assert len(worker._slots.running) == 1
+        assert len(worker.worker._slots.running) == 1
         let_go.set()
-        await until(lambda: not worker._slots.running, "the slot is free")
+        await until(lambda: not worker.worker._slots.running, "the slot is free")
         unchanged = await app.jobs.get(job.id)
     assert (job.state, next_job.state) == (JobState.DEAD, JobState.SUCCEEDED)
     assert codes(job) == ["TIMEOUT"]

@@ -91,7 +91,7 @@ async def test_a_lost_lease_cancels_the_handler_and_its_outcome_is_not_written(d
     async with app, working(app, SHORT) as worker:
         id = (await app.enqueue("waits")).id
         await job_in_state(app, id, JobState.RUNNING)
-        await until(lambda: worker._slots.running, "the handler started")
+        await until(lambda: worker.worker._slots.running, "the handler started")
         database.query("DELETE FROM holdfast.lease WHERE id = %s", id)
         await until(stopped.is_set, "the handler was canceled")
         await until(lambda: worker.tally["lost"] == 1, "the worker counts it as lost")
@@ -118,11 +118,11 @@ async def test_a_job_whose_lease_was_lost_while_it_waited_is_not_started_with_it
         first, *others = [each.id for each in await app.enqueue_many([app.job("waits") for _ in range(10)])]
         async with working(app, fast(lease=timedelta(seconds=1), concurrency=1)) as worker:
             await until(lambda: first in fences, "the first one runs and the others wait")
-            await until(lambda: len(worker._slots.waiting) == 9, "the others are claimed")
-            lost = {held.id: held.fence for held in worker._slots.waiting}
+            await until(lambda: len(worker.worker._slots.waiting) == 9, "the others are claimed")
+            lost = {held.id: held.fence for held in worker.worker._slots.waiting}
             database.query("UPDATE holdfast.lease SET until = holdfast.now() - interval '1s' WHERE id <> %s", first)
             await app.opened.store.rescue(100)
-            waiting = worker._slots.waiting
+            waiting = worker.worker._slots.waiting
             await until(
                 lambda: all(held.interruption for held in waiting if held.fence == lost[held.id]),
                 "the keeper told the worker",

@@ -4,13 +4,14 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from holdfast import Holdfast, JobState, RunningJob, StoreUnavailable, Worker, WorkerSettings
+from holdfast import Holdfast, JobState, Process, RunningJob, StoreUnavailable, WorkerSettings
 from holdfast.job import Lease, LeasedJob
 from holdfast.lifecycle import Event
 from holdfast.store.contract import ClaimRequest, Fenced, Finish, Renewal, Renewed, Renewer, Rescued
@@ -77,12 +78,17 @@ class FaultyApp(Holdfast):
         vars(self.store).update({name: value for name, value in vars(store).items() if name in ("clock", "_lock")})
         self.store._jobs, self.store._keys = store._jobs, store._keys
 
-    def worker(self, settings: WorkerSettings | None = None) -> Worker:
+    def worker(self, settings: WorkerSettings | None = None, *, runners: Sequence[str] | None = None) -> Process:
         @asynccontextmanager
         async def connect() -> AsyncIterator[Renewer]:
             yield self.store
 
-        return Worker(self.store, self._connect or connect, self.handlers, self.failures, settings or fast())
+        whole = self.opened
+        self._open = replace(whole, store=self.store, renewer=self._connect or connect)
+        try:
+            return super().worker(settings or fast(), runners=runners)
+        finally:
+            self._open = whole
 
 
 async def quick(job: RunningJob[Any]) -> None:
@@ -219,7 +225,7 @@ async def test_a_claim_that_is_answered_during_the_shutdown_is_given_back() -> N
         answer = app.store.hangs["claim"] = asyncio.Event()
         await until(lambda: app.store.asked.count("claim") == 2, "the claim that finds jobs is under way")
         worker.stop()
-        await until(lambda: worker._stopping, "the worker is stopping")
+        await until(lambda: worker.worker._stopping, "the worker is stopping")
         answer.set()
         assert await running == 0
         assert await app.jobs.count() == dict.fromkeys(JobState, 0) | {JobState.READY: 3}
@@ -245,7 +251,7 @@ async def test_a_store_that_never_answers_does_not_keep_a_worker_from_ending(
         await app.enqueue_many([app.job("waits") for _ in range(10)])
         worker = app.worker(fast(shutdown=timedelta(milliseconds=200), concurrency=2))
         running = asyncio.create_task(worker.run())
-        await until(lambda: len(worker._slots.running) == 2, "handlers run")
+        await until(lambda: len(worker.worker._slots.running) == 2, "handlers run")
         app.store.hangs[verb] = asyncio.Event()
         worker.wake()
         worker.stop()
@@ -271,7 +277,7 @@ async def test_a_worker_that_is_canceled_interrupts_its_handlers_and_gives_the_r
         await app.enqueue_many([app.job("waits") for _ in range(5)])
         worker = app.worker(fast(concurrency=2))
         running = asyncio.create_task(worker.run())
-        await until(lambda: len(worker._slots.waiting) == 3, "two handlers run, three wait")
+        await until(lambda: len(worker.worker._slots.waiting) == 3, "two handlers run, three wait")
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

@@ -250,9 +250,9 @@ async def test_a_thread_that_times_out_is_reported_and_keeps_its_slot() -> None:
     async with app, working(app, fast(concurrency=3)) as worker:
         job = await done(app, "stuck")
         assert (await done(app, "next")).state is JobState.SUCCEEDED
-        assert len(worker._slots.running) == 1
+        assert len(worker.worker._slots.running) == 1
         let_go.set()
-        await until(lambda: not worker._slots.running, "the slot is free again")
+        await until(lambda: not worker.worker._slots.running, "the slot is free again")
         assert await app.jobs.get(job.id) == job
     assert job.state is JobState.DEAD
     assert codes(job) == ["TIMEOUT"]
@@ -277,7 +277,7 @@ async def test_a_worker_with_half_of_its_slots_stuck_drains_and_exits_non_zero()
         fine_id = (await app.enqueue("fine")).id
         await job_in_state(app, fine_id, JobState.RUNNING)
         stuck_ids = [(await app.enqueue("stuck")).id for _ in range(2)]
-        await until(lambda: worker._stopping, "the worker drains by itself")
+        await until(lambda: worker.worker._stopping, "the worker drains by itself")
         late = (await app.enqueue("fine")).id
         waits.set()
         async with asyncio.timeout(20):

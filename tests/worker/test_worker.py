@@ -212,7 +212,7 @@ async def test_a_suspect_runs_alone_and_the_worker_goes_on_after_it() -> None:
 
     @app.handler("suspect")
     async def suspect(job: RunningJob[Any]) -> None:
-        alone.append(len(worker._slots.held))
+        alone.append(len(worker.worker._slots.held))
 
     app.handler("quick")(quick)
     async with app:
@@ -244,15 +244,15 @@ async def test_a_job_interrupted_before_its_handler_began_does_not_run_and_frees
     async with app:
         first = (await app.enqueue("do")).id
         async with working(app, fast(concurrency=1)) as worker:
-            start = worker._claimer._start
+            start = worker.worker._claimer._start
 
             def start_and_interrupt() -> None:
                 start()
-                for held in worker._slots.running.values():
+                for held in worker.worker._slots.running.values():
                     held.interrupt(Interruption.CANCELED)
-                    worker._claimer._start = start
+                    worker.worker._claimer._start = start
 
-            worker._claimer._start = start_and_interrupt
+            worker.worker._claimer._start = start_and_interrupt
             assert (await final_job(app, first)).state is JobState.CANCELED
             second = (await app.enqueue("do")).id
             assert (await final_job(app, second)).state is JobState.SUCCEEDED

@@ -1,19 +1,21 @@
 """How much one pass may take: seconds and items. A budget inside another never allows more than the outer one."""
 
+import math
 import time
-from typing import Self
 
 
 class Budget:
-    def __init__(self, seconds: float | None = None, items: int | None = None) -> None:
-        self._deadline = None if seconds is None else time.monotonic() + seconds
+    def __init__(self, seconds: float | None = None, items: int | None = None, outer: "Budget | None" = None) -> None:
+        self._deadline = math.inf if seconds is None else time.monotonic() + seconds
+        self._outer = outer
         self.items_left = items
         """None: no limit."""
 
     @property
-    def seconds_left(self) -> float | None:
-        """None: no limit."""
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+    def seconds_left(self) -> float:
+        """Infinite: no limit."""
+        left = max(0.0, self._deadline - time.monotonic())
+        return left if self._outer is None else min(left, self._outer.seconds_left)
 
     @property
     def is_spent(self) -> bool:
@@ -23,7 +25,10 @@ class Budget:
         if self.items_left is not None:
             self.items_left = max(0, self.items_left - items)
 
-    def inner(self, seconds: float | None, items: int | None) -> Self:
+    def end(self) -> None:
+        """Nothing more may be begun, within this budget or one inside it."""
+        self._deadline = -math.inf
+
+    def inner(self, seconds: float | None, items: int | None) -> "Budget":
         """A runner's share of a tick's budget."""
-        limits = [limit for limit in (seconds, self.seconds_left) if limit is not None]
-        return type(self)(min(limits, default=None), items)
+        return Budget(seconds, items, self)

@@ -22,6 +22,8 @@ class RunnerReport:
     error: str | None = None
     seconds: float = 0.0
     counts: dict[str, object] = field(default_factory=dict)
+    is_outage: bool = False
+    """It could not do its work and wants to try again after a while."""
 
     @property
     def is_fine(self) -> bool:
@@ -35,7 +37,7 @@ class Runner(Protocol):
     def name(self) -> str: ...
 
     def due_in(self) -> float | None:
-        """Seconds until it has something to do, 0 for now; None if it cannot know and wants to be asked by polling.
+        """Seconds until it has something to do, 0 for now; None if only a wake-up can tell.
 
         Answers from memory: a runner that is not due costs no query.
         """
@@ -44,7 +46,13 @@ class Runner(Protocol):
         """One bounded pass. `to_end`: wait for what it started, within the budget; otherwise that carries on beside
         the coming ticks, and `on_wake` is called when there is something new to do or to report."""
 
+    def wake(self) -> None:
+        """There may be something to do: be due now."""
+
+    def stop(self) -> None:
+        """Start nothing more; a pass that is under way ends soon."""
+
     async def close(self, seconds: float) -> RunnerReport | None:
-        """Start nothing more, wait that long for what still runs, stop the rest; report what ended since."""
+        """After `stop`: wait that long for what still runs, stop the rest; report what ended since."""
 
     on_wake: Callable[[], None]

@@ -5,8 +5,11 @@ a job that kills workers takes no neighbour with it.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
+from datetime import timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.handlers import Handlers
@@ -19,6 +22,21 @@ log = get_logger("holdfast.worker")
 
 _CLEARING_SECONDS = 0.05
 _LOCKED_SECONDS = 0.1
+
+
+class Look(NamedTuple):
+    """What one look at the queue brought, and when the next one makes sense.
+
+    `again_in` is in seconds; infinite: nothing is known to become due. `is_idle`: slots are free and nothing more is
+    due, so that looking again is a matter of polling; otherwise a freed slot says when.
+    """
+
+    claimed: int
+    again_in: float
+    is_idle: bool = False
+
+
+_FULL = Look(0, math.inf)
 
 
 class Claimer:
@@ -40,6 +58,7 @@ class Claimer:
         self._queues = settings.queues or tuple(sorted({handler.queue for handler in handlers}))
         self._nothing_due = False
         self._suspect: HeldJob | None = None
+        self._suspect_due = False
         self._clearing = _Clearing(
             settings.lease.total_seconds(), max((h.timeout.total_seconds() for h in handlers), default=0)
         )
@@ -51,54 +70,68 @@ class Claimer:
 
     async def look_for_suspects(self) -> None:
         """Called with every rescue: if a suspect is due, let the worker run empty for it."""
-        due = await self._store.next_due(self._queues, [handler.kind for handler in self._handlers], suspects=True)
+        due = await self._next_due(suspects=True)
         if due is not None and not due:
+            self._suspect_due = True
             self._clearing.begin(time.monotonic())
 
-    async def step(self) -> float | None:
+    async def step(self, limit: int | None = None) -> Look:
+        """One claim of at most `limit` jobs, or the reason for none."""
         now = time.monotonic()
         if self._suspect is not None:
             if self._suspect.fence in self._slots.held:
                 self._nothing_due = False
-                return None
+                return _FULL
             self._suspect = None
             self._clearing.suspect_over(now)
         if self._clearing.is_on:
             if not self._slots.held:
-                await self._claim_suspect()
-                return 0
+                return await self._claim_suspect()
             if self._clearing.goes_on(now):
-                return _CLEARING_SECONDS
-        return await self._claim()
+                return Look(0, _CLEARING_SECONDS)
+        look = await self._claim(limit)
+        if self._suspect_due and not look.claimed and not self._slots.held:
+            # Nobody else waits for a turn.
+            return await self._claim_suspect()
+        return look
 
-    async def _claim_suspect(self) -> None:
+    async def _claim_suspect(self) -> Look:
         claimed = await self._ask(1, suspects=True)
         if not claimed:
+            self._suspect_due = False
             self._clearing.succeeded()
-            return
+            return Look(0, 0)
+        self._suspect_due = True
         (self._suspect,) = claimed
         job = self._suspect.job
         log.warning("job lost its lease twice and runs alone", job_id=str(job.id), kind=job.kind, losses=job.losses)
+        return Look(1, 0)
 
-    async def _claim(self) -> float | None:
-        wanted = self._slots.wanted
+    async def _claim(self, limit: int | None) -> Look:
+        free = self._slots.wanted
+        wanted = free if limit is None else min(free, limit)
         if not wanted:
             # Whatever the last claim found, there may be more by the time a slot is free.
             self._nothing_due = False
-            return None
-        claimed = await self._ask(wanted, suspects=False)
-        if len(claimed) >= wanted:
+            return _FULL
+        claimed = len(await self._ask(wanted, suspects=False))
+        if claimed >= wanted:
             self._nothing_due = False
-            return 0
+            return Look(claimed, 0)
         self._nothing_due = not self._is_limited(wanted)
-        poll = self._settings.poll.total_seconds()
         if claimed:
-            return poll
-        due = await self._store.next_due(self._queues, [handler.kind for handler in self._handlers])
+            return Look(claimed, math.inf, is_idle=True)
+        due = await self._next_due()
+        if due is None:
+            return Look(0, math.inf, is_idle=True)
+        if due:
+            return Look(0, due.total_seconds(), is_idle=True)
         # A due job that could not be claimed is at its kind's limit or locked by another claimer for a moment.
-        return (
-            poll if due is None else min(poll, max(due.total_seconds(), _LOCKED_SECONDS if self._nothing_due else poll))
-        )
+        return Look(0, _LOCKED_SECONDS if self._nothing_due else math.inf, is_idle=True)
+
+    async def _next_due(self, *, suspects: bool = False) -> timedelta | None:
+        kinds = [handler.kind for handler in self._handlers]
+        return await self._store.next_due(self._queues, kinds, suspects=suspects, shard=self._settings.shard)
 
     async def _ask(self, limit: int, *, suspects: bool) -> list[HeldJob]:
         kinds = self._kinds(limit)
@@ -106,7 +139,9 @@ class Claimer:
             return []
         loop = asyncio.get_running_loop()
         sent = time.monotonic()
-        jobs = await self._store.claim(ClaimRequest(self._holder, limit, self._queues, kinds, suspects))
+        jobs = await self._store.claim(
+            ClaimRequest(self._holder, limit, self._queues, kinds, suspects, self._settings.shard)
+        )
         held_jobs = []
         for job in jobs:
             handler = self._handlers[job.kind]

@@ -26,8 +26,8 @@ log = get_logger("holdfast.lease_keeper")
 GRACE_SECONDS = 5.0
 """How long after its timeout a handler's lease is still renewed, so that its end can be written."""
 
-_RENEW_AT = 1 / 3
 _STOP_AT = 5 / 6
+_LATE = 1 / 6
 _PROGRESS_SECONDS = 1.0
 _NAP_SECONDS = 0.1
 
@@ -54,7 +54,8 @@ class Stop:
 class KeeperRules:
     """Which leases to renew now, and which handlers to stop. Times are monotonic seconds of this machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, renew_at: float = 1 / 3) -> None:
+        self._renew_at = renew_at
         self._watches: dict[Lease, _Watch] = {}
 
     def watch(self, held_jobs: Iterable[HeldJob]) -> None:
@@ -74,7 +75,7 @@ class KeeperRules:
                 continue
             progress = self._unwritten_progress(watch, now)
             age = now - watch.renewed
-            if age >= watch.held.extend * _RENEW_AT or progress is not None:
+            if age >= watch.held.extend * self._renew_at or progress is not None:
                 renewals.append(Renewal(lease, timedelta(seconds=watch.held.extend), progress))
         return renewals
 
@@ -152,16 +153,22 @@ class LeaseKeeper:
         held_jobs: Callable[[], list[HeldJob]],
         connect: Callable[[], AbstractAsyncContextManager[Renewer]],
         default_lease: float,
+        renew_at: float = 1 / 3,
     ) -> None:
         self._held_jobs = held_jobs
         self._connect = connect
         self._default_lease = default_lease
-        self._rules = KeeperRules()
+        self._renew_at = renew_at
+        self._rules = KeeperRules(renew_at)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="holdfast-lease-keeper", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -232,7 +239,7 @@ class LeaseKeeper:
         now = time.monotonic()
         self._rules.watch(self._held_jobs())
         gap = self._rules.latest_gap(now)
-        if gap > 0.5:
+        if gap > self._renew_at + _LATE:
             log.warning(
                 "renewal comes late: something holds the interpreter or the store is slow; "
                 'long-running C code and regular expressions belong in isolation="process"',

@@ -6,6 +6,7 @@ from datetime import timedelta
 from holdfast.errors import InvalidInput
 from holdfast.handlers import check_lease
 from holdfast.job import check_name
+from holdfast.store.contract import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,8 @@ class WorkerSettings:
     poll: timedelta = timedelta(seconds=1)
     shutdown: timedelta = timedelta(seconds=30)
     most_ahead: int = 1000
+    renew: timedelta | None = None
+    shard: Shard | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.concurrency <= 10_000:
@@ -27,8 +30,15 @@ class WorkerSettings:
             raise InvalidInput("poll: shorter than 10ms; that would keep the database busy with nothing")
         if self.most_ahead < 0:
             raise InvalidInput("most_ahead: is negative")
+        if self.renew is not None and not timedelta(0) < self.renew <= self.lease / 2:
+            raise InvalidInput("renew: give at most half the lease, so that one lost renewal does not cost it")
         for queue in self.queues:
             check_name("queue", queue)
+
+    @property
+    def renew_at(self) -> float:
+        """The share of a lease after which it is renewed."""
+        return 1 / 3 if self.renew is None else self.renew / self.lease
 
     @property
     def rescue_every(self) -> timedelta:

@@ -1,5 +1,7 @@
 """The worker: wires claimer, executor, finisher and lease keeper, and stops them in the right order.
 
+It belongs to the process: a slow job carries on in its slot however many ticks go by.
+
 A job's way: `Claimer` adds it to `Slots`, `_start_waiting` gives it a slot, `Executor` turns it into an outcome,
 `_settle` turns that into a transition, `Finisher` writes it.
 """
@@ -11,6 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from random import Random
+from typing import NamedTuple
 from uuid import UUID, uuid4
 
 from holdfast.duration import to_timedelta
@@ -22,7 +25,7 @@ from holdfast.log import get_logger
 from holdfast.outcome import Outcome, Retried
 from holdfast.retry import DEFAULT_BACKOFF
 from holdfast.store.contract import Fenced, Finish, Renewer, Store
-from holdfast.worker.claimer import Claimer
+from holdfast.worker.claimer import Claimer, Look
 from holdfast.worker.executor import Executor, outcome_of_interruption
 from holdfast.worker.finisher import Finisher, Pending
 from holdfast.worker.held import HeldJob, Interruption, Slots
@@ -38,8 +41,15 @@ _LONGEST_WAIT_SECONDS = 1.0
 _LAST_STEP_SECONDS = 1.0
 
 
+class Rescue(NamedTuple):
+    """How many were rescued, and in how many seconds to look again."""
+
+    rescued: int
+    again_in: float
+
+
 class Worker:
-    """Runs until `stop` is called. `run` returns 0, or 1 if too many handlers could not be stopped."""
+    """Runs jobs in its slots from `start` to `close`. Who fills the slots, and when, is the queue runner's business."""
 
     def __init__(
         self,
@@ -53,6 +63,13 @@ class Worker:
         self.holder: UUID = uuid4()
         self.tally: Counter[str] = Counter()
         """How many attempts ended in each way; "stale" counts outcomes that were refused."""
+        self.on_wake: Callable[[], None] = lambda: None
+        """Called when there may be something to claim: a slot was freed, or a job of ours is due again."""
+        self.on_settled: Callable[[], None] = lambda: None
+        """Called when a job is no longer held."""
+        self.on_stuck: Callable[[], None] = lambda: None
+        """Called once when half of the slots are lost to handlers that cannot be stopped."""
+        self.is_stuck = False
         self._store = store
         self._settings = settings
         self._random = Random()  # noqa: S311 - spreads retries, guards nothing
@@ -60,51 +77,73 @@ class Worker:
         self._executor = Executor(failures, settings.concurrency, finish_in)
         self._finisher = Finisher(store, self._written)
         self._claimer = Claimer(store, self._slots, handlers, self.holder, settings, self._start_waiting)
-        self._keeper = LeaseKeeper(lambda: list(self._slots.held.values()), renewer, settings.lease.total_seconds())
-        self._stop_requested = asyncio.Event()
+        self._keeper = LeaseKeeper(
+            lambda: list(self._slots.held.values()), renewer, settings.lease.total_seconds(), settings.renew_at
+        )
         self._stopping = False
-        self._exit_code = 0
-        self._claims = Loop("claim", self._claimer.step)
         self._writes = Loop("finish", self._finisher.step)
-        self._rescues = Loop("rescue", self._rescue)
         self._watch = Loop("watch", self._watch_deadlines)
+        self._tasks: list[asyncio.Task[None]] = []
         self._slots.on_freed = self._slot_freed
         self._finisher.on_arrival(self._writes.wake)
 
-    async def run(self) -> int:
+    def start(self) -> None:
         log.info("worker started", holder=str(self.holder), concurrency=self._settings.concurrency)
         self._keeper.start()
-        activities = (self._claims, self._writes, self._rescues, self._watch)
-        tasks = [asyncio.create_task(activity.run()) for activity in activities]
-        claims = tasks[0]
-        try:
-            await self._stop_requested.wait()
-            await self._shut_down(claims, self._settings.shutdown.total_seconds())
-        except asyncio.CancelledError:
-            # Whoever cancels is in a hurry, but no handler may run on without anybody who keeps its lease.
-            await self._shut_down(claims, 0.0)
-            raise
-        finally:
-            for activity in activities:
-                activity.stop()
-            self._keeper.stop()
-            # A step that waits for a store that does not answer would keep the worker from ending.
-            await asyncio.wait(tasks, timeout=_LAST_STEP_SECONDS)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.to_thread(self._keeper.join, 5.0)
-            self._executor.close()
-        log.info("worker stopped", holder=str(self.holder), **self.tally)
-        return self._exit_code
+        self._tasks = [asyncio.create_task(activity.run()) for activity in (self._writes, self._watch)]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._slots.held and not self._slots.running
+
+    @property
+    def is_keeping(self) -> bool:
+        """Whether the thread that renews leases is alive."""
+        return self._keeper.is_alive
+
+    async def fill(self, limit: int | None = None) -> Look:
+        """Claim as many jobs as there are free slots, `limit` at most, and start them."""
+        return await self._claimer.step(limit)
+
+    async def rescue(self) -> Rescue:
+        """Make jobs whose lease ran out claimable again, whoever held them."""
+        started = time.monotonic()
+        rescued = await self._store.rescue(_RESCUE_AT_ONCE)
+        took = time.monotonic() - started
+        if rescued:
+            log.warning("rescued jobs whose lease ran out", count=len(rescued))
+        await self._claimer.look_for_suspects()
+        if len(rescued) == _RESCUE_AT_ONCE:
+            return Rescue(len(rescued), 0)
+        # A rescue scans the leases; while a pinned snapshot keeps dead ones, that takes its time.
+        lease = self._settings.lease.total_seconds()
+        return Rescue(len(rescued), max(self._settings.rescue_every.total_seconds(), min(20 * took, lease)))
 
     def stop(self) -> None:
-        """Start nothing new, let handlers finish, give the rest back. `run` returns when that is done."""
-        self._stop_requested.set()
+        """Start no handler any more. A claim that is under way may still bring jobs; `close` gives them back."""
+        self._stopping = True
 
-    def wake(self) -> None:
-        """A hint that there may be work."""
-        self._claims.wake()
+    async def close(self, seconds: float) -> None:
+        """Start nothing more, let handlers finish that long, give the rest back, write what is to be written."""
+        try:
+            await self._shut_down(seconds)
+        except asyncio.CancelledError:
+            # Whoever cancels is in a hurry, but no handler may run on without anybody who keeps its lease.
+            await self._shut_down(0.0)
+            raise
+        finally:
+            self._writes.stop()
+            self._watch.stop()
+            self._keeper.stop()
+            # A step that waits for a store that does not answer would keep the worker from ending.
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=_LAST_STEP_SECONDS)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.to_thread(self._keeper.join, 5.0)
+            self._executor.close()
+            log.info("worker stopped", holder=str(self.holder), **self.tally)
 
     def _start_waiting(self) -> None:
         loop = asyncio.get_running_loop()
@@ -195,25 +234,12 @@ class Worker:
     def _come_back_for(self, transition: Transition) -> None:
         """A job made ready again soon is not left to the next poll."""
         if transition.state is JobState.READY and transition.at is None and transition.delay < self._settings.poll:
-            asyncio.get_running_loop().call_later(transition.delay.total_seconds(), self._claims.wake)
+            asyncio.get_running_loop().call_later(transition.delay.total_seconds(), self.on_wake)
 
     def _slot_freed(self) -> None:
+        self.on_settled()
         if self._claimer.may_have_more:
-            self._claims.wake()
-
-    async def _rescue(self) -> float:
-        started = time.monotonic()
-        rescued = await self._store.rescue(_RESCUE_AT_ONCE)
-        took = time.monotonic() - started
-        if rescued:
-            log.warning("rescued jobs whose lease ran out", count=len(rescued))
-            self._claims.wake()
-        await self._claimer.look_for_suspects()
-        if len(rescued) == _RESCUE_AT_ONCE:
-            return 0
-        # A rescue scans the leases; while a pinned snapshot keeps dead ones, that takes its time.
-        lease = self._settings.lease.total_seconds()
-        return max(self._settings.rescue_every.total_seconds(), min(20 * took, lease))
+            self.on_wake()
 
     async def _watch_deadlines(self) -> float:
         now = time.monotonic()
@@ -227,10 +253,10 @@ class Worker:
                     self._give_up(held)
             elif now > held.started + held.handler.timeout.total_seconds():
                 held.interrupt(Interruption.TIMEOUT)
-        if self._slots.stuck * 2 >= self._slots.capacity and not self._stopping and not self._exit_code:
+        if self._slots.stuck * 2 >= self._slots.capacity and not self._stopping and not self.is_stuck:
             log.error("half of the slots are held by handlers that cannot be stopped; draining to be restarted")
-            self._exit_code = 1
-            self.stop()
+            self.is_stuck = True
+            self.on_stuck()
         return _WATCH_SECONDS
 
     def _give_up(self, held: HeldJob) -> None:
@@ -238,11 +264,8 @@ class Worker:
         log.error("handler ignores its cancellation and keeps its slot", job_id=str(held.id), kind=held.job.kind)
         self._settle(held, outcome_of_interruption(held))
 
-    async def _shut_down(self, claims: "asyncio.Task[None]", grace: float) -> None:
-        self._stopping = True
-        self._claims.stop()
-        # A claim that is under way may still bring jobs, and those must be given back too.
-        await asyncio.wait([claims], timeout=GRACE_SECONDS)
+    async def _shut_down(self, grace: float) -> None:
+        self.stop()
         log.info("worker is stopping", running=len(self._slots.running), waiting=len(self._slots.waiting))
         self._give_back(list(self._slots.waiting))
         self._slots.waiting.clear()

@@ -1,0 +1,124 @@
+"""Repeats the tick, and nothing else: at once on start, then whenever a runner is due or somebody wakes it."""
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from random import Random
+
+from holdfast.log import get_logger
+from holdfast.runtime.budget import Budget
+from holdfast.runtime.pacing import Pacing
+from holdfast.runtime.runner import Runner, RunnerReport
+from holdfast.runtime.tick import TickLimits, run_tick
+
+log = get_logger("holdfast.background")
+
+_LAST_TICK_SECONDS = 5.0
+
+
+class Background:
+    """Runs until `stop` is called. One tick at a time; what a tick started carries on beside the next ones."""
+
+    def __init__(self, runners: Sequence[Runner], limits: TickLimits, pacing: Pacing, shutdown: float) -> None:
+        self._runners = list(runners)
+        self._limits = limits
+        self._pacing = pacing
+        self._shutdown = shutdown
+        self._random = Random()  # noqa: S311 - spreads retries, guards nothing
+        self._failures: Counter[str] = Counter()
+        self._not_before: dict[str, float] = {}
+        self._awake = asyncio.Event()
+        self._stop_requested = asyncio.Event()
+        for runner in self._runners:
+            runner.on_wake = self._awake.set
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop_requested.is_set()
+
+    async def stop_requested(self) -> None:
+        await self._stop_requested.wait()
+
+    def stop(self) -> None:
+        """Start nothing new, let what runs finish, give the rest back. `run` returns when that is done."""
+        self._stop_requested.set()
+        for runner in self._runners:
+            runner.stop()
+        self._awake.set()
+
+    def wake(self, name: str | None = None) -> None:
+        """A hint that there may be work for a runner, or for any: it ends whatever wait it is in."""
+        for runner in self._runners:
+            if name in (None, runner.name):
+                self._not_before.pop(runner.name, None)
+                runner.wake()
+        self._awake.set()
+
+    async def run(self) -> None:
+        ticks = asyncio.create_task(self._repeat())
+        stop = asyncio.create_task(self._stop_requested.wait())
+        try:
+            await asyncio.wait([ticks, stop], return_when=asyncio.FIRST_COMPLETED)
+            await self._end(ticks, self._shutdown)
+        except asyncio.CancelledError:
+            # Whoever cancels is in a hurry, but what runs must not run on with nobody to look after it.
+            await self._end(ticks, 0.0)
+            raise
+        finally:
+            stop.cancel()
+
+    async def _repeat(self) -> None:
+        while not self.is_stopping:
+            self._awake.clear()
+            due = [runner for runner in self._runners if self._due_in(runner) <= 0]
+            if due:
+                report = await run_tick(due, self._limits, Budget(), to_end=False)
+                for part in report.runners:
+                    self._take_in(part)
+            await self._pause(min((self._due_in(runner) for runner in self._runners), default=math.inf))
+
+    def _due_in(self, runner: Runner) -> float:
+        due_in = runner.due_in()
+        held_back = self._not_before.get(runner.name, 0.0) - time.monotonic()
+        return max(math.inf if due_in is None else due_in, held_back)
+
+    def _take_in(self, report: RunnerReport) -> None:
+        name = report.runner
+        if report.is_outage:
+            self._failures[name] += 1
+            if self._failures[name] == 1:
+                log.warning("runner failed, trying again", runner=name, error=report.error)
+            wait = self._pacing.error(self._failures[name], self._random)
+            self._not_before[name] = time.monotonic() + wait
+        elif failures := self._failures.pop(name, 0):
+            self._not_before.pop(name, None)
+            log.warning("runner works again", runner=name, after_failures=failures)
+
+    async def _pause(self, seconds: float) -> None:
+        if seconds <= 0 or self._awake.is_set():
+            await asyncio.sleep(0)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if seconds == math.inf else seconds):
+                await self._awake.wait()
+
+    async def _end(self, ticks: "asyncio.Task[None]", grace: float) -> None:
+        self.stop()
+        # A claim that is under way may still bring jobs, and those must be given back too.
+        await asyncio.wait([ticks], timeout=_LAST_TICK_SECONDS)
+        await close_all(self._runners, grace)
+        ticks.cancel()
+        with suppress(asyncio.CancelledError):
+            await ticks
+
+
+async def close_all(runners: Sequence[Runner], seconds: float) -> list[RunnerReport]:
+    """Side by side, so that all have the same time; none of them keeps another from ending in order."""
+    ended = await asyncio.gather(*(runner.close(seconds) for runner in runners), return_exceptions=True)
+    for runner, result in zip(runners, ended, strict=True):
+        if isinstance(result, Exception):
+            log.error("runner could not end in order", runner=runner.name, error=f"{type(result).__name__}: {result}")
+    return [result for result in ended if isinstance(result, RunnerReport)]

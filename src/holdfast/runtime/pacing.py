@@ -1,0 +1,40 @@
+"""How long to wait between two looks: soon after work, ever longer while there is none, with jitter."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from random import Random
+
+from holdfast.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class Pacing:
+    busy_delay: timedelta = timedelta(0)
+    idle_min: timedelta = timedelta(milliseconds=20)
+    idle_max: timedelta = timedelta(seconds=1)
+    idle_jitter: timedelta = timedelta(0)
+    error_min: timedelta = timedelta(milliseconds=100)
+    error_max: timedelta = timedelta(seconds=5)
+    error_jitter: timedelta = timedelta(milliseconds=200)
+
+    def __post_init__(self) -> None:
+        if not timedelta(0) < self.idle_min <= self.idle_max:
+            raise InvalidInput("idle_backoff_min: must be above zero and at most `poll`, the longest idle wait")
+        if not timedelta(0) < self.error_min <= self.error_max:
+            raise InvalidInput("error_backoff_min: must be above zero and at most error_backoff_max")
+
+    def busy(self, random: Random) -> float:
+        return (self.busy_delay + self.idle_jitter * random.random()).total_seconds() if self.busy_delay else 0.0
+
+    def idle(self, times: int, random: Random) -> float:
+        """The wait after the `times`-th look in a row that found nothing, from 1."""
+        return _doubled(self.idle_min, self.idle_max, times) + self.idle_jitter.total_seconds() * random.random()
+
+    def error(self, times: int, random: Random) -> float:
+        """The wait after the `times`-th failure in a row, from 1."""
+        return _doubled(self.error_min, self.error_max, times) + self.error_jitter.total_seconds() * random.random()
+
+
+def _doubled(least: timedelta, most: timedelta, times: int) -> float:
+    # Thirty doublings are years already; more would only make the number overflow.
+    return min(most.total_seconds(), least.total_seconds() * float(2 ** min(times - 1, 30)))

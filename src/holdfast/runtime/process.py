@@ -1,0 +1,116 @@
+"""What one process runs: its worker and its runners, in the background until it is stopped, or as one tick."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from holdfast.errors import InvalidInput
+from holdfast.log import get_logger
+from holdfast.runtime.background import Background, close_all
+from holdfast.runtime.budget import Budget
+from holdfast.runtime.pacing import Pacing
+from holdfast.runtime.queue_runner import QUEUE
+from holdfast.runtime.runner import Runner
+from holdfast.runtime.tick import TickLimits, TickReport, run_tick
+from holdfast.worker.worker import Worker
+
+log = get_logger("holdfast.process")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSettings:
+    """`names` selects runners and puts them in order; empty: all of them."""
+
+    names: tuple[str, ...] = ()
+    limits: TickLimits = field(default_factory=TickLimits)
+    pacing: Pacing = field(default_factory=Pacing)
+    tick_max: timedelta = timedelta(minutes=8)
+    shutdown: timedelta = timedelta(seconds=30)
+
+    def __post_init__(self) -> None:
+        if self.limits.runner is not None and self.limits.runner > self.tick_max:
+            raise InvalidInput("runner_max: longer than tick_max, the limit of the whole tick")
+
+
+class Process:
+    """`await run()` until `stop()`, or `await tick()` once. Not both, and not twice."""
+
+    def __init__(self, worker: Worker, runners: Sequence[Runner], settings: ProcessSettings) -> None:
+        self.worker = worker
+        self._settings = settings
+        self._runners = _chosen(runners, settings.names)
+        shutdown = settings.shutdown.total_seconds()
+        self._background = Background(self._runners, settings.limits, settings.pacing, shutdown)
+        self._budget = Budget()
+        worker.on_stuck = self.stop
+
+    @property
+    def tally(self) -> Counter[str]:
+        """How many attempts ended in each way."""
+        return self.worker.tally
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._background.is_stopping
+
+    def stop(self) -> None:
+        """Start nothing new, let what runs finish, give the rest back; `run` or `tick` then returns."""
+        self._budget.end()
+        self._background.stop()
+
+    def wake(self, queue: str | None = None) -> None:  # noqa: ARG002
+        """A hint that there may be work; any queue's is as good as another's."""
+        self._background.wake(QUEUE)
+
+    async def run(self) -> int:
+        """In the background until stopped: 0, or 1 if too many handlers could not be stopped."""
+        await self._background.run()
+        return int(self.worker.is_stuck)
+
+    async def tick(self) -> TickReport:
+        """Each runner once, in order, to its end or that of its budget; then everything is ended and reported."""
+        started = time.monotonic()
+        self._budget = Budget(self._settings.tick_max.total_seconds())
+        if self.is_stopping:
+            self._budget.end()
+        tick = asyncio.create_task(run_tick(self._runners, self._settings.limits, self._budget, to_end=True))
+        try:
+            report = await self._ended(tick)
+        except asyncio.CancelledError:
+            tick.cancel()
+            await close_all(self._runners, 0.0)
+            raise
+        for later in await close_all(self._runners, self._seconds_to_close()):
+            report.add(later)
+        report.seconds = time.monotonic() - started
+        return report
+
+    async def _ended(self, tick: "asyncio.Task[TickReport]") -> TickReport:
+        """A stop ends the budget, which runners see by themselves; what goes on after the shutdown time is canceled."""
+        stop = asyncio.create_task(self._background.stop_requested())
+        try:
+            await asyncio.wait([tick, stop], return_when=asyncio.FIRST_COMPLETED)
+            if not tick.done():
+                await asyncio.wait([tick], timeout=self._settings.shutdown.total_seconds())
+                tick.cancel()
+            return await tick
+        except asyncio.CancelledError:
+            if not tick.cancelled():
+                raise
+            return TickReport()
+        finally:
+            stop.cancel()
+
+    def _seconds_to_close(self) -> float:
+        shutdown = self._settings.shutdown.total_seconds()
+        return shutdown if self.is_stopping else self._budget.seconds_left
+
+
+def _chosen(runners: Sequence[Runner], names: tuple[str, ...]) -> list[Runner]:
+    known = {runner.name: runner for runner in runners}
+    if unknown := [name for name in names if name not in known]:
+        raise InvalidInput(f"runners: {unknown[0]!r} is not known; this app has {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(names)] if names else list(runners)

@@ -1,0 +1,148 @@
+"""The queue as a runner: rescues expired leases, then fills the worker's free slots."""
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+
+from holdfast.errors import StoreUnavailable
+from holdfast.lifecycle import Event
+from holdfast.log import get_logger
+from holdfast.runtime.budget import Budget
+from holdfast.runtime.pacing import Pacing
+from holdfast.runtime.runner import RunnerReport
+from holdfast.worker.claimer import Look
+from holdfast.worker.worker import Rescue, Worker
+
+log = get_logger("holdfast.worker")
+
+QUEUE = "queue"
+
+_RESCUE_FAILED_SECONDS = 5.0
+_UNDONE = frozenset({Event.RELEASE, "lost", "stale"})
+_DEAD = (Event.FAIL, Event.EXHAUST)
+
+
+class QueueRunner:
+    def __init__(self, worker: Worker, pacing: Pacing) -> None:
+        self.on_wake: Callable[[], None] = lambda: None
+        self.on_idle: Callable[[], None] = lambda: None
+        """Called before a wait for work with free slots."""
+        self.on_saturated: Callable[[], None] = lambda: None
+        """Called while all slots are taken: nobody needs to be told about more."""
+        self._worker = worker
+        self._pacing = pacing
+        self._random = Random()  # noqa: S311 - spreads looks, guards nothing
+        self._is_started = False
+        self._look_at = self._rescue_at = float("-inf")
+        self._empty_looks = 0
+        self._reported: Counter[str] = Counter()
+        self._something_ended = asyncio.Event()
+        worker.on_wake = self._hear
+        worker.on_settled = self._something_ended.set
+
+    @property
+    def name(self) -> str:
+        return QUEUE
+
+    def due_in(self) -> float:
+        return max(0.0, min(self._look_at, self._rescue_at) - time.monotonic())
+
+    def wake(self) -> None:
+        self._look_at = float("-inf")
+
+    def _hear(self) -> None:
+        self.wake()
+        self.on_wake()
+
+    async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:
+        if not self._is_started:
+            self._is_started = True
+            self._worker.start()
+        await self._rescue()
+        if to_end:
+            await self._work_to_end(budget)
+        else:
+            await self._work_once(budget)
+        return self._report()
+
+    async def _work_once(self, budget: Budget) -> None:
+        """One claim, so that other runners have their turn before the next one."""
+        # Set before the claim and not after it: a wake-up meanwhile must not be forgotten.
+        self._look_at = math.inf
+        try:
+            look = await self._worker.fill(budget.items_left)
+        except BaseException:
+            self.wake()
+            raise
+        self._plan_next_look(look)
+
+    async def _work_to_end(self, budget: Budget) -> None:
+        """Until nothing is due and nothing runs, or the budget is spent."""
+        while not budget.is_spent:
+            self._something_ended.clear()
+            was_empty = self._worker.is_empty
+            look = await self._worker.fill(budget.items_left)
+            budget.take(look.claimed)
+            if was_empty and look.is_idle and not look.claimed:
+                return
+            if not look.claimed and look.again_in:
+                await self._wait(budget, look.again_in)
+        while not self._worker.is_empty and budget.seconds_left:
+            self._something_ended.clear()
+            await self._wait(budget, math.inf)
+
+    async def _rescue(self) -> None:
+        while time.monotonic() >= self._rescue_at:
+            try:
+                rescue = await self._worker.rescue()
+            except StoreUnavailable:
+                raise
+            except Exception:
+                # Jobs that can be claimed must not wait for those that cannot be rescued.
+                log.exception("rescue failed, trying again")
+                rescue = Rescue(0, _RESCUE_FAILED_SECONDS)
+            self._rescue_at = time.monotonic() + rescue.again_in
+            if rescue.rescued:
+                self.wake()
+
+    def _plan_next_look(self, look: Look) -> None:
+        wait = look.again_in
+        if look.is_idle:
+            self._empty_looks = 1 if look.claimed else self._empty_looks + 1
+            wait = min(wait, self._pacing.idle(self._empty_looks, self._random))
+            self.on_idle()
+        else:
+            self.on_saturated()
+        if look.claimed:
+            wait = max(wait, self._pacing.busy(self._random))
+        self._look_at = min(self._look_at, time.monotonic() + wait)
+
+    async def _wait(self, budget: Budget, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(seconds, self._pacing.idle_max.total_seconds(), budget.seconds_left)):
+                await self._something_ended.wait()
+
+    def _report(self) -> RunnerReport:
+        tally = Counter(self._worker.tally)
+        since = tally - self._reported
+        self._reported = tally
+        return RunnerReport(
+            QUEUE,
+            processed=sum(number for ending, number in since.items() if ending not in _UNDONE),
+            failed=sum(since[ending] for ending in _DEAD),
+            counts=dict(since),
+        )
+
+    def stop(self) -> None:
+        self._worker.stop()
+        self._something_ended.set()
+
+    async def close(self, seconds: float) -> RunnerReport | None:
+        if not self._is_started:
+            return None
+        await self._worker.close(seconds)
+        return self._report()

@@ -1,0 +1,86 @@
+"""One bounded pass over the runners, in order. Everything that Holdfast does by itself, it does in a tick."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from holdfast.errors import InvalidInput, StoreUnavailable
+from holdfast.log import get_logger
+from holdfast.runtime.budget import Budget
+from holdfast.runtime.runner import Runner, RunnerReport
+from holdfast.worker.loop import is_being_canceled
+
+log = get_logger("holdfast.tick")
+
+
+@dataclass(frozen=True, slots=True)
+class TickLimits:
+    """What one runner may take in one tick; None: no limit of its own."""
+
+    runner: timedelta | None = None
+    runner_items: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.runner_items is not None and self.runner_items < 1:
+            raise InvalidInput(f"runner_items: {self.runner_items} would let no runner do anything; give 1 or more")
+
+
+@dataclass(slots=True)
+class TickReport:
+    runners: list[RunnerReport] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def is_fine(self) -> bool:
+        return all(report.is_fine for report in self.runners)
+
+    def add(self, later: RunnerReport) -> None:
+        """Take in what a runner reported after its turn."""
+        for report in self.runners:
+            if report.runner == later.runner:
+                report.processed += later.processed
+                report.failed += later.failed
+                report.skipped = later.skipped or report.skipped
+                report.error = later.error or report.error
+                report.counts = _added(report.counts, later.counts)
+                return
+        self.runners.append(later)
+
+
+async def run_tick(runners: Sequence[Runner], limits: TickLimits, whole: Budget, *, to_end: bool) -> TickReport:
+    """`to_end`: each runner goes on until it has nothing more to do or its budget is spent."""
+    started = time.monotonic()
+    seconds = None if limits.runner is None else limits.runner.total_seconds()
+    report = TickReport()
+    for runner in runners:
+        if whole.is_spent:
+            report.runners.append(RunnerReport(runner.name, skipped="the tick's time is spent"))
+            continue
+        report.runners.append(await _run(runner, whole.inner(seconds, limits.runner_items), to_end=to_end))
+    report.seconds = time.monotonic() - started
+    return report
+
+
+async def _run(runner: Runner, budget: Budget, *, to_end: bool) -> RunnerReport:
+    started = time.monotonic()
+    try:
+        report = await runner.run(budget, to_end=to_end)
+    except StoreUnavailable as error:
+        report = RunnerReport(runner.name, error=str(error), is_outage=True)
+    except (Exception, asyncio.CancelledError) as error:
+        if is_being_canceled():
+            raise
+        log.exception("runner failed", runner=runner.name)
+        report = RunnerReport(runner.name, error=f"{type(error).__name__}: {error}", is_outage=True)
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _added(first: dict[str, object], second: dict[str, object]) -> dict[str, object]:
+    total = dict(first)
+    for name, value in second.items():
+        old = total.get(name)
+        total[name] = old + value if isinstance(old, int) and isinstance(value, int) else value
+    return total
