@@ -116,7 +116,7 @@ async def test_a_job_whose_lease_was_lost_while_it_waited_is_not_started_with_it
 
     async with app:
         first, *others = [each.id for each in await app.enqueue_many([app.job("waits") for _ in range(10)])]
-        async with working(app, fast(lease=timedelta(seconds=1), concurrency=1)) as worker:
+        async with working(app, fast(lease=timedelta(seconds=2), concurrency=1)) as worker:
             await until(lambda: first in fences, "the first one runs and the others wait")
             await until(lambda: len(worker.worker._slots.waiting) == 9, "the others are claimed")
             lost = {held.id: held.fence for held in worker.worker._slots.waiting}
@@ -157,7 +157,7 @@ async def test_handlers_are_stopped_before_a_lease_that_cannot_be_renewed_ends(
         app.handler("waits", isolation="process")(children.sleeps)
     async with Holdfast(database.url) as direct, app:
         id = (await app.enqueue("waits", {"pid": str(pid)})).id
-        async with working(app, fast(lease=timedelta(seconds=3))):
+        async with working(app, fast(lease=timedelta(seconds=6))):
             if isolation == "async":
                 await until(lambda: attempts, "the handler started")
             else:

@@ -16,6 +16,7 @@ from holdfast.cli.demo import demo
 from holdfast.cli.enqueue import enqueue
 from holdfast.cli.errors import explained
 from holdfast.cli.migrate import migrate
+from holdfast.cli.tick import tick
 from holdfast.cli.worker import worker
 
 _DEBUG = "--debug"
@@ -30,6 +31,7 @@ commands = typer.Typer(
 )
 commands.command()(demo)
 commands.command()(worker)
+commands.command()(tick)
 commands.command()(enqueue)
 commands.add_typer(jobs.commands, name="jobs")
 commands.command()(migrate)

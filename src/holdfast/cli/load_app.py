@@ -17,8 +17,8 @@ _DEFAULT_ATTRIBUTE = "app"
 _PACKAGE = str(Path(__file__).parent.parent)
 
 
-def load_app(address: str, *, store: str | None = None, schema: str | None = None) -> "Holdfast":
-    """Import it, with the current folder importable; `store` and `schema` take the place of its own settings."""
+def load_app(address: str, *, store: str | None = None, schema: str | None = None, **given: object) -> "Holdfast":
+    """Import it, with the current folder importable; what is given takes the place of its own settings."""
     from holdfast.app import Holdfast
 
     place, _, attribute = address.rpartition(":") if ":" in address else (address, "", _DEFAULT_ATTRIBUTE)
@@ -30,8 +30,10 @@ def load_app(address: str, *, store: str | None = None, schema: str | None = Non
         raise InvalidInput(f"app: {place} has no {attribute!r}{_suggestion(place, module)}")
     if not isinstance(found, Holdfast):
         raise InvalidInput(f"app: {place}:{attribute} is a {type(found).__name__}, not a Holdfast app")
-    changes = {"store": store, "db_schema": schema}
-    found.settings = found.settings.model_copy(update={name: value for name, value in changes.items() if value})
+    changes = {"store": store or None, "db_schema": schema or None, **given}
+    found.settings = found.settings.model_copy(
+        update={name: value for name, value in changes.items() if value is not None}
+    )
     return found
 
 

@@ -11,6 +11,8 @@ import typer
 from holdfast.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from holdfast.app import Holdfast
     from holdfast.job import JobState
 
@@ -47,6 +49,21 @@ KindOption = Annotated[
 TenantOption = Annotated[
     str | None, typer.Option("--tenant", metavar="NAME", help="Only jobs of this tenant.", show_default=False)
 ]
+
+RunnersOption = Annotated[
+    str | None,
+    typer.Option("--runners", metavar="A,B", help="What to run, in order. Default: everything.", show_default=False),
+]
+
+
+def to_names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def to_length(text: str | None, name: str) -> "timedelta | None":
+    from holdfast.duration import to_timedelta
+
+    return None if text is None else to_timedelta(text, name)
 
 
 def to_uuid(text: str) -> UUID:

@@ -8,13 +8,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
 from holdfast.app import Holdfast
 from holdfast.cli.options import without_password
 from holdfast.log import get_logger
+from holdfast.runtime.process import Process
 from holdfast.worker.settings import WorkerSettings
 
 log = get_logger("holdfast.worker")
@@ -48,14 +49,17 @@ class _StopSignals:
             self._stop()
 
 
-def run_worker(app: Holdfast, settings: WorkerSettings) -> int:
-    """The worker's exit code. Does not return if a handler cannot be stopped: the process then ends here."""
+Work = Callable[[Process], Awaitable[int]]
+
+
+def run_worker(app: Holdfast, settings: WorkerSettings, runners: Sequence[str] | None, work: Work) -> int:
+    """What `work` returns. Does not return if a handler cannot be stopped: the process then ends here."""
     signals = _StopSignals()
     _collect_garbage_less_often()
     threads = ThreadPoolExecutor(thread_name_prefix=f"{_THREADS}default")
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.get_loop().set_default_executor(threads)
-        exit_code = runner.run(_work(app, settings, signals))
+        exit_code = runner.run(_work(app, settings, runners, work, signals))
         threads.shutdown(wait=False, cancel_futures=True)
         if runner.run(_tasks_left()) or _threads_left():
             log.error("exiting although handlers that could not be stopped are still running")
@@ -78,18 +82,21 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _work(app: Holdfast, settings: WorkerSettings, signals: _StopSignals) -> int:
+async def _work(
+    app: Holdfast, settings: WorkerSettings, runners: Sequence[str] | None, work: Work, signals: _StopSignals
+) -> int:
     async with app:
-        worker = app.worker(settings)
+        process = app.worker(settings, runners=runners)
         log.info(
             "app opened",
             store=without_password(app.settings.store),
             kinds=",".join(sorted(handler.kind for handler in app.handlers)) or "none",
             queues=",".join(settings.queues) or "those of the handlers",
+            runners=",".join(process.runner_names),
         )
         loop = asyncio.get_running_loop()
-        signals.then(lambda: _soon(loop, worker.stop))
-        return await worker.run()
+        signals.then(lambda: _soon(loop, process.stop))
+        return await work(process)
 
 
 def _soon(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:

@@ -1,13 +1,10 @@
 """`holdfast worker`: runs an app's handlers until a signal asks it to stop."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import AppArgument, SchemaOption, StoreOption
-
-if TYPE_CHECKING:
-    from datetime import timedelta
+from holdfast.cli.options import AppArgument, RunnersOption, SchemaOption, StoreOption, to_length, to_names
 
 
 def worker(
@@ -35,11 +32,12 @@ def worker(
             metavar="TIME", help="How long to wait for handlers when stopping. Default: 30s.", show_default=False
         ),
     ] = None,
+    runners: RunnersOption = None,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
     store: StoreOption = None,
     schema: SchemaOption = None,
 ) -> None:
-    """Run the handlers of APP until SIGTERM or Ctrl-C.
+    """Run the handlers and schedules of APP until SIGTERM or Ctrl-C.
 
     The first signal lets running handlers finish and gives the rest back; a second one exits at once.
     """
@@ -50,16 +48,10 @@ def worker(
     loaded = load_app(app, store=store, schema=schema)
     settings = loaded.worker_settings(
         concurrency=concurrency,
-        queues=None if queues is None else tuple(name.strip() for name in queues.split(",")),
-        lease=_length(lease, "lease"),
-        poll=_length(poll, "poll"),
-        shutdown=_length(shutdown, "shutdown"),
+        queues=to_names(queues),
+        lease=to_length(lease, "lease"),
+        poll=to_length(poll, "poll"),
+        shutdown=to_length(shutdown, "shutdown"),
     )
     configure_logging(log_level)
-    raise typer.Exit(run_worker(loaded, settings))
-
-
-def _length(text: str | None, name: str) -> "timedelta | None":
-    from holdfast.duration import to_timedelta
-
-    return None if text is None else to_timedelta(text, name)
+    raise typer.Exit(run_worker(loaded, settings, to_names(runners), lambda process: process.run()))

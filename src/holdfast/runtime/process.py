@@ -53,6 +53,10 @@ class Process:
         return self.worker.tally
 
     @property
+    def runner_names(self) -> list[str]:
+        return [runner.name for runner in self._runners]
+
+    @property
     def is_stopping(self) -> bool:
         return self._background.is_stopping
 

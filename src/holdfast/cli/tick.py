@@ -1,0 +1,117 @@
+"""`holdfast tick`: one bounded pass, for cron, a Kubernetes CronJob or a Cloud Run job."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.options import AppArgument, JsonOption, RunnersOption, SchemaOption, StoreOption, to_length, to_names
+from holdfast.cli.output import console, print_json, printable, rough
+
+if TYPE_CHECKING:
+    from holdfast.runtime.process import Process
+    from holdfast.runtime.runner import RunnerReport
+    from holdfast.runtime.tick import TickReport
+
+
+def tick(
+    app: AppArgument,
+    runners: RunnersOption = None,
+    max_time: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Longest time for the whole tick. Default: 8m.", show_default=False),
+    ] = None,
+    max_items: Annotated[
+        int | None, typer.Option(metavar="N", help="Most items for one runner. Default: no limit.", show_default=False)
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Take only the jobs of this shard: 0/4 to 3/4.", show_default=False),
+    ] = None,
+    json: JsonOption = False,
+    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "warning",
+    store: StoreOption = None,
+    schema: SchemaOption = None,
+) -> None:
+    """Run everything of APP that is due, once, and exit with a report.
+
+    Any number of ticks may run at the same time, on any number of machines. The exit code is 0 only if every runner was
+    fine; a job that failed is retried or kept as a dead letter and does not count as a runner's error.
+    """
+    from holdfast.cli.load_app import load_app
+    from holdfast.cli.logs import configure_logging
+    from holdfast.cli.run_worker import run_worker
+
+    index, count = _to_shard(shard)
+    loaded = load_app(
+        app,
+        store=store,
+        schema=schema,
+        tick_max=to_length(max_time, "max-time"),
+        runner_items=max_items,
+        shard_index=index,
+        shard_count=count,
+    )
+    configure_logging(log_level)
+
+    async def work(process: "Process") -> int:
+        report = await process.tick()
+        print_json(_as_json(report)) if json else _show(report)
+        return 0 if report.is_fine and not process.worker.is_stuck else 1
+
+    raise typer.Exit(run_worker(loaded, loaded.worker_settings(), to_names(runners), work))
+
+
+def _to_shard(text: str | None) -> tuple[int | None, int | None]:
+    from holdfast.errors import InvalidInput
+
+    if text is None:
+        return None, None
+    index, slash, count = text.partition("/")
+    if not (slash and index.isdecimal() and count.isdecimal()):
+        raise InvalidInput(f"shard: {text!r} is not a shard; write 0/4 for the first of four")
+    return int(index), int(count)
+
+
+def _as_json(report: "TickReport") -> dict[str, object]:
+    return {
+        "ok": report.is_fine,
+        "seconds": round(report.seconds, 3),
+        "runners": [
+            {
+                "runner": part.runner,
+                "processed": part.processed,
+                "failed": part.failed,
+                "skipped": part.skipped,
+                "error": part.error,
+                "seconds": round(part.seconds, 3),
+                "counts": part.counts,
+            }
+            for part in report.runners
+        ],
+    }
+
+
+def _show(report: "TickReport") -> None:
+    from datetime import timedelta
+
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("runner", "processed", "failed", "time", "notes"):
+        table.add_column(heading, justify="right" if heading in ("processed", "failed", "time") else "left")
+    for part in report.runners:
+        style = "red" if part.error else "dim" if part.skipped and not part.processed else ""
+        table.add_row(
+            part.runner,
+            str(part.processed),
+            str(part.failed),
+            rough(timedelta(seconds=part.seconds)),
+            printable(_notes(part)),
+            style=style,
+        )
+    console().print(table)
+
+
+def _notes(part: "RunnerReport") -> str:
+    counts = ", ".join(f"{name} {value}" for name, value in part.counts.items())
+    return "; ".join(filter(None, [part.error, part.skipped, counts]))
