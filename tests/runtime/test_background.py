@@ -1,0 +1,131 @@
+"""The background repeats the tick: who is due gets a turn, a wake-up ends any wait, and one failure is one runner's."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from holdfast.errors import StoreUnavailable
+from holdfast.runtime.background import Background
+from holdfast.runtime.budget import Budget
+from holdfast.runtime.pacing import Pacing
+from holdfast.runtime.tick import TickLimits
+from tests.runtime.fakes import FakeRunner
+from tests.worker.harness import until
+
+FOR_EVER = 3600.0
+
+
+@asynccontextmanager
+async def running(*runners: FakeRunner, pacing: Pacing | None = None) -> AsyncIterator[Background]:
+    background = Background(runners, TickLimits(), pacing or Pacing(), shutdown=7.0)
+    task = asyncio.create_task(background.run())
+    try:
+        yield background
+    finally:
+        background.stop()
+        await asyncio.wait_for(task, 10)
+
+
+async def test_the_first_tick_comes_at_once_and_then_only_who_is_due_has_a_turn() -> None:
+    async def rest(budget: Budget) -> None:
+        one.due = FOR_EVER
+
+    one, other = FakeRunner("one", rest), FakeRunner("other")
+    other.due = None
+    async with running(one, other):
+        await until(lambda: one.turns == 1, "the first tick")
+        other.due = 0.0
+        other.on_wake()
+        await until(lambda: other.turns > 0, "the other one's turn")
+    assert one.turns == 1
+
+
+async def test_a_wake_up_ends_any_wait() -> None:
+    async def rest(budget: Budget) -> None:
+        runner.due = FOR_EVER
+
+    runner = FakeRunner("queue", rest)
+    async with running(runner) as background:
+        await until(lambda: runner.turns == 1, "the first turn")
+        background.wake("somebody else")
+        background.wake("queue")
+        await until(lambda: runner.turns == 2, "a turn after a wake-up for it")
+        background.wake()
+        await until(lambda: runner.turns == 3, "a turn after a wake-up for everybody")
+
+
+async def test_a_wake_up_during_a_tick_is_not_forgotten() -> None:
+    async def act(budget: Budget) -> None:
+        runner.due = FOR_EVER
+        if runner.turns == 1:
+            background.wake()
+
+    runner = FakeRunner("queue", act)
+    async with running(runner) as background:
+        await until(lambda: runner.turns == 2, "the turn that the wake-up asked for")
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("gone"), RuntimeError("a bug"), asyncio.CancelledError()])
+async def test_a_failing_runner_waits_alone(error: BaseException) -> None:
+    async def fail(budget: Budget) -> None:
+        raise error
+
+    async def rest_a_little(budget: Budget) -> None:
+        healthy.due = 0.0 if healthy.turns < 50 else FOR_EVER
+
+    failing, healthy = FakeRunner("failing", fail), FakeRunner("healthy", rest_a_little)
+    patient = Pacing(error_min=timedelta(hours=1), error_max=timedelta(hours=1))
+    async with running(failing, healthy, pacing=patient) as background:
+        await until(lambda: healthy.turns == 50, "fifty turns of the healthy one")
+        assert failing.turns == 1
+        background.wake("failing")
+        await until(lambda: failing.turns == 2, "a wake-up ends the wait after an error too")
+
+
+async def test_an_outage_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail_thrice(budget: Budget) -> None:
+        if runner.turns <= 3:
+            raise StoreUnavailable("gone")
+        runner.due = FOR_EVER
+
+    runner = FakeRunner("queue", fail_thrice)
+    quick = Pacing(error_min=timedelta(milliseconds=1), error_max=timedelta(milliseconds=1), error_jitter=timedelta(0))
+    async with running(runner, pacing=quick):
+        await until(lambda: runner.turns == 4, "three failures and a success")
+        await until(lambda: "works again" in caplog.text, "its end is told")
+    assert caplog.text.count("runner failed, trying again") == 1
+    assert caplog.text.count("works again") == 1
+
+
+async def test_stopping_waits_for_the_tick_and_closes_every_runner() -> None:
+    async def linger(budget: Budget) -> None:
+        await let_go.wait()
+
+    let_go = asyncio.Event()
+    slow, other = FakeRunner("slow", linger), FakeRunner("other")
+    background = Background([slow, other], TickLimits(), Pacing(), shutdown=7.0)
+    task = asyncio.create_task(background.run())
+    await slow.turned.wait()
+    background.stop()
+    assert slow.stopped
+    assert other.stopped
+    assert background.is_stopping
+    await asyncio.sleep(0)
+    assert [runner.closed_with for runner in (slow, other)] == [None, None]
+    let_go.set()
+    await asyncio.wait_for(task, 10)
+    assert [runner.closed_with for runner in (slow, other)] == [7.0, 7.0]
+
+
+async def test_a_cancelled_background_still_closes_its_runners() -> None:
+    runner = FakeRunner("queue")
+    background = Background([runner], TickLimits(), Pacing(), shutdown=7.0)
+    task = asyncio.create_task(background.run())
+    await runner.turned.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert runner.closed_with == 0.0

@@ -1,0 +1,65 @@
+"""How long the background waits: after work, without work, after a failure."""
+
+from datetime import timedelta
+from random import Random
+
+import pytest
+
+from holdfast.errors import InvalidInput
+from holdfast.runtime.pacing import Pacing
+
+
+def ms(number: float) -> timedelta:
+    return timedelta(milliseconds=number)
+
+
+class Highest(Random):
+    def random(self) -> float:
+        return 1.0
+
+
+class Lowest(Random):
+    def random(self) -> float:
+        return 0.0
+
+
+OF_THE_TABLE = Pacing(
+    busy_delay=ms(250),
+    idle_min=ms(1000),
+    idle_max=ms(30000),
+    idle_jitter=ms(500),
+    error_min=ms(30000),
+    error_max=ms(30000),
+    error_jitter=ms(2000),
+)
+
+
+def test_a_busy_process_comes_back_soon() -> None:
+    assert (OF_THE_TABLE.busy(Lowest()), OF_THE_TABLE.busy(Highest())) == (0.25, 0.75)
+    assert Pacing(idle_jitter=ms(500)).busy(Highest()) == 0
+
+
+def test_an_idle_process_looks_ever_less_often_up_to_a_limit() -> None:
+    assert [OF_THE_TABLE.idle(times, Lowest()) for times in range(1, 8)] == [1, 2, 4, 8, 16, 30, 30]
+    assert [OF_THE_TABLE.idle(times, Highest()) for times in range(1, 8)] == [1.5, 2.5, 4.5, 8.5, 16.5, 30.5, 30.5]
+    assert OF_THE_TABLE.idle(10**9, Lowest()) == 30
+
+
+def test_a_failure_has_a_wait_of_its_own() -> None:
+    assert (OF_THE_TABLE.error(1, Lowest()), OF_THE_TABLE.error(9, Highest())) == (30, 32)
+    ours = Pacing()
+    assert [round(ours.error(times, Lowest()), 1) for times in range(1, 9)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]
+
+
+def test_by_default_an_idle_process_never_waits_longer_than_the_poll() -> None:
+    assert max(Pacing().idle(times, Highest()) for times in range(1, 50)) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"idle_min": ms(2000)}, {"idle_min": ms(0)}, {"error_min": ms(6000)}, {"error_min": ms(0)}],
+    ids=str,
+)
+def test_a_contradiction_is_refused(wrong: dict[str, timedelta]) -> None:
+    with pytest.raises(InvalidInput, match="backoff_min"):
+        Pacing(**wrong)
