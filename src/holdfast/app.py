@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
@@ -149,8 +148,9 @@ class Holdfast:
         return await self.worker(runners=runners).tick()
 
     def worker_settings(self, **changes: Any) -> WorkerSettings:  # noqa: ANN401
-        given = self.settings
-        settings = WorkerSettings(
+        """The app's settings with some of them changed; None changes nothing."""
+        given = self.settings.changed(**changes)
+        return WorkerSettings(
             concurrency=given.concurrency,
             queues=given.queues,
             lease=given.lease,
@@ -160,7 +160,6 @@ class Holdfast:
             renew=given.renew,
             shard=_shard(given.shard_index, given.shard_count),
         )
-        return replace(settings, **{name: value for name, value in changes.items() if value is not None})
 
     def _process_settings(self, worker: WorkerSettings, runners: tuple[str, ...]) -> ProcessSettings:
         given = self.settings

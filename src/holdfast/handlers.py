@@ -22,13 +22,13 @@ from holdfast.errors import InvalidInput
 from holdfast.job import DEFAULT_QUEUE, Lease, check_attempts, check_name
 from holdfast.json_text import LARGEST_RESULT, Json, decode, encode
 from holdfast.lifecycle import DEFAULT_ATTEMPTS
+from holdfast.limits import check_lease
 from holdfast.retry import Backoff, to_backoff
 from holdfast.statement import Statement
 
 Payload = TypeVar("Payload")
 
 DEFAULT_TIMEOUT = timedelta(minutes=5)
-SHORTEST_LEASE = timedelta(milliseconds=500)
 
 
 class Isolation(StrEnum):
@@ -261,12 +261,6 @@ def _adapter(kind: str, payload_type: Any) -> TypeAdapter[Any] | None:  # noqa: 
             f"payload type of {kind!r}: {payload_type!r} cannot be checked; use a dataclass, a pydantic model, a "
             f"TypedDict or dict ({str(error).splitlines()[0]})"
         ) from error
-
-
-def check_lease(lease: timedelta) -> timedelta:
-    if lease < SHORTEST_LEASE:
-        raise InvalidInput("lease: shorter than 500ms; a worker could not renew it in time")
-    return lease
 
 
 def _positive(value: Duration, name: str) -> timedelta:

@@ -1,87 +1,312 @@
-"""Every setting in one class, read from the environment with the prefix HOLDFAST_."""
+"""Every setting in one class, read from the environment with the prefix HOLDFAST_.
 
+What one value may be stands with its field; what values may not be together stands in `_contradictions`. The page
+docs/settings.md is made from this class by `holdfast settings --markdown`.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from holdfast.duration import to_timedelta
+from holdfast.duration import to_text, to_timedelta
 from holdfast.errors import InvalidInput
+from holdfast.job import check_name
+from holdfast.limits import (
+    at_least,
+    at_least_lasting,
+    check_concurrency,
+    check_lease,
+    check_poll,
+    check_renewal,
+    in_range,
+)
+
+Value = TypeVar("Value")
+
+PREFIX = "HOLDFAST_"
+# Read elsewhere, before there are any settings.
+OTHER_VARIABLES = {f"{PREFIX}HOME": "Folder of the embedded PostgreSQL; unset: `holdfast` in the user's data folder"}
+GROUPS = {
+    "store": "Store",
+    "concurrency": "Worker",
+    "runners": "Tick",
+    "busy_delay": "Background",
+    "listen": "Wake-ups",
+    "retention": "Retention",
+    "health_port": "Health",
+}
+"""The title of each group of settings, under the name of its first one."""
+
+_FOR_TOOLS = (f"{PREFIX}TEST_", f"{PREFIX}BENCH_")
+# What Kubernetes sets in every container for a Service called holdfast, or holdfast-something.
+_OF_KUBERNETES = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+_KUBERNETES_VALUE = re.compile(r"(tcp|udp|sctp)://")
+_SHORTEST_WAIT = timedelta(milliseconds=1)
+_SHORTEST_RETENTION = timedelta(hours=1)
+_IDLE_BACKOFF_MIN = timedelta(milliseconds=20)
+_ERROR_BACKOFF_MIN = timedelta(milliseconds=100)
+
+
+def _checked(check: Callable[[Value], object]) -> AfterValidator:
+    """A check of limits.py in the form that pydantic wants: it names the setting itself."""
+
+    def validate(value: Value) -> Value:
+        try:
+            check(value)
+        except InvalidInput as error:
+            raise ValueError(str(error).partition(": ")[2]) from error
+        return value
+
+    return AfterValidator(validate)
+
+
+def _has_scheme(*schemes: str) -> AfterValidator:
+    """The address is never quoted: it may have a password anywhere."""
+
+    def validate(address: str) -> str:
+        try:
+            parts = urlsplit(address)
+            known = parts.scheme in schemes and parts.port != 0
+        except ValueError:
+            known = False
+        if not known:
+            raise ValueError(
+                f"is not an address; write {schemes[0]}://user:password@host:port/… and percent-encode special "
+                f"characters of the password"
+            )
+        return address
+
+    return AfterValidator(validate)
+
+
+def _is_filled(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is empty; give it at least one character, or leave it out for the default")
+    return text
+
 
 Length = Annotated[timedelta, BeforeValidator(lambda value: _duration(value))]
+Wait = Annotated[
+    Length, _checked(lambda value: at_least_lasting("", value, _SHORTEST_WAIT, "nothing can be done in no time"))
+]
+Retention = Annotated[
+    Length,
+    _checked(
+        lambda value: at_least_lasting("", value, _SHORTEST_RETENTION, "keys and late replies rely on what is kept")
+    ),
+]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(lambda value: _names(value))]
+Filled = Annotated[str, AfterValidator(_is_filled)]
+
+
+def _at_least(least: int) -> AfterValidator:
+    def check(value: int) -> int:
+        return at_least("", value, least)
+
+    return _checked(check)
 
 
 class Settings(BaseSettings):
     """What can be set from outside. Durations are written like "90s" or "5m"."""
 
     model_config = SettingsConfigDict(
-        env_prefix="HOLDFAST_", frozen=True, extra="ignore", populate_by_name=True, env_ignore_empty=True
+        env_prefix="HOLDFAST_",
+        frozen=True,
+        extra="forbid",
+        populate_by_name=True,
+        env_ignore_empty=True,
+        hide_input_in_errors=True,
     )
 
     store: str = Field("embedded:", description="Where jobs live: embedded:[folder], postgresql://…, memory:")
     db_schema: str = Field("holdfast", validation_alias="HOLDFAST_SCHEMA", description="PostgreSQL schema")
-    concurrency: int = Field(32, description="Handlers that one worker process runs at once")
-    queues: Names = Field((), description="Queues to work on, separated by commas; empty: those of the handlers")
-    lease: Length = Field(timedelta(seconds=30), description="How long a claim lasts without a renewal")
-    renew: Length | None = Field(
+    concurrency: Annotated[int, _checked(check_concurrency)] = Field(
+        32, description="Handlers that one worker process runs at once"
+    )
+    queues: Annotated[Names, _checked(lambda names: [check_name("queue", name) for name in names])] = Field(
+        (), description="Queues to work on, separated by commas; empty: those of the handlers"
+    )
+    lease: Annotated[Length, _checked(check_lease)] = Field(
+        timedelta(seconds=30), description="How long a claim lasts without a renewal"
+    )
+    renew: Wait | None = Field(
         None, description="How often a lease is renewed, at most half of it; unset: a third of the lease"
     )
-    most_ahead: int = Field(1000, description="Most jobs to claim beyond the free slots when jobs are fast")
+    most_ahead: Annotated[int, _at_least(0)] = Field(
+        1000, description="Most jobs to claim beyond the free slots when jobs are fast"
+    )
     shutdown: Length = Field(timedelta(seconds=30), description="How long a stopping process waits for what it runs")
     replica: str = Field("", description="This process's name in runs and logs; empty: host name and process id")
 
     runners: Names = Field((), description="What a tick runs, in order, separated by commas; empty: everything")
-    tick_max: Length = Field(timedelta(minutes=8), description="Longest time for one tick of `holdfast tick`")
-    runner_max: Length | None = Field(
-        None, description="Longest time for one runner in a tick; unset: that of the tick"
+    tick_max: Wait = Field(timedelta(minutes=8), description="Longest time for one tick of `holdfast tick`")
+    runner_max: Wait | None = Field(None, description="Longest time for one runner in a tick; unset: that of the tick")
+    runner_items: Annotated[int, _at_least(1)] | None = Field(
+        None, description="Most items that one runner takes in a tick; unset: no limit"
     )
-    runner_items: int | None = Field(None, description="Most items that one runner takes in a tick; unset: no limit")
-    shard_index: int | None = Field(None, description="Which shard of the jobs this process takes, from 0")
-    shard_count: int | None = Field(None, description="How many shards the jobs are split into; unset: no shards")
+    shard_index: Annotated[int, _at_least(0)] | None = Field(
+        None, description="Which shard of the jobs this process takes, from 0"
+    )
+    shard_count: Annotated[int, _at_least(1)] | None = Field(
+        None, description="How many shards the jobs are split into; unset: no shards"
+    )
 
     busy_delay: Length = Field(timedelta(0), description="Wait after a tick that did something")
-    idle_backoff_min: Length = Field(
-        timedelta(milliseconds=20), description="Wait after the first tick that found nothing; doubles from there"
+    poll: Annotated[Length, _checked(check_poll)] = Field(
+        timedelta(seconds=1), description="Longest wait of an idle process: how often it polls"
     )
-    poll: Length = Field(timedelta(seconds=1), description="Longest wait of an idle process: how often it polls")
+    idle_backoff_min: Wait = Field(
+        # A default must not contradict what was set.
+        default_factory=lambda given: min(_IDLE_BACKOFF_MIN, given["poll"]),
+        description="Wait after the first tick that found nothing; doubles up to the poll",
+    )
     idle_backoff_jitter: Length = Field(timedelta(0), description="Random time added to the waits of busy and idle")
-    error_backoff_min: Length = Field(
-        timedelta(milliseconds=100), description="Wait after a runner failed for the first time; doubles from there"
+    error_backoff_max: Wait = Field(timedelta(seconds=5), description="Longest wait after a runner failed")
+    error_backoff_min: Wait = Field(
+        default_factory=lambda given: min(_ERROR_BACKOFF_MIN, given["error_backoff_max"]),
+        description="Wait after a runner failed for the first time; doubles from there",
     )
-    error_backoff_max: Length = Field(timedelta(seconds=5), description="Longest wait after a runner failed")
     error_backoff_jitter: Length = Field(
         timedelta(milliseconds=200), description="Random time added to the wait after a failure"
     )
 
     listen: bool = Field(True, description="Be woken by PostgreSQL's NOTIFY; polling goes on either way")
-    listen_url: str | None = Field(
+    listen_url: Annotated[str, _has_scheme("postgresql", "postgres")] | None = Field(
         None, description="PostgreSQL address for the listener, past PgBouncer; unset: that of the store"
     )
-    rabbitmq_url: str | None = Field(None, description="RabbitMQ that wakes workers, amqp://…; unset: none")
-    rabbitmq_exchange: str = Field("holdfast", description="Exchange of the wake-ups")
-    rabbitmq_routing_key: str = Field("jobs.trigger", description="Routing key of the wake-ups")
+    rabbitmq_url: Annotated[str, _has_scheme("amqp", "amqps")] | None = Field(
+        None, description="RabbitMQ that wakes workers, amqp://…; unset: none"
+    )
+    rabbitmq_exchange: Filled = Field("holdfast", description="Exchange of the wake-ups")
+    rabbitmq_routing_key: Filled = Field("jobs.trigger", description="Routing key of the wake-ups")
 
-    retention: Length = Field(timedelta(days=7), description="How long succeeded and canceled jobs are kept")
-    dead_letter_retention: Length | None = Field(
+    retention: Retention = Field(timedelta(days=7), description="How long succeeded and canceled jobs are kept")
+    dead_letter_retention: Retention | None = Field(
         None, description="How long dead letters are kept; unset: until somebody removes them"
     )
-    run_retention: Length = Field(timedelta(days=30), description="How long runs are kept")
+    run_retention: Retention = Field(timedelta(days=30), description="How long runs are kept")
 
-    health_port: int | None = Field(None, description="HTTP port for /live and /ready; unset: none")
-    health_host: str = Field("127.0.0.1", description="Address that the health port listens on")
+    health_port: Annotated[int, _checked(lambda port: in_range("", port, 1, 65_535))] | None = Field(
+        None, description="HTTP port for /live and /ready; unset: none"
+    )
+    health_host: Filled = Field("127.0.0.1", description="Address that the health port listens on")
     health_broker: bool = Field(False, description="Whether a worker without its RabbitMQ counts as not ready")
 
     @classmethod
     def load(cls, **given: Any) -> "Settings":  # noqa: ANN401
         """The environment's settings with `given` on top; InvalidInput names the wrong one in a line."""
+        _check_variables(os.environ)
+        values = {name: value for name, value in given.items() if value is not None}
+        return cls._build(values, by_name=set(values))
+
+    def changed(self, **changes: Any) -> "Settings":  # noqa: ANN401
+        """These settings with some of them changed, and all of them checked again: for a command's options."""
+        values = {name: value for name, value in changes.items() if value is not None}
+        known = {name: getattr(self, name) for name in self.model_fields_set}
+        return self._build(known | values, by_name=set(values))
+
+    @classmethod
+    def _build(cls, values: Mapping[str, Any], by_name: set[str]) -> "Settings":
+        """What was given `by_name` is called so in an error, and everything else by its variable."""
+
+        def called(name: str) -> str:
+            return name if name in by_name else variable(name)
+
         try:
-            return cls(**{name: value for name, value in given.items() if value is not None})
+            settings = cls(**values)
         except ValidationError as error:
-            problem = error.errors()[0]
-            name = "HOLDFAST_" + "_".join(str(part) for part in problem["loc"]).upper().removeprefix("HOLDFAST_")
-            raise InvalidInput(f"{name}: {problem['msg'].removeprefix('Value error, ')}") from error
+            problem = error.errors(include_url=False)[0]
+            place = str(problem["loc"][0])
+            name = next((name for name in cls.model_fields if place in (name, variable(name))), place)
+            raise InvalidInput(
+                f"{called(name)}: {_explained(problem['type'], problem['msg'], problem['input'])}"
+            ) from error
+        for contradiction in _contradictions(settings, called):
+            raise InvalidInput(contradiction)
+        return settings
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    alias = Settings.model_fields[name].validation_alias
+    return alias if isinstance(alias, str) else f"{PREFIX}{name.upper()}"
+
+
+def _contradictions(given: Settings, called: Callable[[str], str]) -> Iterator[str]:
+    """One line for each pair of values that cannot be meant together."""
+
+    def shown(name: str) -> str:
+        value = getattr(given, name)
+        text = to_text(value) if isinstance(value, timedelta) else str(value)
+        return f"{called(name)} ({text}{'' if name in given.model_fields_set else ', the default'})"
+
+    if given.renew is not None:
+        try:
+            check_renewal(given.lease, given.renew, lease_name=called("lease"), renew_name=called("renew"))
+        except InvalidInput as error:
+            yield str(error)
+    for lower, upper in (
+        ("idle_backoff_min", "poll"),
+        ("error_backoff_min", "error_backoff_max"),
+        ("runner_max", "tick_max"),
+    ):
+        least, most = getattr(given, lower), getattr(given, upper)
+        if least is not None and least > most:
+            yield f"{shown(lower)} is more than {shown(upper)}; lower the one or raise the other"
+    yield from _shard_contradictions(given, called)
+    if given.health_broker and given.rabbitmq_url is None:
+        yield (
+            f"{called('health_broker')} asks for a broker, and there is none; set {called('rabbitmq_url')}, or turn "
+            f"{called('health_broker')} off"
+        )
+
+
+def _shard_contradictions(given: Settings, called: Callable[[str], str]) -> Iterator[str]:
+    index, count = given.shard_index, given.shard_count
+    index_name, count_name = called("shard_index"), called("shard_count")
+    if index is not None and count is None:
+        yield f"{index_name} is {index}, but of how many shards? Set {count_name} as well, or neither"
+    elif index is None and count is not None:
+        yield f"{count_name} is {count}, but which of them is this? Set {index_name} from 0 to {count - 1}, or neither"
+    elif index is not None and count is not None and index >= count:
+        yield f"{index_name} is {index}, but {count_name} is {count}; the index goes from 0 to {count - 1}"
+
+
+def _check_variables(environment: Mapping[str, str]) -> None:
+    """Refuse a misspelt variable, which would otherwise leave its setting at the default without a word."""
+    known = {variable(name) for name in Settings.model_fields} | set(OTHER_VARIABLES)
+    for given, value in sorted(environment.items()):
+        name = given.upper()
+        if not name.startswith(PREFIX) or name in known or name.startswith(_FOR_TOOLS):
+            continue
+        if _OF_KUBERNETES.fullmatch(name) or _KUBERNETES_VALUE.match(value):
+            continue
+        bare = {each.removeprefix(PREFIX): each for each in known}
+        close = difflib.get_close_matches(name.removeprefix(PREFIX), bare, n=1)
+        advice = f"did you mean {bare[close[0]]}?" if close else "`holdfast settings` lists those that are"
+        raise InvalidInput(f"{given} is not a setting; {advice}")
+
+
+def _explained(kind: str, message: str, value: object) -> str:
+    match kind:
+        case "int_parsing" if isinstance(value, str) and _KUBERNETES_VALUE.match(value):
+            return (
+                f"{value!r} is what Kubernetes sets for a Service of this name; set enableServiceLinks: false in the "
+                f"pod, or rename the Service"
+            )
+        case "int_parsing":
+            return f"{value!r} is not a whole number"
+        case "bool_parsing":
+            return f"{value!r} is not true or false"
+        case _:
+            return message.removeprefix("Value error, ")
 
 
 def _duration(value: object) -> timedelta:

@@ -46,7 +46,7 @@ REFUSED = {
     "lease": (("worker", "shop", "--lease", "1ms"), "lease: shorter than 500ms"),
     "concurrency": (("worker", "shop", "--concurrency", "0"), "concurrency: 0 is not a number from 1"),
     "log level": (("worker", "shop", "--log-level", "loud"), "log-level: 'loud' is not known; use debug"),
-    "worker's queues": (("worker", "shop", "--queues", "a,,b"), "queue: is empty"),
+    "worker's queues": (("worker", "shop", "--queues", "a,,b"), "queues: is empty"),
     "state": (("jobs", "list", "--state", "lost"), "state: 'lost' is not known; use ready, running"),
     "limit": (("jobs", "list", "--limit", "0"), "limit: 0 is not a number from 1"),
     "id": (("jobs", "show", "17"), "id: '17' is not a job id"),

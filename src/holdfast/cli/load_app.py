@@ -30,10 +30,7 @@ def load_app(address: str, *, store: str | None = None, schema: str | None = Non
         raise InvalidInput(f"app: {place} has no {attribute!r}{_suggestion(place, module)}")
     if not isinstance(found, Holdfast):
         raise InvalidInput(f"app: {place}:{attribute} is a {type(found).__name__}, not a Holdfast app")
-    changes = {"store": store or None, "db_schema": schema or None, **given}
-    found.settings = found.settings.model_copy(
-        update={name: value for name, value in changes.items() if value is not None}
-    )
+    found.settings = found.settings.changed(store=store or None, db_schema=schema or None, **given)
     return found
 
 

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from holdfast.errors import InvalidInput
-from holdfast.handlers import check_lease
 from holdfast.job import check_name
+from holdfast.limits import at_least, check_concurrency, check_lease, check_poll, check_renewal
 from holdfast.store.contract import Shard
 
 
@@ -23,15 +22,12 @@ class WorkerSettings:
     shard: Shard | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.concurrency <= 10_000:
-            raise InvalidInput(f"concurrency: {self.concurrency} is not a number from 1 to 10000")
+        check_concurrency(self.concurrency)
         check_lease(self.lease)
-        if self.poll < timedelta(milliseconds=10):
-            raise InvalidInput("poll: shorter than 10ms; that would keep the database busy with nothing")
-        if self.most_ahead < 0:
-            raise InvalidInput("most_ahead: is negative")
-        if self.renew is not None and not timedelta(0) < self.renew <= self.lease / 2:
-            raise InvalidInput("renew: give at most half the lease, so that one lost renewal does not cost it")
+        check_poll(self.poll)
+        at_least("most_ahead", self.most_ahead, 0)
+        if self.renew is not None:
+            check_renewal(self.lease, self.renew)
         for queue in self.queues:
             check_name("queue", queue)
 

@@ -1,0 +1,58 @@
+"""What values of a setting make sense, wherever they come from: the environment, the command line or code.
+
+Each check returns the value or raises InvalidInput; the message begins with the setting's name.
+"""
+
+from datetime import timedelta
+
+from holdfast.duration import to_text
+from holdfast.errors import InvalidInput
+
+MOST_CONCURRENCY = 10_000
+SHORTEST_LEASE = timedelta(milliseconds=500)
+SHORTEST_POLL = timedelta(milliseconds=10)
+
+
+def check_concurrency(value: int) -> int:
+    return in_range("concurrency", value, 1, MOST_CONCURRENCY)
+
+
+def check_lease(value: timedelta) -> timedelta:
+    if value < SHORTEST_LEASE:
+        raise InvalidInput(f"lease: shorter than {to_text(SHORTEST_LEASE)}; a worker could not renew it in time")
+    return value
+
+
+def check_poll(value: timedelta) -> timedelta:
+    if value < SHORTEST_POLL:
+        raise InvalidInput(
+            f"poll: shorter than {to_text(SHORTEST_POLL)}; that would keep the database busy with nothing"
+        )
+    return value
+
+
+def check_renewal(lease: timedelta, renew: timedelta, *, lease_name: str = "lease", renew_name: str = "renew") -> None:
+    """Half of the lease, so that one renewal that fails or comes late does not cost it."""
+    if renew > lease / 2:
+        raise InvalidInput(
+            f"{renew_name} ({to_text(renew)}) is more than half of {lease_name} ({to_text(lease)}); "
+            f"set {renew_name} to {to_text(lease / 2)} or less, or {lease_name} to {to_text(renew * 2)} or more"
+        )
+
+
+def in_range(name: str, value: int, least: int, most: int) -> int:
+    if not least <= value <= most:
+        raise InvalidInput(f"{name}: {value} is not a number from {least} to {most}")
+    return value
+
+
+def at_least(name: str, value: int, least: int) -> int:
+    if value < least:
+        raise InvalidInput(f"{name}: {value} is less than {least}")
+    return value
+
+
+def at_least_lasting(name: str, value: timedelta, least: timedelta, why: str) -> timedelta:
+    if value < least:
+        raise InvalidInput(f"{name}: shorter than {to_text(least)}; {why}")
+    return value
