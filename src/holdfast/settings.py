@@ -32,7 +32,9 @@ Value = TypeVar("Value")
 
 PREFIX = "HOLDFAST_"
 # Read elsewhere, before there are any settings.
-OTHER_VARIABLES = {f"{PREFIX}HOME": "Folder of the embedded PostgreSQL; unset: `holdfast` in the user's data folder"}
+OTHER_VARIABLES = {
+    f"{PREFIX}HOME": "Folder below which `embedded:` keeps its PostgreSQL; unset: `holdfast` in the user's data folder"
+}
 GROUPS = {
     "store": "Store",
     "concurrency": "Worker",

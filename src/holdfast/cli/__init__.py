@@ -16,6 +16,7 @@ from holdfast.cli.demo import demo
 from holdfast.cli.enqueue import enqueue
 from holdfast.cli.errors import explained
 from holdfast.cli.migrate import migrate
+from holdfast.cli.settings import settings
 from holdfast.cli.tick import tick
 from holdfast.cli.worker import worker
 
@@ -35,6 +36,7 @@ commands.command()(tick)
 commands.command()(enqueue)
 commands.add_typer(jobs.commands, name="jobs")
 commands.command()(migrate)
+commands.command()(settings)
 commands.command()(bench)
 
 

@@ -66,6 +66,9 @@ def to_length(text: str | None, name: str) -> "timedelta | None":
     return None if text is None else to_timedelta(text, name)
 
 
+_UNREADABLE = "(an address that cannot be read)"
+
+
 def to_uuid(text: str) -> UUID:
     try:
         return UUID(text)
@@ -106,6 +109,9 @@ def without_password(url: str) -> str:
         parts = urlsplit(url)
         password = parts.password
     except ValueError:
-        return "(an address that cannot be read)"
+        return _UNREADABLE
+    if any("@" in part for part in (parts.path, parts.query, parts.fragment)):
+        # An unquoted / ? or # ends the address's first part early, in the middle of a password.
+        return _UNREADABLE
     shown = url if password is None else url.replace(f":{password}@", ":…@", 1)
     return re.sub(r"([?&](?:password|sslpassword|passfile)=)[^&]*", r"\1…", shown)

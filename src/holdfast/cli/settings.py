@@ -1,0 +1,92 @@
+"""`holdfast settings`: every setting, its value here and where that comes from; or the reference page."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.options import JsonOption, without_password
+from holdfast.cli.output import console, print_json, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from holdfast.settings import Settings
+
+
+def settings(
+    as_json: JsonOption = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the reference page docs/settings.md.")] = False,
+) -> None:
+    """Show every setting and where its value comes from."""
+    from holdfast.cli.settings_page import page
+    from holdfast.settings import Settings, variable
+
+    if markdown:
+        typer.echo(page(), nl=False)
+        return
+    loaded = Settings.load()
+    if as_json:
+        print_json(
+            {
+                variable(name): {"value": shown(getattr(loaded, name)), "from": _source(loaded, name)}
+                for name in Settings.model_fields
+            }
+        )
+        return
+    _print(console(), loaded)
+
+
+def shown(value: object) -> str | int | bool | None:
+    """A setting's value the way its variable is written; of an address, all but the password."""
+    from holdfast.duration import to_text
+
+    match value:
+        case timedelta():
+            return to_text(value)
+        case tuple():
+            return ",".join(value)
+        case str():
+            return without_password(value) if "://" in value else value
+        case int() | None:
+            return value
+        case _:
+            raise TypeError(f"a setting of type {type(value).__name__}")
+
+
+def in_words(value: object) -> str:
+    match shown(value):
+        case None:
+            return "unset"
+        case "":
+            return "empty"
+        case bool() as flag:
+            return "true" if flag else "false"
+        case other:
+            return str(other)
+
+
+def _source(loaded: "Settings", name: str) -> str:
+    return "environment" if name in loaded.model_fields_set else "default"
+
+
+def _print(target: "Console", loaded: "Settings") -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from holdfast.settings import GROUPS, Settings, variable
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_column(no_wrap=True)
+    for name in Settings.model_fields:
+        if name in GROUPS:
+            if table.row_count:
+                table.add_row()
+            table.add_row(Text(GROUPS[name], style="bold"))
+        source = _source(loaded, name)
+        value = printable(in_words(getattr(loaded, name)))
+        style = "dim" if source == "default" else "cyan"
+        table.add_row(Text(f"  {variable(name)}"), Text(value), Text(source, style=style))
+    target.print(table)

@@ -1,0 +1,75 @@
+"""`holdfast settings`: values, where they come from, and the reference page."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.settings import Settings, variable
+from tests.cli.conftest import Cli
+from tests.cli.forking import Forking
+
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+SECRET = "opensesame"
+
+
+@pytest.fixture
+def cli(tmp_path: Path, forking: Forking) -> Cli:
+    return Cli(tmp_path, "postgresql://127.0.0.1:1/nowhere", forking)
+
+
+def test_the_committed_page_is_what_the_class_says(cli: Cli) -> None:
+    assert cli.run("settings", "--markdown").out == PAGE.read_text(encoding="utf-8"), (
+        "run `holdfast settings --markdown > docs/settings.md`"
+    )
+
+
+def test_the_page_does_not_depend_on_the_environment(cli: Cli) -> None:
+    cli.environment |= {"HOLDFAST_POLL": "15ms", "HOLDFAST_ERROR_BACKOFF_MAX": "15ms"}
+    assert cli.run("settings", "--markdown").out == PAGE.read_text(encoding="utf-8")
+
+
+def test_every_setting_is_shown_with_its_value_and_where_that_comes_from(cli: Cli) -> None:
+    cli.environment |= {"HOLDFAST_POLL": "90s", "HOLDFAST_QUEUES": "a, b", "HOLDFAST_LISTEN": "off"}
+    values = json.loads(cli.run("settings", "--json").out)
+    assert list(values) == [variable(name) for name in Settings.model_fields]
+    assert values["HOLDFAST_POLL"] == {"value": "1m30s", "from": "environment"}
+    assert values["HOLDFAST_QUEUES"] == {"value": "a,b", "from": "environment"}
+    assert values["HOLDFAST_LISTEN"] == {"value": False, "from": "environment"}
+    assert values["HOLDFAST_CONCURRENCY"] == {"value": 32, "from": "default"}
+    assert values["HOLDFAST_RENEW"] == {"value": None, "from": "default"}
+    lines = {line.split()[0]: line.split()[1:] for line in cli.run("settings").out.splitlines() if line.strip()}
+    assert lines["HOLDFAST_POLL"] == ["1m30s", "environment"]
+    assert lines["HOLDFAST_RENEW"] == ["unset", "default"]
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"postgresql://me:{SECRET}@host/shop",
+        f"postgresql://me@host/shop?password={SECRET}",
+        f"postgresql://me:a#{SECRET}@host/shop",
+        f"postgresql://me:a/{SECRET}@host/shop",
+        f"postgresql://me:a?{SECRET}@host/shop",
+    ],
+)
+def test_no_password_is_shown(cli: Cli, options: tuple[str, ...], address: str) -> None:
+    cli.environment["HOLDFAST_STORE"] = address
+    cli.environment["HOLDFAST_RABBITMQ_URL"] = f"amqp://me:{SECRET}@host/vhost"
+    done = cli.run("settings", *options)
+    assert done.code == 0
+    assert SECRET not in done.out + done.err
+
+
+def test_a_misspelt_variable_stops_every_command(cli: Cli) -> None:
+    cli.environment["HOLDFAST_CONCURENCY"] = "8"
+    for command in (("settings",), ("jobs", "list"), ("migrate",)):
+        assert "did you mean HOLDFAST_CONCURRENCY?" in cli.run(*command).one_error_line()
+    assert "did you mean HOLDFAST_CONCURRENCY?" in cli.run("worker", "shop").one_error_line()
+
+
+def test_an_option_that_contradicts_a_variable_is_refused(cli: Cli) -> None:
+    cli.environment["HOLDFAST_RENEW"] = "10s"
+    line = cli.run("worker", "shop", "--lease", "15s").one_error_line()
+    assert "HOLDFAST_RENEW (10s) is more than half of lease (15s)" in line
