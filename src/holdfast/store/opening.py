@@ -1,7 +1,7 @@
 """From a store's address to an open store: postgresql://…, embedded:[folder] or memory:."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
@@ -17,6 +17,10 @@ from holdfast.store.postgres.sql_files import Migration
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 
 
+async def _nothing_to_check() -> None:
+    """Memory is always there."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenStore:
     """One store seen through each of its protocols."""
@@ -27,6 +31,8 @@ class OpenStore:
     renewer: Callable[[], AbstractAsyncContextManager[Renewer]]
     finish_in: FinishInTransaction | None
     url: str
+    check: Callable[[], Awaitable[None]] = _nothing_to_check
+    """Raises unless the store answers and its schema is the one that this release knows."""
 
 
 @asynccontextmanager
@@ -47,7 +53,15 @@ async def opened(url: str, schema: str = "holdfast") -> AsyncIterator[OpenStore]
         store = PostgresStore(server, schema)
         await store.open()
         try:
-            yield OpenStore(store, PostgresReader(store), PostgresClock(store), store.renewer, store.finish_in, server)
+            yield OpenStore(
+                store,
+                PostgresReader(store),
+                PostgresClock(store),
+                store.renewer,
+                store.finish_in,
+                server,
+                check=store.check,
+            )
         finally:
             await store.close()
 

@@ -68,6 +68,11 @@ class PostgresStore:
             raise
         self._pool = pool
 
+    async def check(self) -> None:
+        """StoreUnavailable or SchemaMismatch unless it answers and its schema is the one this release knows."""
+        async with self._acquire() as connection:
+            await Migrator(connection, self.schema).check()
+
     async def close(self) -> None:
         if self._pool is not None:
             pool, self._pool = self._pool, None

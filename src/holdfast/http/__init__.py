@@ -1,0 +1,1 @@
+"""What a process of Holdfast answers over HTTP."""
