@@ -57,7 +57,7 @@ RunnersOption = Annotated[
 
 
 def to_names(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
+    return None if text is None else tuple(name.strip() for name in text.split(","))
 
 
 def to_length(text: str | None, name: str) -> "timedelta | None":
