@@ -23,11 +23,15 @@ from psycopg.sql import SQL, Identifier
 from holdfast.store.contract import JobReader, Store, StoreClock
 from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
 from holdfast.store.memory import MemoryStore
+from holdfast.store.memory_schedules import MemoryRuns, MemorySchedules
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.driver import translated
 from holdfast.store.postgres.reader import PostgresReader
+from holdfast.store.postgres.runs import PostgresRuns
+from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.sql_files import migrations, statement
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
+from holdfast.store.schedules import RunStore, ScheduleStore
 
 _TABLES = """
 SELECT relname FROM pg_class
@@ -100,6 +104,8 @@ class StoreCase:
     store: Store
     reader: JobReader
     clock: StoreClock
+    schedules: ScheduleStore
+    runs: RunStore
 
 
 class DatabaseMaker:
@@ -247,11 +253,13 @@ async def opened_case(name: str, servers: Servers) -> AsyncIterator[StoreCase]:
     """The store of this name, empty."""
     if name == "memory":
         memory = MemoryStore()
-        yield StoreCase(name, memory, memory, memory.clock)
+        runs = MemoryRuns(memory)
+        yield StoreCase(name, memory, memory, memory.clock, MemorySchedules(memory, runs), runs)
         return
     with servers.get(name).emptied_database() as database:
         async with opened_store(database.url) as store:
-            yield StoreCase(name, store, PostgresReader(store), PostgresClock(store))
+            reader, clock = PostgresReader(store), PostgresClock(store)
+            yield StoreCase(name, store, reader, clock, PostgresSchedules(store), PostgresRuns(store))
 
 
 @asynccontextmanager

@@ -10,11 +10,15 @@ from holdfast.handlers import FinishInTransaction
 from holdfast.store.contract import JobReader, Renewer, Store, StoreClock
 from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
 from holdfast.store.memory import MemoryStore
+from holdfast.store.memory_schedules import MemoryRuns, MemorySchedules
 from holdfast.store.postgres.driver import open_connection
 from holdfast.store.postgres.migrate import Migrator
 from holdfast.store.postgres.reader import PostgresReader
+from holdfast.store.postgres.runs import PostgresRuns
+from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.sql_files import Migration
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
+from holdfast.store.schedules import RunStore, ScheduleStore
 
 
 async def _nothing_to_check() -> None:
@@ -30,6 +34,8 @@ class OpenStore:
     clock: StoreClock
     renewer: Callable[[], AbstractAsyncContextManager[Renewer]]
     finish_in: FinishInTransaction | None
+    schedules: ScheduleStore
+    runs: RunStore
     url: str
     check: Callable[[], Awaitable[None]] = _nothing_to_check
     """Raises unless the store answers and its schema is the one that this release knows."""
@@ -45,7 +51,8 @@ async def opened(url: str, schema: str = "holdfast") -> AsyncIterator[OpenStore]
         async def renewer() -> AsyncIterator[MemoryStore]:
             yield memory
 
-        yield OpenStore(memory, memory, memory.clock, renewer, None, url)
+        runs = MemoryRuns(memory)
+        yield OpenStore(memory, memory, memory.clock, renewer, None, MemorySchedules(memory, runs), runs, url)
         return
     async with server_url(url) as server:
         if is_embedded(url):
@@ -59,6 +66,8 @@ async def opened(url: str, schema: str = "holdfast") -> AsyncIterator[OpenStore]
                 PostgresClock(store),
                 store.renewer,
                 store.finish_in,
+                PostgresSchedules(store),
+                PostgresRuns(store),
                 server,
                 check=store.check,
             )

@@ -9,16 +9,19 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from hashlib import sha256
 from typing import Protocol
 
 from holdfast.cron import Missed
-from holdfast.job import NewJob
+from holdfast.duration import to_aware
+from holdfast.errors import InvalidInput
+from holdfast.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewJob, check_name
 from holdfast.json_text import Json
 
 
 class Origin(StrEnum):
     CODE = "code"
-    """Declared by an app; moved on only by processes whose app declares it."""
+    """Declared by an app; moved on only by processes whose app declares it. Gone from the code, it rests."""
     STORED = "stored"
     """Saved at run time; moved on by any process."""
 
@@ -29,11 +32,23 @@ class JobTemplate:
 
     kind: str
     payload: Json
-    queue: str = "default"
-    priority: int = 5
+    queue: str = DEFAULT_QUEUE
+    priority: int = DEFAULT_PRIORITY
     tenant: str = ""
     headers: Json | None = None
     max_attempts: int | None = None
+
+    def job(self, headers: Json | None) -> NewJob:
+        """One job of this template, with these headers."""
+        return NewJob(
+            kind=self.kind,
+            payload=self.payload,
+            queue=self.queue,
+            priority=self.priority,
+            tenant=self.tenant,
+            headers=headers,
+            max_attempts=self.max_attempts,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +64,23 @@ class NewSchedule:
     origin: Origin
     first_slot: datetime
 
+    def __post_init__(self) -> None:
+        check_name("schedule", self.name)
+        to_aware(self.first_slot, "first_slot")
+        if not 1 <= self.missed_limit <= 10_000:
+            raise InvalidInput(f"missed_limit: {self.missed_limit!r} is not a number from 1 to 10000")
+        if self.job is not None:
+            self.job.job(self.job.headers)
+        elif self.origin is Origin.STORED:
+            raise InvalidInput(f"schedule {self.name!r}: only code can have a function to run; give it a job")
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`next_slot` is the oldest slot that is not done. `run_now` asks for a run beside the slots."""
+    """`next_slot` is the oldest slot that is not done; `last_slot` the newest that ran.
+
+    `run_now` counts the requests for a run beside the slots that no run has answered yet.
+    """
 
     name: str
     timetable: str
@@ -64,12 +92,15 @@ class Schedule:
     next_slot: datetime
     last_slot: datetime | None
     paused: bool
-    run_now: bool
+    run_now: int
 
 
 @dataclass(frozen=True, slots=True)
 class DueSchedules:
-    """`now` is the store's clock; `next_in` is the time until the next one is due, None if there is none."""
+    """`now` is the store's clock; `next_in` the time until another one comes due, None if none will.
+
+    A schedule is due at its slot unless it is paused, and while it is asked to run now even then.
+    """
 
     now: datetime
     due: list[Schedule]
@@ -78,6 +109,8 @@ class DueSchedules:
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
+    """`slot` is None for a run beside the slots, and for runners that have none."""
+
     name: str
     replica: str
     slot: datetime | None = None
@@ -103,8 +136,21 @@ class Singleton(Protocol):
     async def due(self, name: str) -> DueSchedules:
         """The schedule as it stands under the lock; `due` is empty if another replica has done the slot meanwhile."""
 
-    async def done(self, schedule: Schedule, next_slot: datetime) -> None:
-        """Mark the slot (or the run-now request) done, in the transaction that holds the lock, and end it."""
+    async def done(
+        self,
+        schedule: Schedule,
+        next_slot: datetime,
+        slot: datetime | None,
+        run: int,
+        result: Json | None,
+        error: Json | None,
+    ) -> None:
+        """Mark `slot` and the run-now requests that `schedule` shows as done, finish the run, and give the lock back.
+
+        All in the transaction that holds the lock: StoreUnavailable, and nothing is changed, if the lock was lost. (Or
+        everything is, if only the reply was: then the run is found finished.) A schedule that was moved on, changed or
+        removed meanwhile keeps the slot that it has now.
+        """
 
     async def lost(self) -> None:
         """Returns when the lock is lost: whoever works under it must stop."""
@@ -112,33 +158,42 @@ class Singleton(Protocol):
 
 class ScheduleStore(Protocol):
     async def declare(self, schedules: Sequence[NewSchedule]) -> None:
-        """Add what is new; change what differs. The slots of an unchanged timetable and a pause are kept."""
+        """Add what is new; change what differs. The slots of an unchanged timetable and a pause are kept.
+
+        Idempotent and cheap, for every start of every process. A stored schedule of the same name becomes the code's.
+        """
 
     async def save(self, schedule: NewSchedule) -> None:
-        """Like declare, for one that is made at run time."""
+        """Like declare, for one that is made at run time. InvalidInput if code has declared one of that name."""
 
     async def remove(self, name: str) -> bool: ...
 
-    async def list(self) -> list[Schedule]: ...
+    async def list(self) -> list[Schedule]:
+        """All of them, by name."""
 
     async def now(self) -> datetime:
         """The store's clock, by which slots are decided."""
 
     async def due(self, declared: Sequence[str]) -> DueSchedules:
-        """Job schedules and inline runners that are due or were asked to run now: these names, and all stored ones."""
+        """Job schedules and inline runners that are due, oldest slot first: of these names, and of all stored ones."""
 
-    async def advance(self, schedule: Schedule, next_slot: datetime, jobs: Sequence[NewJob], run: NewRun) -> bool:
+    async def advance(
+        self, schedule: Schedule, next_slot: datetime, jobs: Sequence[NewJob], run: NewRun, result: Json
+    ) -> bool:
         """In one transaction: move a job schedule on from the slot that was seen, enqueue its jobs, record the run.
 
-        False, and nothing is done, if another process moved it on or paused it meanwhile. Also takes back `run_now`.
+        `run.slot` is the newest slot that the jobs are for. The run-now requests that `schedule` shows are answered.
+        False, and nothing is done, if another process moved it on, changed or paused it meanwhile, or is about to.
+        While paused, only a run-now request can be answered, and `next_slot` has to stay what it was.
         """
 
     async def pause(self, name: str) -> bool: ...
 
     async def resume(self, name: str, next_slot: datetime) -> bool:
-        """Slots that passed during the pause are not missed: it goes on at `next_slot`."""
+        """Slots that passed during the pause are not missed: it goes on at `next_slot`. Unpaused, it is left alone."""
 
-    async def run_now(self, name: str) -> bool: ...
+    async def run_now(self, name: str) -> bool:
+        """Ask for a run beside the slots, also of a paused one. Requests that are open together get one run."""
 
     def singleton(self, lock: str) -> AbstractAsyncContextManager[Singleton | None]:
         """The lock of that name, or None at once if somebody else has it."""
@@ -147,7 +202,8 @@ class ScheduleStore(Protocol):
 class RunStore(Protocol):
     async def start(self, run: NewRun) -> int: ...
 
-    async def finish(self, id: int, result: Json | None, error: Json | None) -> None: ...
+    async def finish(self, id: int, result: Json | None, error: Json | None) -> bool:
+        """False, and nothing is changed, if the run is finished already."""
 
     async def record(self, run: NewRun, started_ago: timedelta, result: Json | None, error: Json | None) -> None:
         """A run that is over already, in one row."""
@@ -157,3 +213,9 @@ class RunStore(Protocol):
 
     async def list(self, name: str | None, limit: int) -> list[Run]:
         """The newest first."""
+
+
+def lock_key(lock: str) -> int:
+    """The number by which PostgreSQL knows a lock: the first 8 bytes of the SHA-256 of its UTF-8 text, as a signed
+    big-endian number. `holdfast.lock_key(text)` gives the same in SQL."""
+    return int.from_bytes(sha256(lock.encode()).digest()[:8], "big", signed=True)

@@ -1,0 +1,153 @@
+"""The advisory transaction lock of an inline runner: a connection of its own, a transaction, and a watch on both.
+
+The lock lives as long as its transaction. The server frees it 20 seconds after a client vanished (holdfast.take_lock);
+the watch gives up after `PING_SECONDS + ANSWER_SECONDS` without an answer, so the work stops before another can start.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from holdfast.errors import StoreUnavailable
+from holdfast.json_text import Json
+from holdfast.log import get_logger
+from holdfast.store.postgres.driver import open_connection, translated
+from holdfast.store.postgres.schedule_rows import due_schedules
+from holdfast.store.postgres.sql_files import statement
+from holdfast.store.schedules import DueSchedules, Schedule
+
+if TYPE_CHECKING:
+    import asyncpg
+
+log = get_logger("holdfast.store")
+
+PING_SECONDS = 2.0
+ANSWER_SECONDS = 4.0
+_STATEMENT_SECONDS = 20.0
+
+# A statement with parameters leaves its portal behind, and with it the snapshot that pins the vacuum horizon, until the
+# next statement comes. One without parameters leaves nothing.
+_NOTHING = "SELECT"
+
+Answer = TypeVar("Answer")
+
+
+class PostgresSingleton:
+    """A connection takes one statement at a time, so the work's statements and the watch's take turns."""
+
+    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", schema: str) -> None:
+        self._connection = connection
+        self._schema = schema
+        self._turn = asyncio.Lock()
+        self._lost = asyncio.Event()
+        self._ended = asyncio.Event()
+        connection.add_termination_listener(lambda _: self._lost.set())
+
+    async def take(self, lock: str) -> bool:
+        """Begin the transaction and try the lock.
+
+        Read committed, whatever the server's default is: a snapshot kept for hours would pin the vacuum horizon.
+        """
+        with translated():
+            await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+            taken: bool = await self._connection.fetchval(statement("lock_take", self._schema), lock)
+            await self._connection.execute(_NOTHING)
+        return taken
+
+    async def due(self, name: str) -> DueSchedules:
+        async with self._turn:
+            rows = await self._fetch("schedule_due", [name], False)
+            await self._answer(self._connection.execute(_NOTHING), _STATEMENT_SECONDS)
+        return due_schedules(rows)
+
+    async def done(
+        self,
+        schedule: Schedule,
+        next_slot: datetime,
+        slot: datetime | None,
+        run: int,
+        result: Json | None,
+        error: Json | None,
+    ) -> None:
+        seen = (schedule.name, schedule.next_slot, schedule.timetable, schedule.zone, schedule.run_now)
+        async with self._turn:
+            await self._fetch("schedule_done", *seen, next_slot, slot, run, result, error)
+            # Ended even if this fails: nobody can know what became of a COMMIT without an answer.
+            self._ended.set()
+            await self._answer(self._connection.execute("COMMIT"), _STATEMENT_SECONDS)
+
+    async def lost(self) -> None:
+        await self._lost.wait()
+
+    async def watch(self) -> None:
+        """Until the lock is given back or lost."""
+        while not self._ended.is_set() and not self._lost.is_set():
+            try:
+                async with asyncio.timeout(PING_SECONDS):
+                    await self._ended.wait()
+            except TimeoutError:
+                await self._ping()
+
+    async def _ping(self) -> None:
+        async with self._turn:
+            if self._ended.is_set():
+                return
+            try:
+                await self._answer(self._connection.execute(_NOTHING), ANSWER_SECONDS)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the lock can no longer be relied on
+                self._lost.set()
+                log.warning("the connection that holds a lock is lost", error=str(error))
+
+    async def close(self) -> None:
+        """Free the lock before returning, if the server still answers."""
+        async with self._turn:
+            was_done = self._ended.is_set()
+            self._ended.set()
+            if not self._lost.is_set():
+                with suppress(StoreUnavailable):
+                    if not was_done:
+                        await self._answer(self._connection.execute("ROLLBACK"), ANSWER_SECONDS)
+                    await self._answer(self._connection.close(), ANSWER_SECONDS)
+
+    async def _fetch(self, verb: str, *arguments: object) -> "list[asyncpg.Record]":
+        if self._ended.is_set() or self._lost.is_set():
+            raise StoreUnavailable("the lock is no longer held")
+        return await self._answer(self._connection.fetch(statement(verb, self._schema), *arguments), _STATEMENT_SECONDS)
+
+    async def _answer(self, asked: Coroutine[object, object, Answer], seconds: float) -> Answer:
+        """The answer, or StoreUnavailable if it does not come in time; the connection is then given up.
+
+        Not by the driver's timeout, nor by cancellation: those send a cancel request over the same dead network.
+        """
+        answer = asyncio.ensure_future(asked)
+        try:
+            await asyncio.wait({answer}, timeout=seconds)
+        finally:
+            if not answer.done():
+                self._lost.set()
+                self._connection.terminate()
+                await asyncio.wait({answer})
+        with translated():
+            return answer.result()
+
+
+@asynccontextmanager
+async def held_lock(url: str, schema: str, lock: str) -> AsyncIterator[PostgresSingleton | None]:
+    connection = await open_connection(url)
+    try:
+        singleton = PostgresSingleton(connection, schema)
+        watch: asyncio.Task[None] | None = None
+        try:
+            if await singleton.take(lock):
+                watch = asyncio.create_task(singleton.watch())
+                yield singleton
+            else:
+                yield None
+        finally:
+            await singleton.close()
+            if watch is not None:
+                await watch
+    finally:
+        connection.terminate()

@@ -1,0 +1,2 @@
+-- $1 name
+UPDATE holdfast.schedule SET paused = true WHERE name = $1 RETURNING name

@@ -1,0 +1,81 @@
+"""The words in which the behaviour of schedules and runs is written."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TypedDict, Unpack
+
+from holdfast.cron import Missed
+from holdfast.job import NewJob
+from holdfast.json_text import Json, encode
+from holdfast.store.schedules import DueSchedules, JobTemplate, NewRun, NewSchedule, Origin, Schedule, ScheduleStore
+from tests.databases import StoreCase
+from tests.store_contract.steps import START, job
+
+MINUTE = timedelta(minutes=1)
+TEMPLATE = JobTemplate("work", encode({"month": 7}))
+RESULT = Json('{"dropped":0}')
+
+
+class ScheduleOptions(TypedDict, total=False):
+    name: str
+    timetable: str
+    zone: str
+    missed: Missed
+    missed_limit: int
+    job: JobTemplate | None
+    origin: Origin
+    first_slot: datetime
+
+
+def new_schedule(**options: Unpack[ScheduleOptions]) -> NewSchedule:
+    complete: ScheduleOptions = {
+        "name": "report",
+        "timetable": "* * * * *",
+        "zone": "UTC",
+        "missed": Missed.ONCE,
+        "missed_limit": 100,
+        "job": TEMPLATE,
+        "origin": Origin.CODE,
+        "first_slot": START + MINUTE,
+        **options,
+    }
+    return NewSchedule(**complete)
+
+
+async def declared(case: StoreCase, **options: Unpack[ScheduleOptions]) -> Schedule:
+    new = new_schedule(**options)
+    await case.schedules.declare([new])
+    return await shown_schedule(case, new.name)
+
+
+async def shown_schedule(case: StoreCase, name: str = "report") -> Schedule:
+    (found,) = [schedule for schedule in await case.schedules.list() if schedule.name == name]
+    return found
+
+
+async def due_schedule(case: StoreCase, **options: Unpack[ScheduleOptions]) -> Schedule:
+    """A declared schedule at the moment of its first slot."""
+    schedule = await declared(case, **options)
+    await case.clock.freeze(schedule.next_slot)
+    return schedule
+
+
+def names(due: DueSchedules) -> list[str]:
+    return [schedule.name for schedule in due.due]
+
+
+async def advanced(
+    schedules: ScheduleStore,
+    schedule: Schedule,
+    next_slot: datetime | None = None,
+    jobs: Sequence[NewJob] | None = None,
+    slot: datetime | None = None,
+) -> bool:
+    """Advance by a minute with one job, unless said otherwise."""
+    return await schedules.advance(
+        schedule,
+        next_slot or schedule.next_slot + MINUTE,
+        [job()] if jobs is None else jobs,
+        NewRun(schedule.name, "me", slot or schedule.next_slot),
+        RESULT,
+    )
