@@ -1,0 +1,178 @@
+"""An inline runner: a function of the app that runs at its slots inside the process, on one replica at a time.
+
+It runs under an advisory lock, and its slot is marked in the transaction that holds the lock, at its end: after a kill
+another replica runs that slot again. In the background it carries on as a task beside the coming ticks.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+
+from holdfast.errors import StoreUnavailable
+from holdfast.log import get_logger
+from holdfast.runtime.budget import Budget
+from holdfast.runtime.inline_attempt import InlineAttempt, InlineParts
+from holdfast.runtime.inline_call import GRACE_SECONDS
+from holdfast.runtime.runner import RunnerReport
+from holdfast.runtime.schedule_board import ScheduleBoard
+from holdfast.worker.threads import HandlerThreads
+
+log = get_logger("holdfast.schedules")
+
+STILL_RUNNING = "still running from its last slot"
+
+_LAST_STEP_SECONDS = 5.0
+
+
+class InlineRunner:
+    """The function is `async def`, or a plain `def` that is called in a thread; it may return a dict of counts.
+
+    A thread cannot be stopped. One that goes on after an interruption keeps the lock until it or the process ends.
+    """
+
+    def __init__(self, parts: InlineParts, board: ScheduleBoard) -> None:
+        self.on_wake: Callable[[], None] = lambda: None
+        self._parts = parts
+        self._board = board
+        self._threads = HandlerThreads()
+        self._attempt: InlineAttempt | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_collected = False
+        self._stop_requested = asyncio.Event()
+        self._retry_at = -math.inf
+
+    @property
+    def name(self) -> str:
+        return self._parts.name
+
+    def due_in(self) -> float | None:
+        if self._attempt is None:
+            due_in = 0.0 if self._board.is_due(self.name) else self._board.look_in()
+            return max(due_in, self._retry_at - time.monotonic())
+        if self._is_to_be_collected:
+            return 0.0
+        overlap = self._attempt.overlap
+        return None if overlap is None else max(0.0, (overlap - self._board.now()).total_seconds())
+
+    def wake(self) -> None:
+        self._board.look_soon()
+        self._retry_at = -math.inf
+
+    def stop(self) -> None:
+        self._stop_requested.set()
+
+    async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:
+        report = RunnerReport(self.name)
+        while True:
+            self._collect(report)
+            if self._attempt is not None and (self._is_collected or not to_end):
+                self._tell_overlap(report)
+                return report
+            if self._attempt is None:
+                if budget.is_spent or self._stop_requested.is_set() or not await self._is_due():
+                    return report
+                budget.take(1)
+                self._begin()
+            if not to_end:
+                return report
+            await self._until_reported(budget.seconds_left)
+            if self._stop_requested.is_set():
+                return report
+            if not self._is_to_be_collected:
+                await self._interrupt("the time of its tick was spent")
+                self._collect(report)
+                return report
+
+    @property
+    def _is_reported(self) -> bool:
+        return self._attempt is not None and self._attempt.reported.is_set()
+
+    @property
+    def _is_to_be_collected(self) -> bool:
+        """There is something new: a report, or the end of an attempt that outlived its report."""
+        return (self._is_reported and not self._is_collected) or (self._task is not None and self._task.done())
+
+    async def _is_due(self) -> bool:
+        if time.monotonic() < self._retry_at:
+            return False
+        await self._board.look()
+        return self._board.is_due(self.name)
+
+    def _begin(self) -> None:
+        attempt = self._attempt = InlineAttempt(self._parts, self._threads, lambda: self.on_wake())
+        self._is_collected = False
+        self._task = asyncio.create_task(attempt.execute())
+        self._task.add_done_callback(lambda _: attempt.tell())
+
+    def _collect(self, report: RunnerReport) -> None:
+        """Take in what is new. What went wrong in the runner itself, and not in its function, is raised."""
+        attempt, task = self._attempt, self._task
+        if attempt is None or task is None:
+            return
+        if attempt.reported.is_set() and not self._is_collected:
+            self._is_collected = True
+            self._take_in(attempt, report)
+        if task.done():
+            self._attempt = self._task = None
+            if not task.cancelled():
+                task.result()
+
+    def _take_in(self, attempt: InlineAttempt, report: RunnerReport) -> None:
+        ended = attempt.report
+        report.processed += ended.processed
+        report.failed += ended.failed
+        report.skipped = ended.skipped or report.skipped
+        report.error = ended.error or report.error
+        report.counts |= ended.counts
+        if attempt.is_undone:
+            self._retry_at = time.monotonic() + self._board.look_seconds
+        else:
+            self._board.settle(self.name)
+        if attempt.next_slot is not None:
+            self._board.expect(*attempt.next_slot)
+
+    def _tell_overlap(self, report: RunnerReport) -> None:
+        report.skipped = STILL_RUNNING
+        slot = None if self._attempt is None else self._attempt.overlapped(self._board.now())
+        if slot is not None:
+            log.warning(STILL_RUNNING, runner=self.name, slot=slot.isoformat())
+
+    async def _until_reported(self, seconds: float) -> None:
+        """Or until a stop."""
+        if self._attempt is None:
+            return
+        signals = [asyncio.ensure_future(event.wait()) for event in (self._attempt.reported, self._stop_requested)]
+        try:
+            await asyncio.wait(
+                signals, timeout=None if seconds == math.inf else seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for signal in signals:
+                signal.cancel()
+            await asyncio.gather(*signals, return_exceptions=True)
+
+    async def _interrupt(self, why: str) -> None:
+        if self._attempt is not None:
+            self._attempt.interrupt(why)
+            await self._until_reported(GRACE_SECONDS + _LAST_STEP_SECONDS)
+
+    async def close(self, seconds: float) -> RunnerReport | None:
+        self.stop()
+        attempt, task = self._attempt, self._task
+        report = RunnerReport(self.name)
+        if attempt is not None and task is not None:
+            if not self._is_reported:
+                await asyncio.wait({task}, timeout=None if seconds == math.inf else seconds)
+            attempt.interrupt("the process was stopped before it was done")
+            if not self._is_reported:
+                await asyncio.wait({task}, timeout=GRACE_SECONDS + _LAST_STEP_SECONDS)
+            # What cannot be stopped goes on without the lock, until the process ends.
+            task.cancel()
+            await asyncio.wait({task}, timeout=_LAST_STEP_SECONDS)
+            try:
+                self._collect(report)
+            except StoreUnavailable as error:
+                report.error = str(error)
+        self._threads.close()
+        return report if attempt is not None else None

@@ -1,0 +1,27 @@
+"""Which slots of a schedule run now, as the store has the schedule."""
+
+from datetime import datetime
+
+from holdfast.cron import Plan, parse_timetable, plan
+from holdfast.log import get_logger
+from holdfast.store.schedules import Schedule
+
+log = get_logger("holdfast.schedules")
+
+
+def slots_to_run(schedule: Schedule, now: datetime) -> Plan:
+    """A paused schedule has none, and stays where it is."""
+    if schedule.paused:
+        return Plan((), 0, schedule.next_slot)
+    timetable = parse_timetable(schedule.timetable, schedule.zone)
+    return plan(timetable, schedule.next_slot, now, schedule.missed, schedule.missed_limit)
+
+
+def log_dropped(schedule: Schedule, planned: Plan) -> None:
+    log.warning(
+        "slots were missed and are skipped",
+        schedule=schedule.name,
+        skipped=planned.dropped,
+        oldest=schedule.next_slot.isoformat(),
+        policy=schedule.missed.value,
+    )

@@ -1,0 +1,129 @@
+"""What the tests of scheduled runners share: boards and runners on a store whose clock the test moves."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from holdfast.cron import Missed, parse_timetable
+from holdfast.failures import Failures
+from holdfast.job import Job
+from holdfast.json_text import decode, encode
+from holdfast.runtime.budget import Budget
+from holdfast.runtime.inline import InlineRunner
+from holdfast.runtime.inline_attempt import InlineParts
+from holdfast.runtime.inline_call import InlineFunction
+from holdfast.runtime.job_schedules import JobSchedules
+from holdfast.runtime.runner import Runner, RunnerReport
+from holdfast.runtime.schedule_board import DeclaredSchedule, ScheduleBoard
+from holdfast.store.contract import JobFilter
+from holdfast.store.postgres.runs import PostgresRuns
+from holdfast.store.postgres.schedules import PostgresSchedules
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.schedules import JobTemplate, Run, RunStore, Schedule, ScheduleStore
+from tests.databases import StoreCase, opened_store
+
+START = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+ALWAYS = timedelta(0)
+"""With this, a board asks the store each time: its own idea of time does not know that a test moves the clock."""
+
+
+def declared(
+    name: str = "report",
+    timetable: str = "* * * * *",
+    zone: str = "UTC",
+    missed: Missed = Missed.ONCE,
+    missed_limit: int = 100,
+    job: JobTemplate | None = JobTemplate("work", encode({})),  # noqa: B008 - frozen
+) -> DeclaredSchedule:
+    return DeclaredSchedule(name, parse_timetable(timetable, zone), missed, missed_limit, job)
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One process's view of the store."""
+
+    name: str
+    schedules: ScheduleStore
+    runs: RunStore
+
+    def job_schedules(self, *schedules: DeclaredSchedule, look_every: timedelta = ALWAYS) -> JobSchedules:
+        return JobSchedules(ScheduleBoard(self.schedules, schedules, look_every), self.schedules, self.name)
+
+    def inline(
+        self,
+        function: InlineFunction,
+        timetable: str = "* * * * *",
+        missed: Missed = Missed.ONCE,
+        *,
+        name: str = "cycle",
+        look_every: timedelta = ALWAYS,
+        failures: Failures | None = None,
+    ) -> InlineRunner:
+        board = ScheduleBoard(self.schedules, [declared(name, timetable, missed=missed, job=None)], look_every)
+        parts = InlineParts(
+            name, function, f"lock of {name}", self.schedules, self.runs, self.name, failures or Failures()
+        )
+        return InlineRunner(parts, board)
+
+
+def replica(case: StoreCase, name: str = "replica-1") -> Replica:
+    return Replica(name, case.schedules, case.runs)
+
+
+@asynccontextmanager
+async def replicas(case: StoreCase, number: int) -> AsyncIterator[list[Replica]]:
+    """Each with a store of its own, where the store lives outside of the process."""
+    async with AsyncExitStack() as stack:
+        views = []
+        for index in range(number):
+            schedules, runs = case.schedules, case.runs
+            if isinstance(case.store, PostgresStore):
+                store = await stack.enter_async_context(opened_store(case.store.url, pool_size=2))
+                schedules, runs = PostgresSchedules(store), PostgresRuns(store)
+            views.append(Replica(f"replica-{index}", schedules, runs))
+        yield views
+
+
+async def once(runner: Runner, budget: Budget | None = None) -> RunnerReport:
+    """One pass to its end."""
+    return await runner.run(budget or Budget(), to_end=True)
+
+
+async def jobs_of(case: StoreCase) -> list[Job]:
+    """All jobs, the oldest first."""
+    return (await case.reader.list(JobFilter(), 1_000_000))[::-1]
+
+
+def slot_of(job: Job) -> datetime | None:
+    """The slot in whose header a job says that it was made for it."""
+    assert job.headers is not None
+    slot = decode(job.headers).get("holdfast.slot")
+    return None if slot is None else datetime.fromisoformat(slot)
+
+
+async def shown(case: StoreCase, name: str) -> Schedule:
+    (schedule,) = [schedule for schedule in await case.schedules.list() if schedule.name == name]
+    return schedule
+
+
+async def runs_of(case: StoreCase, name: str = "cycle") -> list[Run]:
+    """The oldest first."""
+    return (await case.runs.list(name, 1000))[::-1]
+
+
+def error_code(run: Run) -> object:
+    return None if run.error is None else decode(run.error)["code"]
+
+
+class Counted:
+    """A store of schedules that counts what it is asked."""
+
+    def __init__(self, schedules: ScheduleStore, on_call: Callable[[str], None]) -> None:
+        self._schedules = schedules
+        self._on_call = on_call
+
+    def __getattr__(self, name: str) -> object:
+        self._on_call(name)
+        return getattr(self._schedules, name)

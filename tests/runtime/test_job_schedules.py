@@ -1,0 +1,310 @@
+"""Job schedules: one job per slot, whatever the clock, the policy and the number of processes do."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import cast
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from holdfast.cron import Missed
+from holdfast.errors import StoreUnavailable
+from holdfast.job import NewJob
+from holdfast.json_text import Json, decode, encode
+from holdfast.runtime.budget import Budget
+from holdfast.store.memory import MemoryStore
+from holdfast.store.memory_schedules import MemoryRuns, MemorySchedules
+from holdfast.store.schedules import JobTemplate, NewRun, Origin, Schedule, ScheduleStore
+from tests.databases import StoreCase
+from tests.runtime.schedule_steps import (
+    MINUTE,
+    START,
+    Counted,
+    declared,
+    jobs_of,
+    once,
+    replica,
+    replicas,
+    runs_of,
+    shown,
+    slot_of,
+)
+from tests.store_contract.schedule_steps import new_schedule
+
+ZONES = (
+    "Europe/Berlin", "America/New_York", "America/Santiago", "America/Havana", "Australia/Lord_Howe", "Asia/Tokyo",
+    "Asia/Kathmandu", "UTC",
+)  # fmt: skip
+# Fixed times of day that fall into the jumps of these zones, and one that runs with the clock.
+FIXED = {"30 2 * * *": (2, 30), "15 0 * * *": (0, 15), "45 23 * * *": (23, 45), "17 3 * * *": (3, 17)}
+RUNNING = {"40 * * * *": 40}
+
+
+@pytest.fixture
+async def case(store_case: StoreCase) -> StoreCase:
+    await store_case.clock.freeze(START)
+    return store_case
+
+
+def _minutes(start: datetime, end: datetime) -> Iterator[datetime]:
+    while start <= end:
+        yield start
+        start += MINUTE
+
+
+def _fixed_slots(zone: str, hour: int, minute: int, start: datetime, end: datetime) -> list[datetime]:
+    """A time of day has come when the zone's clock, which may go back, first shows it or a later one."""
+    place = ZoneInfo(zone)
+    slots = []
+    latest = (start - timedelta(days=2)).astimezone(place).replace(tzinfo=None)
+    for moment in _minutes(start - timedelta(days=2), end):
+        wall = moment.astimezone(place).replace(tzinfo=None)
+        if wall <= latest:
+            continue
+        todays = [wall.replace(hour=hour, minute=minute), latest.replace(hour=hour, minute=minute)]
+        if any(latest < time_of_day <= wall for time_of_day in todays):
+            slots.append(moment)
+        latest = wall
+    return [slot for slot in slots if slot > start]
+
+
+def _running_slots(zone: str, minute: int, start: datetime, end: datetime) -> list[datetime]:
+    place = ZoneInfo(zone)
+    return [moment for moment in _minutes(start + MINUTE, end) if moment.astimezone(place).minute == minute]
+
+
+@pytest.mark.parametrize(
+    "first_day",
+    [(2030, 3, 8), (2030, 3, 29), (2030, 4, 4), (2030, 9, 6), (2030, 10, 4), (2030, 10, 25), (2030, 11, 1)],
+    ids=lambda day: f"{day[0]}-{day[1]:02}-{day[2]:02}",
+)
+async def test_a_week_in_which_clocks_change_has_a_job_for_every_slot(
+    store_case: StoreCase, first_day: tuple[int, int, int]
+) -> None:
+    """America/New_York and America/Havana (at midnight) change on 10 March and 3 November, Europe/Berlin on 31 March
+    and 27 October, America/Santiago (at midnight) on 7 April and 8 September, Australia/Lord_Howe (by half an hour) on
+    7 April and 6 October."""
+    start = datetime(*first_day, 0, 7, tzinfo=UTC)
+    end = start + timedelta(days=7)
+    await store_case.clock.freeze(start)
+    schedules = [
+        declared(f"{zone} {timetable}", timetable, zone, Missed.ALL)
+        for zone in ZONES
+        for timetable in (*FIXED, *RUNNING)
+    ]
+    runner = replica(store_case).job_schedules(*schedules)
+    await once(runner)
+    while await store_case.clock.now() < end:
+        await store_case.clock.advance(timedelta(minutes=30))
+        await once(runner)
+    made: dict[str, list[datetime | None]] = {schedule.name: [] for schedule in schedules}
+    for job in await jobs_of(store_case):
+        assert job.headers is not None
+        made[decode(job.headers)["holdfast.schedule"]].append(slot_of(job))
+    for zone in ZONES:
+        for timetable, (hour, minute) in FIXED.items():
+            assert made[f"{zone} {timetable}"] == _fixed_slots(zone, hour, minute, start, end), (zone, timetable)
+        for timetable, minute in RUNNING.items():
+            assert made[f"{zone} {timetable}"] == _running_slots(zone, minute, start, end), (zone, timetable)
+
+
+def test_the_oracle_knows_the_jumps() -> None:
+    """By hand: Berlin jumps from 02:00 to 03:00 on 31 March, and from 03:00 to 02:00 on 27 October 2030."""
+
+    def slots(first: datetime, hour: int, minute: int) -> list[str]:
+        found = _fixed_slots("Europe/Berlin", hour, minute, first, first + timedelta(days=1))
+        return [slot.strftime("%d %H:%M") for slot in found]
+
+    assert slots(datetime(2030, 3, 30, 12, tzinfo=UTC), 2, 30) == ["31 01:00"]
+    assert slots(datetime(2030, 10, 26, 12, tzinfo=UTC), 2, 30) == ["27 00:30"]
+    assert slots(datetime(2030, 10, 26, 12, tzinfo=UTC), 3, 17) == ["27 02:17"]
+
+
+async def test_a_slot_becomes_a_job_that_says_where_it_comes_from(case: StoreCase) -> None:
+    template = JobTemplate(
+        kind="mail", payload=encode({"to": "all"}), queue="slow", priority=1, tenant="acme",
+        headers=encode({"trace": "x", "holdfast.slot": "forged"}), max_attempts=2,
+    )  # fmt: skip
+    runner = replica(case).job_schedules(declared(job=template))
+    assert (await once(runner)).processed == 0
+    await case.clock.advance(MINUTE)
+    report = await once(runner)
+    assert (report.runner, report.processed, report.error) == ("schedules", 1, None)
+    (job,) = await jobs_of(case)
+    assert job.headers is not None
+    assert decode(job.headers) == {
+        "trace": "x",
+        "holdfast.schedule": "report",
+        "holdfast.slot": "2030-01-01T12:01:00+00:00",
+    }
+    assert (job.kind, job.payload, job.queue, job.priority, job.tenant, job.max_attempts) == (
+        "mail", template.payload, "slow", 1, "acme", 2,
+    )  # fmt: skip
+    assert job.correlation_id == str(job.id)
+    (run,) = await runs_of(case, "report")
+    assert (run.replica, run.slot, run.started_at, run.finished_at) == ("replica-1", *[START + MINUTE] * 3)
+    assert run.result is not None
+    assert decode(run.result) == {"enqueued": 1, "dropped": 0, "jobs": [str(job.id)]}
+
+
+@pytest.mark.parametrize(
+    ("missed", "limit", "late", "slots", "dropped"),
+    [
+        (Missed.SKIP, 100, timedelta(seconds=59), [1], 0),
+        (Missed.SKIP, 100, timedelta(minutes=25, seconds=59), [6], 5),
+        (Missed.SKIP, 100, timedelta(minutes=26), [], 6),
+        (Missed.ONCE, 100, timedelta(minutes=29), [6], 5),
+        (Missed.ALL, 100, timedelta(minutes=29), [1, 2, 3, 4, 5, 6], 0),
+        (Missed.ALL, 2, timedelta(minutes=29), [5, 6], 4),
+    ],
+)
+async def test_missed_slots_run_or_are_dropped_by_the_policy(
+    case: StoreCase, caplog: pytest.LogCaptureFixture, missed: Missed, limit: int, late: timedelta, slots: list[int],
+    dropped: int,
+) -> None:  # fmt: skip
+    runner = replica(case).job_schedules(declared(timetable="*/5 * * * *", missed=missed, missed_limit=limit))
+    await once(runner)
+    await case.clock.advance(5 * MINUTE + late)
+    report = await once(runner)
+    assert [slot_of(job) for job in await jobs_of(case)] == [START + number * 5 * MINUTE for number in slots]
+    assert (report.processed, report.counts.get("dropped")) == (len(slots), dropped)
+    assert (await shown(case, "report")).next_slot == START + (10 if late < MINUTE else 35) * MINUTE
+    lines = [line for line in caplog.messages if "slots were missed and are skipped" in line]
+    assert len(lines) == bool(dropped)
+    (run,) = await runs_of(case, "report")
+    assert run.result is not None
+    assert (decode(run.result)["enqueued"], decode(run.result)["dropped"]) == (len(slots), dropped)
+    assert (await once(runner)).processed == 0
+
+
+async def test_pause_resume_and_run_now(case: StoreCase) -> None:
+    runner = replica(case).job_schedules(declared())
+    await once(runner)
+    await case.schedules.pause("report")
+    await case.clock.advance(5 * MINUTE)
+    assert (await once(runner)).processed == 0
+    await case.schedules.run_now("report")
+    assert (await once(runner)).processed == 1
+    assert (await once(runner)).processed == 0
+    await case.schedules.resume("report", START + 6 * MINUTE)
+    assert (await once(runner)).processed == 0
+    await case.schedules.run_now("report")
+    await case.schedules.run_now("report")
+    assert (await once(runner)).processed == 1
+    await case.clock.advance(MINUTE)
+    await case.schedules.run_now("report")
+    # The slot's job answers the request as well.
+    assert (await once(runner)).processed == 1
+    assert (await once(runner)).processed == 0
+    assert [slot_of(job) for job in await jobs_of(case)] == [None, None, START + 6 * MINUTE]
+    assert [run.slot for run in await runs_of(case, "report")] == [None, None, START + 6 * MINUTE]
+
+
+async def test_many_runners_at_every_slot_make_one_job_for_each(case: StoreCase) -> None:
+    async with replicas(case, 4) as views:
+        runners = [view.job_schedules(declared(), declared("other", missed=Missed.ALL)) for view in views]
+        await asyncio.gather(*(once(runner) for runner in runners))
+        for _ in range(10):
+            await case.clock.advance(MINUTE)
+            reports = await asyncio.gather(*(once(runner) for runner in runners))
+            assert sum(report.processed for report in reports) == 2
+    slots = Counter(
+        (job.headers and decode(job.headers)["holdfast.schedule"], slot_of(job)) for job in await jobs_of(case)
+    )
+    assert slots == {(name, START + number * MINUTE): 1 for name in ("report", "other") for number in range(1, 11)}
+
+
+async def test_a_lost_reply_makes_no_second_job(case: StoreCase) -> None:
+    class Lossy:
+        def __getattr__(self, name: str) -> object:
+            return getattr(case.schedules, name)
+
+        async def advance(
+            self, schedule: Schedule, next_slot: datetime, jobs: Sequence[NewJob], run: NewRun, result: Json
+        ) -> bool:
+            assert await case.schedules.advance(schedule, next_slot, jobs, run, result)
+            raise StoreUnavailable("the connection was lost")
+
+    view = replace(replica(case), schedules=cast(ScheduleStore, Lossy()))
+    runner = view.job_schedules(declared())
+    await once(runner)
+    await case.clock.advance(MINUTE)
+    with pytest.raises(StoreUnavailable):
+        await once(runner)
+    assert (await once(runner)).processed == 0
+    assert len(await jobs_of(case)) == 1
+
+
+async def test_a_schedule_that_cannot_be_read_does_not_stop_the_others(
+    case: StoreCase, caplog: pytest.LogCaptureFixture
+) -> None:
+    await case.schedules.save(new_schedule(name="a", timetable="when it rains", origin=Origin.STORED, first_slot=START))
+    runner = replica(case).job_schedules(declared("b"))
+    await case.clock.advance(-MINUTE)
+    await once(runner)
+    await case.clock.advance(2 * MINUTE)
+    report = await once(runner)
+    assert report.processed == 1
+    assert report.error is not None
+    assert report.error.startswith("schedule 'a': timetable: 'when it rains'")
+    await once(runner)
+    assert len([line for line in caplog.messages if "schedule cannot be read" in line]) == 1
+
+
+async def test_stored_schedules_are_found_and_those_of_other_apps_rest(case: StoreCase) -> None:
+    runner = replica(case).job_schedules(declared())
+    await once(runner)
+    await once(replica(case).job_schedules(declared("of another app")))
+    await case.schedules.save(new_schedule(name="stored", origin=Origin.STORED, first_slot=START + MINUTE))
+    await case.clock.advance(MINUTE)
+    assert (await once(runner)).processed == 2
+    assert (await shown(case, "of another app")).next_slot == START + MINUTE
+    assert (await shown(case, "stored")).next_slot == START + 2 * MINUTE
+
+
+async def test_what_the_budget_does_not_allow_waits_for_the_next_tick(case: StoreCase) -> None:
+    runner = replica(case).job_schedules(*(declared(f"schedule-{number}") for number in range(5)))
+    await once(runner)
+    await case.clock.advance(MINUTE)
+    report = await once(runner, Budget(items=3))
+    assert (report.processed, report.skipped) == (3, "its budget is spent")
+    assert runner.due_in() == 0
+    assert (await once(runner)).processed == 2
+
+
+async def test_a_runner_that_is_not_due_asks_nothing() -> None:
+    store = MemoryStore()
+    await store.clock.freeze(START)
+    schedules = MemorySchedules(store, MemoryRuns(store))
+    calls: list[str] = []
+    view = replica(StoreCase("memory", store, store, store.clock, schedules, MemoryRuns(store)))
+    view = replace(view, schedules=cast(ScheduleStore, Counted(schedules, calls.append)))
+    runner = view.job_schedules(declared(), look_every=timedelta(hours=1))
+    assert runner.due_in() == 0
+    await once(runner)
+    assert calls == ["now", "declare", "due"]
+    due_in = runner.due_in()
+    assert 0 < due_in <= 60
+    await once(runner)
+    assert len(calls) == 3
+    runner.wake()
+    assert runner.due_in() == 0
+    await once(runner)
+    assert calls[3:] == ["due"]
+
+
+async def test_the_next_look_is_at_the_next_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    await store.clock.freeze(START)
+    case = StoreCase("memory", store, store, store.clock, MemorySchedules(store, MemoryRuns(store)), MemoryRuns(store))
+    runner = replica(case).job_schedules(declared(timetable="every 10s"), look_every=timedelta(hours=1))
+    await once(runner)
+    await store.clock.advance(timedelta(seconds=17))
+    seconds = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: seconds + 10)
+    assert (await once(runner)).processed == 1
+    assert runner.due_in() == pytest.approx(3)
