@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     )
     from holdfast.runtime.process import Process
     from holdfast.runtime.tick import TickReport
+    from holdfast.schedules import InlineSlot, Schedules
     from holdfast.statement import Statement
+    from holdfast.store.schedules import Run, Schedule
     from holdfast.worker.settings import WorkerSettings
 
 _HOME = {
@@ -41,6 +43,7 @@ _HOME = {
     "DuplicateJob": "holdfast.errors",
     "Holdfast": "holdfast.app",
     "HoldfastError": "holdfast.errors",
+    "InlineSlot": "holdfast.schedules",
     "InvalidInput": "holdfast.errors",
     "Job": "holdfast.job",
     "JobState": "holdfast.job",
@@ -48,7 +51,10 @@ _HOME = {
     "Permanent": "holdfast.errors",
     "Process": "holdfast.runtime.process",
     "Retryable": "holdfast.errors",
+    "Run": "holdfast.store.schedules",
     "RunningJob": "holdfast.handlers",
+    "Schedule": "holdfast.store.schedules",
+    "Schedules": "holdfast.schedules",
     "SchemaMismatch": "holdfast.errors",
     "Snooze": "holdfast.errors",
     "StaleLease": "holdfast.errors",
@@ -70,6 +76,7 @@ __all__ = [
     "DuplicateJob",
     "Holdfast",
     "HoldfastError",
+    "InlineSlot",
     "InvalidInput",
     "Job",
     "JobState",
@@ -77,7 +84,10 @@ __all__ = [
     "Permanent",
     "Process",
     "Retryable",
+    "Run",
     "RunningJob",
+    "Schedule",
+    "Schedules",
     "SchemaMismatch",
     "Snooze",
     "StaleLease",

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 from uuid import UUID
 
+from holdfast.cron import DEFAULT_MISSED_LIMIT, Missed
 from holdfast.duration import Duration
 from holdfast.errors import InvalidInput
 from holdfast.failures import Failures
@@ -18,13 +19,16 @@ from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.process import Process, ProcessSettings
 from holdfast.runtime.queue_runner import QueueRunner
 from holdfast.runtime.tick import TickLimits, TickReport
+from holdfast.schedules import Declarations, Schedules, job_template, to_terms
 from holdfast.settings import Settings
 from holdfast.store.contract import Canceling, Enqueued, JobReader, Retrying, Shard, StoreClock
 from holdfast.store.opening import OpenStore, opened
+from holdfast.store.schedules import RunStore
 from holdfast.worker.settings import WorkerSettings
 from holdfast.worker.worker import Worker
 
 Function = TypeVar("Function", bound=HandlerFunction)
+Runner = TypeVar("Runner", bound=Callable[..., Any])
 
 
 class EnqueueOptions(TypedDict, total=False):
@@ -40,8 +44,7 @@ class EnqueueOptions(TypedDict, total=False):
     id: UUID | None
 
 
-class HandlerOptions(TypedDict, total=False):
-    payload: Any
+class HandlerPolicy(TypedDict, total=False):
     queue: str
     attempts: int
     backoff: Backoff | str | None
@@ -51,12 +54,17 @@ class HandlerOptions(TypedDict, total=False):
     isolation: str | None
 
 
+class HandlerOptions(HandlerPolicy, total=False):
+    payload: Any
+
+
 class Holdfast:
     """Register handlers at import time, open it to enqueue or to work: `async with app: await app.enqueue(…)`."""
 
     def __init__(self, store: str | None = None, *, schema: str | None = None) -> None:
         self.settings = Settings.load(store=store, db_schema=schema)
         self.handlers = Handlers()
+        self.declarations = Declarations()
         self.failures = Failures()
         self._open: OpenStore | None = None
         self._exits = AsyncExitStack()
@@ -68,6 +76,59 @@ class Holdfast:
 
         def register(function: Function) -> Function:
             self.handlers.add(make_handler(kind, function, **options))
+            return function
+
+        return register
+
+    def schedule(
+        self,
+        timetable: str,
+        *,
+        tz: str = "UTC",
+        name: str | None = None,
+        payload: object = None,
+        missed: str = Missed.ONCE,
+        missed_limit: int = DEFAULT_MISSED_LIMIT,
+        **options: Unpack[HandlerPolicy],
+    ) -> Callable[[Function], Function]:
+        """Make a job at each slot: of the handler below, or of the kind `name`, whose handler the function becomes."""
+        terms = to_terms(timetable, tz, missed, missed_limit)
+
+        def register(function: Function) -> Function:
+            kind = self._kind_of(function, name, options)
+            self.declarations.add_job(kind if name is None else name, terms, job_template(self.handlers, kind, payload))
+            return function
+
+        return register
+
+    def _kind_of(self, function: HandlerFunction, name: str | None, policy: HandlerPolicy) -> str:
+        """The kind whose handler the function is; if it is none yet, it becomes one."""
+        kinds = [handler.kind for handler in self.handlers.of(function)]
+        if not kinds:
+            kind = getattr(function, "__name__", "") if name is None else name
+            self.handlers.add(make_handler(kind, function, **policy))
+            return kind
+        if len(kinds) > 1:
+            raise InvalidInput(f"{', '.join(kinds)} have the same function; schedule each with a function of its own")
+        if policy:
+            raise InvalidInput(f"{', '.join(policy)}: say this where {kinds[0]!r} gets its handler")
+        return kinds[0]
+
+    def runner(
+        self,
+        name: str,
+        timetable: str,
+        *,
+        tz: str = "UTC",
+        missed: str = Missed.ONCE,
+        missed_limit: int = DEFAULT_MISSED_LIMIT,
+        lock: str | None = None,
+    ) -> Callable[[Runner], Runner]:
+        """Run the function itself at each slot, inside a process of the app, on one replica at a time."""
+        terms = to_terms(timetable, tz, missed, missed_limit)
+
+        def register(function: Runner) -> Runner:
+            self.declarations.add_inline(name, terms, function, lock)
             return function
 
         return register
@@ -120,6 +181,14 @@ class Holdfast:
     @property
     def jobs(self) -> JobReader:
         return self.opened.reader
+
+    @property
+    def schedules(self) -> Schedules:
+        return Schedules(self.opened.schedules, self.declarations, self.handlers)
+
+    @property
+    def runs(self) -> RunStore:
+        return self.opened.runs
 
     @property
     def clock(self) -> StoreClock:

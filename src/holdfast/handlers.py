@@ -157,6 +157,20 @@ class Handlers:
     def get(self, kind: str) -> Handler | None:
         return self._by_kind.get(kind)
 
+    def of(self, function: HandlerFunction) -> list[Handler]:
+        """Those that this function is the function of."""
+        return [handler for handler in self if handler.function is function]
+
+    def encode_payload(self, kind: str, payload: object) -> Json:
+        """As JSON text, checked if the kind has a handler here; None is an empty one."""
+        handler = self.get(kind)
+        value = {} if payload is None else payload
+        return encode(value) if handler is None else handler.encode_payload(value)
+
+    def queue_of(self, kind: str) -> str:
+        handler = self.get(kind)
+        return DEFAULT_QUEUE if handler is None else handler.queue
+
     def __getitem__(self, kind: str) -> Handler:
         return self._by_kind[kind]
 

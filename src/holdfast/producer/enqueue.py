@@ -7,7 +7,7 @@ from uuid import UUID
 from holdfast.duration import Duration, to_timedelta
 from holdfast.errors import InvalidInput
 from holdfast.handlers import CURRENT_JOB, Handlers
-from holdfast.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewJob, check_name
+from holdfast.job import DEFAULT_PRIORITY, NewJob, check_name
 from holdfast.json_text import Json, encode
 from holdfast.statement import Statement
 from holdfast.store.postgres.sql_files import quoted
@@ -37,15 +37,13 @@ def new_job(
 ) -> NewJob:
     """A job to enqueue, checked. Inside a handler it inherits the tenant and correlation id of the running job."""
     check_name("kind", kind)
-    handler = handlers.get(kind)
-    value = {} if payload is None else payload
     parent = CURRENT_JOB.get()
     # Left out, not None, so that NewJob makes an id of its own.
     named_id = {} if id is None else {"id": id}
     return NewJob(
         kind=kind,
-        payload=encode(value) if handler is None else handler.encode_payload(value),
-        queue=queue if queue is not None else handler.queue if handler else DEFAULT_QUEUE,
+        payload=handlers.encode_payload(kind, payload),
+        queue=handlers.queue_of(kind) if queue is None else queue,
         priority=priority,
         delay=None if delay is None else to_timedelta(delay, "delay"),
         run_at=run_at,
