@@ -184,8 +184,15 @@ BEGIN
         WHERE gone.error IS NOT NULL AND attempt_error.job_id = ANY (ARRAY[gone.id])
           AND attempt_error.number <= (SELECT old.number FROM holdfast.attempt_error AS old WHERE old.job_id = gone.id
                                        ORDER BY old.number DESC OFFSET kept_errors - 1 LIMIT 1)
+    ),
+    rung AS MATERIALIZED (
+        -- What others may run at once. For a retry with a delay the worker comes back by itself.
+        SELECT CASE WHEN 'ready' = ANY (states) THEN holdfast.ring(ARRAY(
+            SELECT gone.queue FROM gone
+            WHERE gone.state = 'ready' AND (gone.event = 'release' OR coalesce(gone.at, moment + gone.delay) <= moment)
+        )) END
     )
-    SELECT gone.id, gone.fence FROM gone;
+    SELECT gone.id, gone.fence FROM gone CROSS JOIN rung;
 END
 $$;
 

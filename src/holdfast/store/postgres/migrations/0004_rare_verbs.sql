@@ -140,8 +140,9 @@ BEGIN
         UNION ALL
         SELECT job.id, moment, job.priority, job.queue, job.kind
         FROM reopened CROSS JOIN LATERAL (SELECT * FROM holdfast.job WHERE job.id = reopened.id LIMIT 1) AS job
-        RETURNING new_ready.id
-    )
+        RETURNING new_ready.id, new_ready.queue
+    ),
+    rung AS MATERIALIZED (SELECT holdfast.ring(ARRAY(SELECT again.queue FROM again)))
     SELECT given.id,
            CASE
                WHEN EXISTS (SELECT FROM again WHERE again.id = given.id) THEN 'ready'
@@ -151,7 +152,7 @@ BEGIN
                  OR EXISTS (SELECT FROM holdfast.dead_letter WHERE dead_letter.id = ANY (ARRAY[given.id])) THEN 'locked'
                ELSE 'unknown'
            END
-    FROM given;
+    FROM given CROSS JOIN rung;
 END
 $$;
 

@@ -1,4 +1,5 @@
--- One statement for any number of jobs without keys: both rows of a job are there or neither is.
+-- One statement for any number of jobs without keys: both rows of a job are there or neither is. At last it wakes who
+-- sleeps on a queue that got a job due within a minute: a sleeper looks and then waits until just then.
 -- $1 ids, $2 kinds, $3 queues, $4 priorities, $5 delays, $6 run_ats, $7 tenants, $8 correlation ids, $9 max attempts,
 -- $10 payloads, $11 headers
 WITH moment AS MATERIALIZED (SELECT holdfast.now() AS now),
@@ -12,6 +13,13 @@ given AS MATERIALIZED (
 jobs AS (
     INSERT INTO holdfast.job (id, created_at, priority, max_attempts, queue, kind, tenant, correlation_id, payload, headers)
     SELECT id, now, priority, max_attempts, queue, kind, tenant, correlation_id, payload::json, headers::json FROM given
+),
+queued AS (
+    INSERT INTO holdfast.ready (id, run_at, priority, queue, kind)
+    SELECT id, greatest(coalesce(run_at, now + delay), now), priority, queue, kind FROM given
 )
-INSERT INTO holdfast.ready (id, run_at, priority, queue, kind)
-SELECT id, greatest(coalesce(run_at, now + delay), now), priority, queue, kind FROM given
+SELECT pg_notify('holdfast_' || md5('holdfast.wake'), sleeper.queue)
+FROM holdfast.sleeper
+WHERE sleeper.until > statement_timestamp() AND sleeper.queue = ANY (ARRAY(
+    SELECT queue FROM given WHERE coalesce(run_at, now + delay, now) <= now + interval '1 minute'
+))
