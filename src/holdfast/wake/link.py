@@ -1,0 +1,120 @@
+"""A connection that comes back by itself, and says so once per outage. Both sources of wake-ups are built on it."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TypeVar
+
+from holdfast.errors import HoldfastError
+from holdfast.log import get_logger
+from holdfast.retry import Backoff
+
+log = get_logger("holdfast.wake")
+
+Answer = TypeVar("Answer")
+
+# A session that ends sooner does not set the back-off to its beginning: whoever lets us in and throws us out again at
+# once is not asked without a pause.
+_STEADY_SECONDS = 2.0
+
+
+class LinkLost(HoldfastError):
+    """The other side cannot be reached, does not answer or hung up."""
+
+
+class Stopped(HoldfastError):
+    """The link was stopped while it waited."""
+
+
+class Link:
+    """Runs `session` again and again until it is stopped.
+
+    A session connects, calls `up`, serves until `stopping` is set, and raises when the connection is of no more use.
+    The first new try comes at once, the others after the back-off.
+    """
+
+    def __init__(self, source: str, session: Callable[[], Awaitable[None]], backoff: Backoff) -> None:
+        self.stopping = asyncio.Event()
+        self._source = source
+        self._session = session
+        self._backoff = backoff
+        self._random = Random()  # noqa: S311 - spreads retries, guards nothing
+        self._up_since: float | None = None
+        self._in_outage = False
+
+    @property
+    def is_up(self) -> bool:
+        return self._up_since is not None
+
+    def up(self) -> None:
+        self._up_since = time.monotonic()
+        if self._in_outage:
+            self._in_outage = False
+            log.info("wake-ups are back", source=self._source)
+
+    def stop(self) -> None:
+        self.stopping.set()
+
+    async def run(self) -> None:
+        failures = 0
+        while not self.stopping.is_set():
+            try:
+                await self._session()
+            except Stopped:
+                break
+            except (Exception, asyncio.CancelledError) as error:
+                if _is_being_canceled():
+                    raise
+                lasted = 0.0 if self._up_since is None else time.monotonic() - self._up_since
+                failures = 1 if lasted >= _STEADY_SECONDS else failures + 1
+                self._down(error)
+            finally:
+                self._up_since = None
+            if failures > 1:
+                await self.pause(self._backoff.delay(failures - 1, self._random).total_seconds())
+
+    async def pause(self, seconds: float) -> None:
+        """Wait that long, or until the link is stopped."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.stopping.wait()
+        except TimeoutError:
+            return
+
+    async def within(self, seconds: float, attempt: Awaitable[Answer]) -> Answer:
+        """What the attempt returns. LinkLost if that takes too long, Stopped if the link is stopped meanwhile."""
+        task = asyncio.ensure_future(attempt)
+        stopping = asyncio.ensure_future(self.stopping.wait())
+        try:
+            await asyncio.wait({task, stopping}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            if stopping.done():
+                raise Stopped("stopped")
+            raise LinkLost(f"no answer within {seconds:g} s")
+        finally:
+            for each in (task, stopping):
+                each.cancel()
+            await asyncio.gather(task, stopping, return_exceptions=True)
+
+    def _down(self, error: BaseException) -> None:
+        if self._in_outage:
+            return
+        self._in_outage = True
+        log.warning(
+            "no wake-ups, polling goes on",
+            source=self._source,
+            error=_line(error),
+            exc_info=None if isinstance(error, HoldfastError) else error,
+        )
+
+
+def _is_being_canceled() -> bool:
+    """Whether somebody cancels this very task. Otherwise a CancelledError is that of something it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,202 @@
+"""Being woken by PostgreSQL: LISTEN on a connection of its own, and the rows that tell producers who sleeps.
+
+Say `asleep()` before each wait with free slots; while the rows are there it does nothing. If it returns False they are
+written at once, and `wake(None)` follows: look once more, for a producer that committed before did not see them. Say
+`awake()` when there is no time to wait: the rows go when no `asleep()` follows for about a second.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Collection, Coroutine
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID, uuid4
+
+from holdfast.errors import StoreUnavailable
+from holdfast.log import get_logger
+from holdfast.retry import exponential
+from holdfast.store.postgres.driver import Address, open_connection, translated
+from holdfast.store.postgres.sql_files import quoted, statement
+from holdfast.wake import Wake
+from holdfast.wake.link import Link
+
+if TYPE_CHECKING:
+    import asyncpg
+
+log = get_logger("holdfast.wake")
+
+Answer = TypeVar("Answer")
+
+_BACKOFF = exponential(base="100ms", max="2s")
+_SLEEP = timedelta(seconds=30)
+_RENEW_SECONDS = 10.0
+_LINGER_SECONDS = 1.0
+_FORGET_SECONDS = 60.0
+_CONNECT_SECONDS = 5.0
+_LAST_WORD_SECONDS = 1.0
+
+
+def channel(schema: str) -> str:
+    """The twin of the name in migrations/0006_wake.sql, where the quoted schema takes the place of `holdfast`."""
+    name = f"{quoted(schema)}.wake"
+    return f"holdfast_{hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()}"
+
+
+def listener_url(store_url: str, listen_url: str | None) -> str | None:
+    """Where to listen; None if the store is behind PgBouncer, where LISTEN is lost, and no way past it is known."""
+    if listen_url is not None:
+        return listen_url
+    if Address.parse(store_url).statement_cache_size == 0:
+        log.warning("no wake-ups by PostgreSQL: set HOLDFAST_LISTEN_URL to its address past PgBouncer; polling goes on")
+        return None
+    return store_url
+
+
+class Listener:
+    """Calls `wake(queue)` when a producer rings for one of the queues, and `wake(None)` when one may have been missed.
+
+    `run` returns only after `stop`, whatever happens to the database. A closed connection is noticed at once, a dead
+    one by a ping that is not answered in `patience`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        schema: str,
+        queues: Collection[str],
+        wake: Wake,
+        *,
+        holder: UUID | None = None,
+        ping: timedelta = timedelta(seconds=2),
+        patience: timedelta = timedelta(seconds=2),
+    ) -> None:
+        Address.parse(url)
+        self._url = url
+        self._schema = schema
+        self._queues = frozenset(queues)
+        self._wake = wake
+        self._holder = holder or uuid4()
+        self._ping_seconds = ping.total_seconds()
+        self._patience = patience.total_seconds()
+        self._link = Link("PostgreSQL", self._session, _BACKOFF)
+        self._changed = asyncio.Event()
+        self._busy_since: float | None = float("-inf")
+        self._registered: float | None = None
+        """When the rows were last written; None if there are none, or none that can be relied on."""
+        self._forgot = float("-inf")
+
+    @property
+    def is_listening(self) -> bool:
+        return self._link.is_up
+
+    def asleep(self) -> bool:
+        """Whether producers know; if not, they soon will, and then `wake(None)` is called."""
+        self._busy_since = None
+        if self._registered is None:
+            self._changed.set()
+        return self._registered is not None
+
+    def awake(self) -> None:
+        if self._busy_since is None:
+            self._busy_since = time.monotonic()
+
+    async def run(self) -> None:
+        await self._link.run()
+
+    def stop(self) -> None:
+        """`run` removes the rows and returns, in a few seconds at most."""
+        self._link.stop()
+        self._changed.set()
+
+    async def _session(self) -> None:
+        connection = await self._link.within(_CONNECT_SECONDS, open_connection(self._url))
+        try:
+            connection.add_termination_listener(lambda _: self._changed.set())
+            await self._answer(connection, connection.add_listener(channel(self._schema), self._heard))
+            # Also shows whether there is such a table and whether it may be written, before anybody says "back".
+            await self._forget_sleepers(connection)
+            self._link.up()
+            await self._serve(connection)
+        finally:
+            self._registered = None
+            connection.terminate()
+
+    async def _serve(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        """A step: bring the rows up to date, make sure that somebody is there, wait for a change."""
+        greeted = False
+        answered = time.monotonic()
+        while not self._link.stopping.is_set():
+            self._changed.clear()
+            if connection.is_closed():
+                raise StoreUnavailable("PostgreSQL closed the connection")
+            now = time.monotonic()
+            wrote, is_fresh = await self._keep_rows(connection, now)
+            if not greeted or is_fresh:
+                self._wake(None)
+                greeted = True
+            if not wrote and now >= answered + self._ping_seconds:
+                await self._answer(connection, connection.execute("SELECT 1"))
+                wrote = True
+            if wrote:
+                answered = now
+            await self._wait(answered + self._ping_seconds - time.monotonic())
+        if self._registered is not None:
+            await self._answer(connection, self._remove_rows(connection), _LAST_WORD_SECONDS)
+
+    async def _keep_rows(self, connection: "asyncpg.Connection[asyncpg.Record]", now: float) -> tuple[bool, bool]:
+        """Whether anything was written, and whether the rows are new."""
+        if self._busy_since is not None and now >= self._busy_since + _LINGER_SECONDS:
+            if self._registered is None:
+                return False, False
+            # Said before it is done: an `asleep()` meanwhile must not rely on rows that are about to go.
+            self._registered = None
+            await self._answer(connection, self._remove_rows(connection))
+            return True, False
+        is_fresh = self._registered is None
+        if self._registered is not None and now < self._registered + _RENEW_SECONDS:
+            return False, False
+        if is_fresh and now >= self._forgot + _FORGET_SECONDS:
+            await self._forget_sleepers(connection)
+        asleep = statement("asleep", self._schema)
+        await self._answer(connection, connection.execute(asleep, sorted(self._queues), self._holder, _SLEEP))
+        self._registered = now
+        return True, is_fresh
+
+    def _remove_rows(self, connection: "asyncpg.Connection[asyncpg.Record]") -> Coroutine[Any, Any, str]:
+        return connection.execute(statement("awake", self._schema), sorted(self._queues), self._holder)
+
+    async def _forget_sleepers(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        await self._answer(connection, connection.execute(statement("forget_sleepers", self._schema)))
+        self._forgot = time.monotonic()
+
+    def _heard(self, connection: object, pid: int, channel: str, payload: object) -> None:  # noqa: ARG002
+        if payload in self._queues:
+            self._wake(str(payload))
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _answer(
+        self,
+        connection: "asyncpg.Connection[asyncpg.Record]",
+        request: Coroutine[Any, Any, Answer],
+        seconds: float | None = None,
+    ) -> Answer:
+        """Without asyncpg's own timeout, which asks the server to cancel over a second connection that may hang too."""
+        patience = self._patience if seconds is None else seconds
+        task = asyncio.ensure_future(request)
+        try:
+            await asyncio.wait({task}, timeout=patience)
+            if not task.done():
+                raise StoreUnavailable(f"PostgreSQL did not answer within {patience:g} s")
+            with translated():
+                return task.result()
+        finally:
+            if not task.done():
+                connection.terminate()
+                await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,271 @@
+"""The listener: woken for its queues, back after every outage, its sleep known to producers while it lasts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from holdfast.errors import InvalidInput
+from holdfast.store.opening import migrate
+from holdfast.store.postgres.sql_files import statement
+from holdfast.wake import postgres
+from holdfast.wake.postgres import Listener, listener_url
+from tests.databases import Database, connected, opened_store
+from tests.store_contract.steps import job
+from tests.wake.conftest import Lines
+from tests.worker.harness import PATIENCE, until
+from tests.worker.proxy import Proxy
+
+QUICK = timedelta(milliseconds=200)
+HOLDER = UUID("00000000-0000-4000-8000-000000000007")
+one_server = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
+
+
+class Listening:
+    """A running listener, and every wake-up that it gave."""
+
+    def __init__(self, url: str, schema: str = "holdfast", queues: tuple[str, ...] = ("default", "mail")) -> None:
+        self.calls: list[str | None] = []
+        self.listener = Listener(
+            url, schema, queues, self.calls.append, holder=HOLDER, ping=QUICK, patience=timedelta(seconds=1)
+        )
+
+    async def up(self) -> None:
+        await until(lambda: self.listener.is_listening and None in self.calls, "listening")
+
+    async def registered(self) -> None:
+        await until(self.listener.asleep, "registered as asleep")
+
+    async def woken(self, queue: str | None) -> None:
+        await until(lambda: queue in self.calls, f"woken for {queue}")
+
+
+@asynccontextmanager
+async def running(listening: Listening) -> AsyncIterator[Listening]:
+    task = asyncio.create_task(listening.listener.run())
+    try:
+        yield listening
+    finally:
+        listening.listener.stop()
+        async with asyncio.timeout(PATIENCE):
+            await task
+    assert not listening.listener.is_listening
+
+
+async def rows(url: str) -> list[tuple[Any, ...]]:
+    async with connected(url) as connection:
+        return [
+            tuple(row)
+            for row in await connection.fetch(
+                "SELECT queue, holder, until, xmin::text FROM holdfast.sleeper ORDER BY 1"
+            )
+        ]
+
+
+async def enqueue(url: str, *queues: str) -> None:
+    async with opened_store(url) as store:
+        await store.enqueue([job(queue=queue) for queue in queues])
+
+
+async def terminate_listener(url: str) -> None:
+    async with connected(url) as connection:
+        killed = await connection.fetch(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+    assert len(killed) == 1
+
+
+async def test_it_wakes_for_its_queues_and_no_others(database: Database) -> None:
+    async with running(Listening(database.url)) as at:
+        await at.registered()
+        async with connected(database.url) as connection:
+            await connection.execute(statement("asleep", "holdfast"), ["other"], uuid4(), timedelta(minutes=1))
+        at.calls.clear()
+        await enqueue(database.url, "other")
+        await enqueue(database.url, "mail", "mail")
+        await at.woken("mail")
+        assert at.calls == ["mail"]
+
+
+async def test_each_connection_and_each_registration_asks_for_one_more_look(database: Database) -> None:
+    async with running(Listening(database.url)) as at:
+        await at.up()
+        assert at.calls == [None]
+        assert await rows(database.url) == []
+        assert at.listener.asleep() is False
+        await until(lambda: len(at.calls) == 2, "one more look")
+        assert at.calls == [None, None]
+        assert at.listener.asleep() is True
+        assert [row[:2] for row in await rows(database.url)] == [("default", HOLDER), ("mail", HOLDER)]
+
+
+async def test_who_sleeps_before_the_connection_is_there_is_registered_with_one_look(database: Database) -> None:
+    at = Listening(database.url)
+    assert at.listener.asleep() is False
+    async with running(at):
+        await at.up()
+        assert at.calls == [None]
+        assert len(await rows(database.url)) == 2
+
+
+async def test_a_flicker_between_busy_and_idle_writes_nothing(database: Database) -> None:
+    async with running(Listening(database.url)) as at:
+        await at.registered()
+        before = await rows(database.url)
+        for _ in range(100):
+            at.listener.awake()
+            await asyncio.sleep(0.005)
+            assert at.listener.asleep()
+        assert await rows(database.url) == before
+
+
+async def test_who_stays_busy_is_no_longer_rung_for_and_can_sleep_again(database: Database) -> None:
+    async with running(Listening(database.url)) as at:
+        await at.registered()
+        at.listener.awake()
+
+        async def is_forgotten() -> bool:
+            return await rows(database.url) == []
+
+        await until(is_forgotten, "the rows are removed")
+        at.calls.clear()
+        assert at.listener.asleep() is False
+        await at.woken(None)
+        assert len(await rows(database.url)) == 2
+
+
+async def test_a_long_sleep_is_renewed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "_RENEW_SECONDS", 0.1)
+    async with running(Listening(database.url)) as at:
+        await at.registered()
+        first = await rows(database.url)
+        at.calls.clear()
+
+        async def is_renewed() -> bool:
+            return all(new[2] > old[2] for new, old in zip(await rows(database.url), first, strict=True))
+
+        await until(is_renewed, "renewed")
+        assert at.calls == []
+
+
+async def test_a_listener_that_stops_leaves_no_rows(database: Database) -> None:
+    async with running(Listening(database.url)) as at:
+        await at.registered()
+    assert await rows(database.url) == []
+
+
+async def test_rows_of_the_dead_are_removed_by_whoever_comes_next(database: Database) -> None:
+    async with connected(database.url) as connection:
+        for left in (timedelta(minutes=-2), timedelta(minutes=2)):
+            await connection.execute(statement("asleep", "holdfast"), ["default"], uuid4(), left)
+    async with running(Listening(database.url)) as at:
+        await at.up()
+        assert len(await rows(database.url)) == 1
+
+
+@pytest.mark.fault
+async def test_a_killed_connection_is_back_at_once_with_one_warning(database: Database, lines: Lines) -> None:
+    async with running(Listening(database.url)) as at:
+        await at.registered()
+        for outage in range(1, 4):
+            at.calls.clear()
+            await terminate_listener(database.url)
+            await until(lambda outage=outage: lines.returns == outage, "listening again", seconds=5)  # type: ignore[misc]
+            await at.woken(None)
+            assert at.calls == [None]
+            assert lines.outages == outage
+            await enqueue(database.url, "mail")
+            await at.woken("mail")
+
+
+@one_server
+@pytest.mark.fault
+async def test_a_link_that_swallows_everything_is_noticed_and_replaced(
+    database: Database, proxy: Proxy, lines: Lines
+) -> None:
+    async with running(Listening(proxy.url)) as at:
+        await at.registered()
+        proxy.swallow()
+        await until(lambda: not at.listener.is_listening, "the dead link is noticed")
+        assert at.listener.asleep() is False
+        await until(lambda: lines.outages == 1, "one warning")
+        at.calls.clear()
+        proxy.restore()
+        await at.up()
+        await enqueue(database.url, "default")
+        await at.woken("default")
+    assert (lines.outages, lines.returns) == (1, 1)
+
+
+@one_server
+@pytest.mark.fault
+async def test_a_database_that_is_away_at_the_start_is_waited_for(
+    database: Database, proxy: Proxy, lines: Lines
+) -> None:
+    proxy.cut()
+    async with running(Listening(proxy.url)) as at:
+        await until(lambda: lines.outages == 1, "one warning")
+        assert (at.listener.is_listening, at.calls) == (False, [])
+        proxy.restore()
+        await at.up()
+    assert (lines.outages, lines.returns) == (1, 1)
+
+
+@one_server
+@pytest.mark.fault
+@pytest.mark.parametrize("moment", ["connecting", "listening"])
+async def test_a_database_that_hangs_does_not_keep_the_listener_from_stopping(
+    database: Database, proxy: Proxy, moment: str
+) -> None:
+    if moment == "connecting":
+        proxy.swallow()
+    at = Listening(proxy.url)
+    task = asyncio.create_task(at.listener.run())
+    if moment == "listening":
+        await at.registered()
+        proxy.swallow()
+    await asyncio.sleep(0)
+    at.listener.stop()
+    async with asyncio.timeout(4):
+        await task
+
+
+@one_server
+async def test_a_canceled_listener_leaves_nothing_behind(database: Database) -> None:
+    at = Listening(database.url)
+    task = asyncio.create_task(at.listener.run())
+    await at.registered()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@one_server
+async def test_a_schema_that_is_not_there_yet_is_one_warning_that_says_so(
+    empty_database: Database, lines: Lines
+) -> None:
+    async with running(Listening(empty_database.url)) as at:
+        await until(lambda: lines.outages == 1, "one warning")
+        await migrate(empty_database.url, "holdfast")
+        await at.up()
+    assert len(lines.warnings) == 1
+    assert "run `holdfast migrate`" in lines.warnings[0]
+
+
+def test_behind_pgbouncer_it_needs_an_address_of_its_own(lines: Lines) -> None:
+    direct, pooled = "postgresql://a@db/jobs", "postgresql://a@bouncer/jobs?pgbouncer=1"
+    assert listener_url(direct, None) == direct
+    assert listener_url(pooled, direct) == direct
+    assert lines.warnings == []
+    assert listener_url(pooled, None) is None
+    assert "HOLDFAST_LISTEN_URL" in lines.warnings[0]
+
+
+async def test_an_address_that_cannot_be_read_is_refused_at_once() -> None:
+    with pytest.raises(InvalidInput, match="address cannot be read"):
+        Listener("postgresql://a:b@[db/jobs", "holdfast", ["default"], lambda _: None)
