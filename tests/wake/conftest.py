@@ -1,4 +1,4 @@
-"""A proxy before the test's database, and the lines that wake-ups log."""
+"""Servers that a test can cut off or stop, and the lines that wake-ups log."""
 
 import logging
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.databases import Database
+from tests.wake.broker import PrivateBroker, answers, installed_program
 from tests.worker.proxy import Proxy
 
 
@@ -45,3 +46,34 @@ class Lines:
 def lines(caplog: pytest.LogCaptureFixture) -> Lines:
     caplog.set_level(logging.INFO, "holdfast.wake")
     return Lines(caplog)
+
+
+@pytest.fixture(scope="session")
+def broker_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Of a RabbitMQ that others use as well: nobody may stop it."""
+    if answers(5672):
+        yield 5672
+        return
+    own = PrivateBroker(installed_program(), tmp_path_factory.mktemp("rabbitmq"))
+    own.start()
+    try:
+        yield own.port
+    finally:
+        own.stop()
+
+
+@pytest.fixture
+def broker_proxy(broker_port: int) -> Iterator[Proxy]:
+    """The broker, at a port that can be cut off."""
+    with Proxy(("127.0.0.1", broker_port)) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def private_broker(tmp_path: Path) -> Iterator[PrivateBroker]:
+    """A RabbitMQ that the test may start and stop."""
+    own = PrivateBroker(installed_program(), tmp_path)
+    try:
+        yield own
+    finally:
+        own.stop()

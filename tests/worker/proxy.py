@@ -1,4 +1,4 @@
-"""A TCP proxy before PostgreSQL's socket that a test can cut, or make swallow everything. Runs in its own thread."""
+"""A TCP proxy before a server that a test can cut, or make swallow everything. Runs in its own thread."""
 
 import asyncio
 import contextlib
@@ -9,8 +9,10 @@ from typing import Self
 
 
 class Proxy:
-    def __init__(self, socket: Path, database: str) -> None:
-        self._socket = socket
+    """Before PostgreSQL's socket or, as host and port, before any other server."""
+
+    def __init__(self, server: Path | tuple[str, int], database: str = "") -> None:
+        self._server = server
         self._database = database
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
@@ -20,6 +22,10 @@ class Proxy:
         self._swallows = False
         self._refuses = False
         self._port = 0
+
+    @property
+    def port(self) -> int:
+        return self._port
 
     @property
     def url(self) -> str:
@@ -81,7 +87,11 @@ class Proxy:
         if self._refuses:
             writer.transport.abort()
             return
-        server_reader, server_writer = await asyncio.open_unix_connection(str(self._socket))
+        try:
+            server_reader, server_writer = await self._connect()
+        except OSError:
+            writer.transport.abort()
+            return
         pair = {writer, server_writer}
         self._writers |= pair
         try:
@@ -90,6 +100,11 @@ class Proxy:
             self._writers -= pair
             for each in pair:
                 each.transport.abort()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if isinstance(self._server, Path):
+            return await asyncio.open_unix_connection(str(self._server))
+        return await asyncio.open_connection(*self._server)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):

@@ -27,6 +27,25 @@ class Stopped(HoldfastError):
     """The link was stopped while it waited."""
 
 
+class Outage:
+    """Says once that it began and once that it is over."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._goes_on = False
+
+    def goes_on(self, error: BaseException) -> None:
+        if not self._goes_on:
+            self._goes_on = True
+            trace = None if isinstance(error, HoldfastError) else error
+            log.warning("no wake-ups, polling goes on", source=self._source, error=_line(error), exc_info=trace)
+
+    def is_over(self) -> None:
+        if self._goes_on:
+            self._goes_on = False
+            log.info("wake-ups are back", source=self._source)
+
+
 class Link:
     """Runs `session` again and again until it is stopped.
 
@@ -36,12 +55,11 @@ class Link:
 
     def __init__(self, source: str, session: Callable[[], Awaitable[None]], backoff: Backoff) -> None:
         self.stopping = asyncio.Event()
-        self._source = source
+        self._outage = Outage(source)
         self._session = session
         self._backoff = backoff
         self._random = Random()  # noqa: S311 - spreads retries, guards nothing
         self._up_since: float | None = None
-        self._in_outage = False
 
     @property
     def is_up(self) -> bool:
@@ -49,9 +67,7 @@ class Link:
 
     def up(self) -> None:
         self._up_since = time.monotonic()
-        if self._in_outage:
-            self._in_outage = False
-            log.info("wake-ups are back", source=self._source)
+        self._outage.is_over()
 
     def stop(self) -> None:
         self.stopping.set()
@@ -64,11 +80,11 @@ class Link:
             except Stopped:
                 break
             except (Exception, asyncio.CancelledError) as error:
-                if _is_being_canceled():
+                if is_being_canceled():
                     raise
                 lasted = 0.0 if self._up_since is None else time.monotonic() - self._up_since
                 failures = 1 if lasted >= _STEADY_SECONDS else failures + 1
-                self._down(error)
+                self._outage.goes_on(error)
             finally:
                 self._up_since = None
             if failures > 1:
@@ -98,19 +114,8 @@ class Link:
                 each.cancel()
             await asyncio.gather(task, stopping, return_exceptions=True)
 
-    def _down(self, error: BaseException) -> None:
-        if self._in_outage:
-            return
-        self._in_outage = True
-        log.warning(
-            "no wake-ups, polling goes on",
-            source=self._source,
-            error=_line(error),
-            exc_info=None if isinstance(error, HoldfastError) else error,
-        )
 
-
-def _is_being_canceled() -> bool:
+def is_being_canceled() -> bool:
     """Whether somebody cancels this very task. Otherwise a CancelledError is that of something it waited for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

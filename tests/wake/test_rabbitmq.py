@@ -1,0 +1,387 @@
+"""Wake-ups by a real RabbitMQ. Outages are made by a proxy, because others use the broker at the same time."""
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import aio_pika
+import pytest
+
+from holdfast.errors import InvalidInput
+from holdfast.wake import rabbitmq
+from holdfast.wake.rabbitmq import Broker, Subscriber, Trigger, is_well_formed
+from tests.databases import no_task_left
+from tests.wake.broker import PrivateBroker
+from tests.wake.conftest import Lines
+from tests.worker.harness import PATIENCE, until
+from tests.worker.proxy import Proxy
+
+GOOD = json.dumps({"job_id": str(uuid4())}).encode()
+MALFORMED = {
+    "empty": b"",
+    "no JSON": b"job",
+    "no object": b'["job_id"]',
+    "a string": b'"job_id"',
+    "no job_id": b'{"id": "0190a0c8-1b5e-7c3e-8d2f-6a1b2c3d4e5f"}',
+    "no text": b'{"job_id": 7}',
+    "null": b'{"job_id": null}',
+    "no UUID": b'{"job_id": "7"}',
+    "another spelling": b'{"job_id": "{0190a0c8-1b5e-7c3e-8d2f-6a1b2c3d4e5f}"}',
+    "cut off": GOOD[:-1],
+    "no UTF-8": b'{"job_id": "\xff"}',
+    "too long": GOOD[:-1] + b" " * 1000 + b"}",
+    "too deep": b"[" * 900,
+}
+
+
+@pytest.fixture(autouse=True)
+async def nothing_is_left() -> AsyncIterator[None]:
+    async with no_task_left():
+        yield
+
+
+@pytest.fixture
+def url(broker_port: int) -> str:
+    return f"amqp://guest:guest@127.0.0.1:{broker_port}/"
+
+
+@pytest.fixture
+async def exchange(url: str) -> AsyncIterator[str]:
+    """The name of an exchange of the test's own."""
+    name = f"holdfast-test-{uuid4().hex}"
+    yield name
+    async with channel_to(url) as channel:
+        await channel.exchange_delete(name)
+
+
+@asynccontextmanager
+async def channel_to(url: str) -> AsyncIterator[aio_pika.abc.AbstractChannel]:
+    connection = await aio_pika.connect(url)
+    try:
+        yield await connection.channel()
+    finally:
+        await connection.close()
+
+
+async def send(url: str, exchange: str, *bodies: bytes, routing_key: str = "jobs.trigger") -> None:
+    """As any producer would, and confirmed by the broker."""
+    async with channel_to(url) as channel:
+        to = await channel.get_exchange(exchange)
+        for body in bodies:
+            await to.publish(aio_pika.Message(body), routing_key, mandatory=False)
+
+
+class Subscribed:
+    def __init__(self, url: str, exchange: str) -> None:
+        self.calls: list[str | None] = []
+        self.subscriber = Subscriber(Broker(url, exchange), self.calls.append)
+
+    async def connected(self) -> None:
+        await until(lambda: self.subscriber.is_connected, "connected")
+
+    async def woken(self) -> None:
+        await until(lambda: self.calls, "woken")
+
+
+@asynccontextmanager
+async def running(url: str, exchange: str) -> AsyncIterator[Subscribed]:
+    at = Subscribed(url, exchange)
+    task = asyncio.create_task(at.subscriber.run())
+    try:
+        yield at
+        assert not task.done()
+    finally:
+        at.subscriber.stop()
+        async with asyncio.timeout(PATIENCE):
+            await task
+    assert not at.subscriber.is_connected
+
+
+def through(proxy: Proxy) -> str:
+    return f"amqp://guest:guest@127.0.0.1:{proxy.port}/"
+
+
+def test_what_is_well_formed() -> None:
+    assert is_well_formed(GOOD)
+    assert is_well_formed(b' {"more": [1], "job_id": "0190A0C8-1B5E-7C3E-8D2F-6A1B2C3D4E5F"}')
+
+
+@pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
+def test_what_is_malformed(body: bytes) -> None:
+    assert not is_well_formed(body)
+
+
+async def test_a_message_wakes_and_so_does_the_connection_itself(url: str, exchange: str, lines: Lines) -> None:
+    async with running(url, exchange) as at:
+        await at.connected()
+        assert at.calls == [None]
+        at.calls.clear()
+        await send(url, exchange, GOOD)
+        await at.woken()
+        assert at.calls == [None]
+    assert lines.warnings == []
+
+
+async def test_malformed_messages_are_dropped_and_counted_and_wake_nobody(
+    url: str, exchange: str, lines: Lines
+) -> None:
+    async with running(url, exchange) as at:
+        await at.connected()
+        at.calls.clear()
+        await send(url, exchange, *MALFORMED.values())
+        await until(lambda: at.subscriber.malformed == len(MALFORMED), "all are counted")
+        assert at.calls == []
+        await send(url, exchange, GOOD)
+        await at.woken()
+        assert at.subscriber.malformed == len(MALFORMED)
+    assert lines.warnings == []
+
+
+async def test_messages_with_another_routing_key_are_not_for_us(url: str, exchange: str) -> None:
+    async with running(url, exchange) as at:
+        await at.connected()
+        at.calls.clear()
+        await send(url, exchange, b"not ours", routing_key="jobs.other")
+        await send(url, exchange, GOOD)
+        await at.woken()
+        assert (at.calls, at.subscriber.malformed) == ([None], 0)
+
+
+async def test_of_a_flood_that_meets_a_busy_worker_only_a_few_messages_are_kept(url: str, exchange: str) -> None:
+    async with running(url, exchange) as at:
+        await at.connected()
+        at.calls.clear()
+        flood = threading.Thread(target=lambda: asyncio.run(send(url, exchange, *[GOOD] * 1000)))
+        flood.start()
+        flood.join()  # the worker's event loop is blocked meanwhile
+        await at.woken()
+        await send(url, exchange, b"the last one")
+        await until(lambda: at.subscriber.malformed == 1, "everything has arrived")
+        # What was on its way to us, and what the broker kept.
+        assert 1 <= len(at.calls) <= 200
+
+
+async def test_every_worker_is_woken(url: str, exchange: str) -> None:
+    async with running(url, exchange) as one, running(url, exchange) as two:
+        await one.connected()
+        await two.connected()
+        one.calls.clear()
+        two.calls.clear()
+        await send(url, exchange, GOOD)
+        await one.woken()
+        await two.woken()
+
+
+@pytest.mark.fault
+async def test_a_broker_that_is_away_at_the_start_is_waited_for(
+    url: str, exchange: str, broker_proxy: Proxy, lines: Lines
+) -> None:
+    broker_proxy.cut()
+    async with running(through(broker_proxy), exchange) as at:
+        await until(lambda: lines.outages == 1, "one warning")
+        assert (at.subscriber.is_connected, at.calls) == (False, [])
+        broker_proxy.restore()
+        await at.connected()
+        assert at.calls == [None]
+    assert (len(lines.warnings), lines.returns) == (1, 1)
+
+
+@pytest.mark.fault
+async def test_a_broker_that_goes_away_is_one_warning_and_comes_back(
+    url: str, exchange: str, broker_proxy: Proxy, lines: Lines
+) -> None:
+    async with running(through(broker_proxy), exchange) as at:
+        await at.connected()
+        for outage in (1, 2):
+            broker_proxy.cut()
+            await until(lambda: not at.subscriber.is_connected, "the loss is noticed")
+            at.calls.clear()
+            broker_proxy.restore()
+            await at.connected()
+            assert at.calls == [None]
+            at.calls.clear()
+            await send(url, exchange, GOOD)
+            await at.woken()
+            assert (len(lines.warnings), lines.returns) == (outage, outage)
+
+
+@pytest.mark.fault
+async def test_a_broker_that_hangs_is_noticed_and_left(
+    url: str, exchange: str, broker_proxy: Proxy, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rabbitmq, "_CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(rabbitmq, "_ANSWER_SECONDS", 1.0)
+    async with running(through(broker_proxy), exchange) as at:
+        await at.connected()
+        broker_proxy.swallow()
+        await until(lambda: not at.subscriber.is_connected, "the silence is noticed")
+        broker_proxy.restore()
+        await at.connected()
+    assert (len(lines.warnings), lines.returns) == (1, 1)
+    assert "no answer within" in lines.warnings[0]
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("moment", ["connecting", "connected"])
+async def test_a_broker_that_hangs_does_not_keep_the_subscriber_from_stopping(
+    url: str, exchange: str, broker_proxy: Proxy, moment: str
+) -> None:
+    at = Subscribed(through(broker_proxy), exchange)
+    if moment == "connecting":
+        broker_proxy.swallow()
+    task = asyncio.create_task(at.subscriber.run())
+    if moment == "connected":
+        await at.connected()
+        broker_proxy.swallow()
+    await asyncio.sleep(0)
+    at.subscriber.stop()
+    async with asyncio.timeout(4):
+        await task
+
+
+async def test_a_canceled_subscriber_leaves_nothing_behind(url: str, exchange: str) -> None:
+    at = Subscribed(url, exchange)
+    task = asyncio.create_task(at.subscriber.run())
+    await at.connected()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [("guest:wrong@127.0.0.1:{}/", "wrong user or password"), ("guest:guest@127.0.0.1:{}/nowhere", "virtual host")],
+    ids=["password", "virtual host"],
+)
+async def test_a_wrong_address_is_one_clear_warning(
+    broker_port: int, exchange: str, lines: Lines, wrong: str, reason: str
+) -> None:
+    async with running("amqp://" + wrong.format(broker_port), exchange) as at:
+        await until(lambda: lines.outages == 1, "one warning")
+        assert not at.subscriber.is_connected
+    assert len(lines.warnings) == 1
+    assert reason in lines.warnings[0]
+    assert "wrong@" not in lines.warnings[0]
+
+
+async def test_an_exchange_of_another_type_is_one_clear_warning_until_it_is_gone(
+    url: str, exchange: str, lines: Lines
+) -> None:
+    async with channel_to(url) as channel:
+        await channel.declare_exchange(exchange, aio_pika.ExchangeType.FANOUT)
+        async with running(url, exchange) as at:
+            await until(lambda: lines.outages == 1, "one warning")
+            await channel.exchange_delete(exchange)
+            await at.connected()
+    assert len(lines.warnings) == 1
+    assert "PRECONDITION_FAILED" in lines.warnings[0]
+    assert exchange in lines.warnings[0]
+
+
+@asynccontextmanager
+async def trigger_to(url: str, exchange: str) -> AsyncIterator[Trigger]:
+    trigger = Trigger(Broker(url, exchange), patience=timedelta(seconds=1))
+    try:
+        yield trigger
+    finally:
+        await trigger.close()
+
+
+async def test_one_message_is_enough_for_many_jobs(url: str, exchange: str) -> None:
+    ids = [uuid4() for _ in range(1000)]
+    bodies: list[bytes] = []
+
+    async def keep(message: aio_pika.abc.AbstractIncomingMessage) -> None:
+        bodies.append(message.body)
+
+    async with trigger_to(url, exchange) as trigger, channel_to(url) as channel:
+        assert await trigger.publish(ids[:1])
+        queue = await channel.declare_queue(exclusive=True)
+        await queue.bind(exchange, "jobs.trigger")
+        await queue.consume(keep, no_ack=True)
+        assert not await trigger.publish([])
+        assert await trigger.publish(ids)
+        await until(lambda: bodies, "the message")
+    assert [UUID(json.loads(body)["job_id"]) for body in bodies] == [ids[0]]
+
+
+async def test_a_trigger_wakes_a_subscriber(url: str, exchange: str, lines: Lines) -> None:
+    async with running(url, exchange) as at, trigger_to(url, exchange) as trigger:
+        await at.connected()
+        at.calls.clear()
+        assert all(await asyncio.gather(*(trigger.publish([uuid4()]) for _ in range(10))))
+        await at.woken()
+        was_connected = trigger.is_connected
+    assert (was_connected, trigger.is_connected) == (True, False)
+    assert (at.subscriber.malformed, lines.warnings) == (0, [])
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("trouble", ["cut", "swallow"])
+async def test_a_trigger_never_fails_for_the_brokers_sake_and_works_again(
+    url: str, exchange: str, broker_proxy: Proxy, lines: Lines, trouble: str
+) -> None:
+    async with trigger_to(through(broker_proxy), exchange) as trigger:
+        assert await trigger.publish([uuid4()])
+        for outage in (1, 2):
+            getattr(broker_proxy, trouble)()
+            for _ in range(100):
+                assert not await trigger.publish([uuid4()])
+            assert lines.outages == outage
+            broker_proxy.restore()
+            await until(lambda: trigger.publish([uuid4()]), "published again")
+            assert (len(lines.warnings), lines.returns) == (outage, outage)
+
+
+async def test_a_trigger_to_a_broker_that_was_never_there_says_so_once(exchange: str, lines: Lines) -> None:
+    async with trigger_to("amqp://guest:guest@127.0.0.1:1/", exchange) as trigger:
+        for _ in range(100):
+            assert not await trigger.publish([uuid4()])
+    assert len(lines.warnings) == 1
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+async def test_a_broker_that_is_stopped_and_started(private_broker: PrivateBroker, lines: Lines) -> None:
+    await asyncio.to_thread(private_broker.start)
+    async with running(private_broker.url, "holdfast") as at, trigger_to(private_broker.url, "holdfast") as trigger:
+        await at.connected()
+        assert await trigger.publish([uuid4()])
+        await asyncio.to_thread(private_broker.stop)
+        await until(lambda: not at.subscriber.is_connected, "the loss is noticed")
+        for _ in range(20):
+            assert not await trigger.publish([uuid4()])
+        await asyncio.to_thread(private_broker.start)
+        await at.connected()
+        at.calls.clear()
+        await until(lambda: trigger.publish([uuid4()]), "published again")
+        await at.woken()
+    assert (len(lines.warnings), lines.returns) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "localhost", "http://guest:secret@host", "amqp://", "amqp:///", "amqp://guest:secret@host:port/"]
+)
+def test_an_address_that_cannot_be_one_is_refused_without_its_password(bad: str) -> None:
+    with pytest.raises(InvalidInput, match=r"^rabbitmq_url: write amqp://") as refused:
+        Broker(bad)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256])
+def test_names_that_the_broker_could_not_take_are_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match=r"^rabbitmq_exchange: "):
+        Broker("amqp://host", exchange=name)
+    with pytest.raises(InvalidInput, match=r"^rabbitmq_routing_key: "):
+        Broker("amqp://host", routing_key=name)
+
+
+def test_without_aio_pika_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aio_pika", None)
+    with pytest.raises(InvalidInput, match=r'pip install "holdfast\[rabbitmq\]"'):
+        Broker("amqp://host")
