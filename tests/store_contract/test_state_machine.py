@@ -5,7 +5,7 @@ pair of them is remembered and compared by that.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -32,6 +32,7 @@ from holdfast.json_text import Json, decode
 from holdfast.lifecycle import Event, Transition
 from holdfast.store.contract import ClaimRequest, Fenced, Finish, KindClaim, Renewal, Store
 from holdfast.store.memory import MemoryStore
+from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock
 from tests.databases import DatabaseMaker, OneConnectionStore
 from tests.store_contract.steps import BROKEN, HOLDER, OTHER_HOLDER, SECOND, START
@@ -95,7 +96,7 @@ class Bench:
         self.store = store
 
     def empty(self) -> None:
-        tables = ("job", "ready", "lease", "finished", "dead_letter", "attempt_error", "progress", "key")
+        tables = ("job", "ready", "lease", "finished", "dead_letter", "attempt_error", "progress", "key", "tally")
         # Far quicker than TRUNCATE, which makes a new file for each table and index.
         self.run(self.store.connection.execute("; ".join(f"DELETE FROM holdfast.{table}" for table in tables)))
         self.run(PostgresClock(self.store).freeze(START))
@@ -253,6 +254,14 @@ class StoresAgree(RuleBasedStateMachine):
                 expected, found = getattr(job, name), row[name]
                 if expected != found and not self._same(name, expected, found):
                     raise AssertionError(f"{name} of {job.id}: {expected!r} in memory, {found!r} in PostgreSQL")
+
+    @invariant()
+    def all_counts_are_the_same(self) -> None:
+        async def read() -> tuple[Mapping[JobState, int], Mapping[JobState, int]]:
+            return await self.memory.count(), await PostgresReader(self.bench.store).count()
+
+        memory, postgres = self.bench.run(read())
+        assert memory == postgres
 
     def _same(self, name: str, expected: object, found: object) -> bool:
         match name, expected, found:

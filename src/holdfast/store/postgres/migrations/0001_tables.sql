@@ -125,40 +125,71 @@ CREATE TABLE holdfast.key (
 );
 CREATE INDEX key_job ON holdfast.key (job_id);
 
+-- How many jobs are in a final state: whoever moves jobs there or away appends what changed, and maintenance adds up. Only
+-- sums mean anything. docs/decisions/0004-counts.md has the figures.
+CREATE TABLE holdfast.tally (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    day date NOT NULL,
+    state holdfast.job_state NOT NULL,
+    amount bigint NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 1000);
+
 -- The lowest UUIDv7 of a moment.
 CREATE FUNCTION holdfast.first_id(moment timestamptz) RETURNS uuid LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT (lpad(to_hex((extract(epoch FROM moment) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
 $$;
 
--- One partition of job and finished per day. Attaching locks the parents only briefly; a day whose ids already went to
--- the default partition stays there until retention moves them.
+-- The day of an id, by which jobs are tallied. Ids that are no UUIDv7 are of any day; the bounds keep those few.
+CREATE FUNCTION holdfast.day_of(id uuid) RETURNS date LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN id >= holdfast.first_id(timestamptz '2000-01-01 00:00:00+00')
+                 AND id < holdfast.first_id(timestamptz '2100-01-01 00:00:00+00')
+                THEN date '1970-01-01'
+                     + (('x' || encode(substring(uuid_send(id) FOR 6), 'hex'))::bit(48)::bigint / 86400000)::integer
+                ELSE date '1970-01-01' END
+$$;
+
+-- Attaching a partition reads the default one behind a lock that stops everybody.
+CREATE FUNCTION holdfast.default_is_large() RETURNS boolean LANGUAGE sql VOLATILE AS $$
+    SELECT greatest(pg_relation_size('holdfast.job_other'), pg_relation_size('holdfast.finished_other')) > 268435456
+$$;
+
+-- One partition of job and finished per day, both or neither. A day whose ids already went to the default partition stays
+-- there, and its jobs are pruned one by one. Null: another session is at it.
 CREATE FUNCTION holdfast.add_partitions(first_day date, days integer) RETURNS integer
-LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
+LANGUAGE plpgsql SET lock_timeout = '200ms' AS $$
 DECLARE
     day date;
+    first uuid;
+    upto uuid;
     parent text;
     part text;
     added integer := 0;
 BEGIN
-    -- One session at a time; the others find the work done.
     IF NOT pg_try_advisory_xact_lock(hashtextextended('holdfast.add_partitions', 0)) THEN
+        RETURN NULL;
+    ELSIF holdfast.default_is_large() THEN
         RETURN 0;
     END IF;
     FOR day IN SELECT first_day + number FROM generate_series(0, days - 1) AS number LOOP
-        FOREACH parent IN ARRAY ARRAY['job', 'finished'] LOOP
-            part := format('%s_%s', parent, to_char(day, 'YYYYMMDD'));
-            CONTINUE WHEN to_regclass(format('holdfast.%I', part)) IS NOT NULL;
-            BEGIN
+        first := holdfast.first_id(day::timestamp AT TIME ZONE 'UTC');
+        upto := holdfast.first_id((day + 1)::timestamp AT TIME ZONE 'UTC');
+        CONTINUE WHEN to_regclass(format('holdfast.%I', 'job_' || to_char(day, 'YYYYMMDD'))) IS NOT NULL
+            OR EXISTS (SELECT FROM holdfast.job_other WHERE id >= first AND id < upto)
+            OR EXISTS (SELECT FROM holdfast.finished_other WHERE id >= first AND id < upto);
+        BEGIN
+            FOREACH parent IN ARRAY ARRAY['job', 'finished'] LOOP
+                part := format('%s_%s', parent, to_char(day, 'YYYYMMDD'));
                 EXECUTE format('CREATE TABLE holdfast.%I (LIKE holdfast.%I INCLUDING DEFAULTS INCLUDING CONSTRAINTS)',
                                part, parent);
                 EXECUTE format('ALTER TABLE holdfast.%I ATTACH PARTITION holdfast.%I FOR VALUES FROM (%L) TO (%L)',
-                               parent, part, holdfast.first_id(day::timestamp AT TIME ZONE 'UTC'),
-                               holdfast.first_id((day + 1)::timestamp AT TIME ZONE 'UTC'));
-                added := added + 1;
-            EXCEPTION WHEN check_violation OR lock_not_available OR duplicate_table THEN
-                NULL;
-            END;
-        END LOOP;
+                               parent, part, first, upto);
+            END LOOP;
+            added := added + 2;
+        EXCEPTION WHEN check_violation OR lock_not_available OR duplicate_table THEN
+            NULL;
+        END;
     END LOOP;
     RETURN added;
 END

@@ -47,7 +47,7 @@ BEGIN
     ),
     unqueued AS (
         DELETE FROM holdfast.ready USING waiting WHERE ready.id = ANY (ARRAY[waiting.id])
-        RETURNING ready.id, ready.attempt, ready.losses
+        RETURNING ready.id, ready.attempt, ready.losses, ready.queue, ready.kind
     ),
     buried AS MATERIALIZED (
         SELECT given.id FROM given
@@ -73,6 +73,16 @@ BEGIN
         UNION ALL
         SELECT id, started_at, moment, attempt, losses, 'canceled'::holdfast.job_state FROM exhumed
     ),
+    tallied AS (
+        INSERT INTO holdfast.tally (day, state, amount, queue, kind)
+        SELECT holdfast.day_of(change.id), change.state, sum(change.amount), change.queue, change.kind
+        FROM (
+            SELECT id, 'canceled'::holdfast.job_state AS state, 1 AS amount, queue, kind FROM unqueued
+            UNION ALL SELECT id, 'canceled', 1, queue, kind FROM exhumed
+            UNION ALL SELECT id, state, -1, queue, kind FROM exhumed
+        ) AS change
+        GROUP BY 1, 2, 4, 5
+    ),
     held AS MATERIALIZED (
         SELECT given.id FROM given
         CROSS JOIN LATERAL (SELECT FROM holdfast.lease WHERE lease.id = given.id FOR NO KEY UPDATE SKIP LOCKED) AS lease
@@ -96,7 +106,7 @@ BEGIN
 END
 $$;
 
--- A person's new life for final jobs: attempts and losses start at zero.
+-- A person's new life for final jobs: attempts and losses start at zero. One whose job is gone stays as it is.
 CREATE FUNCTION holdfast.retry(ids uuid[]) RETURNS TABLE (id uuid, retrying text)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
@@ -126,21 +136,28 @@ BEGIN
         ON CONFLICT DO NOTHING
     ),
     ended AS MATERIALIZED (
-        SELECT given.id FROM given
+        SELECT given.id, job.priority, job.queue, job.kind FROM given
+        CROSS JOIN LATERAL (SELECT * FROM holdfast.job WHERE job.id = given.id LIMIT 1) AS job
         CROSS JOIN LATERAL (
             SELECT FROM holdfast.finished WHERE finished.id = given.id FOR UPDATE SKIP LOCKED
         ) AS finished
     ),
     reopened AS (
-        DELETE FROM holdfast.finished USING ended WHERE finished.id = ANY (ARRAY[ended.id]) RETURNING finished.id
+        DELETE FROM holdfast.finished USING ended WHERE finished.id = ANY (ARRAY[ended.id])
+        RETURNING finished.id, finished.state, ended.priority, ended.queue, ended.kind
     ),
     again AS (
         INSERT INTO holdfast.ready AS new_ready (id, run_at, priority, queue, kind)
         SELECT id, moment, priority, queue, kind FROM exhumed
         UNION ALL
-        SELECT job.id, moment, job.priority, job.queue, job.kind
-        FROM reopened CROSS JOIN LATERAL (SELECT * FROM holdfast.job WHERE job.id = reopened.id LIMIT 1) AS job
+        SELECT id, moment, priority, queue, kind FROM reopened
         RETURNING new_ready.id, new_ready.queue
+    ),
+    tallied AS (
+        INSERT INTO holdfast.tally (day, state, amount, queue, kind)
+        SELECT holdfast.day_of(change.id), change.state, -count(*), change.queue, change.kind
+        FROM (SELECT id, state, queue, kind FROM exhumed UNION ALL SELECT id, state, queue, kind FROM reopened) AS change
+        GROUP BY 1, 2, 4, 5
     ),
     rung AS MATERIALIZED (SELECT holdfast.ring(ARRAY(SELECT again.queue FROM again)))
     SELECT given.id,
@@ -149,6 +166,7 @@ BEGIN
                WHEN EXISTS (SELECT FROM holdfast.lease WHERE lease.id = ANY (ARRAY[given.id]))
                  OR EXISTS (SELECT FROM holdfast.ready WHERE ready.id = ANY (ARRAY[given.id])) THEN 'live'
                WHEN EXISTS (SELECT FROM holdfast.finished WHERE finished.id = ANY (ARRAY[given.id]))
+                    AND EXISTS (SELECT FROM holdfast.job WHERE job.id = ANY (ARRAY[given.id]))
                  OR EXISTS (SELECT FROM holdfast.dead_letter WHERE dead_letter.id = ANY (ARRAY[given.id])) THEN 'locked'
                ELSE 'unknown'
            END
@@ -256,6 +274,12 @@ BEGIN
         WHERE attempt_error.job_id = ANY (ARRAY[gone.id])
           AND attempt_error.number <= (SELECT old.number FROM holdfast.attempt_error AS old WHERE old.job_id = gone.id
                                        ORDER BY old.number DESC OFFSET kept_errors - 1 LIMIT 1)
+    ),
+    tallied AS (
+        INSERT INTO holdfast.tally (day, state, amount, queue, kind)
+        SELECT holdfast.day_of(gone.id), gone.state::holdfast.job_state, count(*), gone.queue, gone.kind
+        FROM gone WHERE gone.state <> 'ready'
+        GROUP BY 1, 2, 4, 5
     )
     SELECT gone.id, gone.state FROM gone ORDER BY gone.until, gone.id;
 END

@@ -1,5 +1,4 @@
--- Counts by state. Finished jobs are counted by a scan of what retention has left.
+-- Counts by state. What is live is counted where it lives; what is final is the sum of the tally, and no scan of history.
 SELECT 'ready' AS state, count(*) AS jobs FROM holdfast.ready
 UNION ALL SELECT 'running', count(*) FROM holdfast.lease
-UNION ALL SELECT state::text, count(*) FROM holdfast.finished GROUP BY state
-UNION ALL SELECT state::text, count(*) FROM holdfast.dead_letter GROUP BY state
+UNION ALL SELECT state::text, sum(amount)::bigint FROM holdfast.tally GROUP BY state
