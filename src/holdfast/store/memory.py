@@ -5,7 +5,7 @@ survives the process; it is for unit tests.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -284,6 +284,20 @@ class MemoryStore:
         with self._lock:
             states = [record.state for record in self._jobs.values()]
             return {state: states.count(state) for state in JobState}
+
+    def remove_final(self, states: Collection[JobState], retention: timedelta) -> int:
+        """For upkeep: forget jobs that have been in one of these final states for longer than the retention."""
+        with self._lock:
+            before = self.clock.read() - retention
+            old = [
+                id
+                for id, record in self._jobs.items()
+                if record.state in states and record.finished_at is not None and record.finished_at < before
+            ]
+            for id in old:
+                del self._jobs[id]
+            self._keys = {key: id for key, id in self._keys.items() if id in self._jobs}
+            return len(old)
 
     def _held(self, lease: Lease) -> _Record | None:
         record = self._jobs.get(lease.id)

@@ -11,6 +11,7 @@ from holdfast.store.contract import JobReader, Renewer, Store, StoreClock
 from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
 from holdfast.store.memory import MemoryStore
 from holdfast.store.memory_schedules import MemoryRuns, MemorySchedules
+from holdfast.store.memory_upkeep import MemoryUpkeep
 from holdfast.store.postgres.driver import open_connection
 from holdfast.store.postgres.migrate import Migrator
 from holdfast.store.postgres.reader import PostgresReader
@@ -18,7 +19,9 @@ from holdfast.store.postgres.runs import PostgresRuns
 from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.sql_files import Migration
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
+from holdfast.store.postgres.upkeep import PostgresUpkeep
 from holdfast.store.schedules import RunStore, ScheduleStore
+from holdfast.store.upkeep import Upkeep
 
 
 async def _nothing_to_check() -> None:
@@ -37,6 +40,7 @@ class OpenStore:
     schedules: ScheduleStore
     runs: RunStore
     url: str
+    upkeep: Upkeep
     check: Callable[[], Awaitable[None]] = _nothing_to_check
     """Raises unless the store answers and its schema is the one that this release knows."""
 
@@ -52,7 +56,17 @@ async def opened(url: str, schema: str = "holdfast") -> AsyncIterator[OpenStore]
             yield memory
 
         runs = MemoryRuns(memory)
-        yield OpenStore(memory, memory, memory.clock, renewer, None, MemorySchedules(memory, runs), runs, url)
+        yield OpenStore(
+            memory,
+            memory,
+            memory.clock,
+            renewer,
+            finish_in=None,
+            schedules=MemorySchedules(memory, runs),
+            runs=runs,
+            url=url,
+            upkeep=MemoryUpkeep(memory),
+        )
         return
     async with server_url(url) as server:
         if is_embedded(url):
@@ -66,9 +80,10 @@ async def opened(url: str, schema: str = "holdfast") -> AsyncIterator[OpenStore]
                 PostgresClock(store),
                 store.renewer,
                 store.finish_in,
-                PostgresSchedules(store),
-                PostgresRuns(store),
-                server,
+                schedules=PostgresSchedules(store),
+                runs=PostgresRuns(store),
+                url=server,
+                upkeep=PostgresUpkeep(store),
                 check=store.check,
             )
         finally:

@@ -10,12 +10,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.errors import StoreUnavailable
 from holdfast.handlers import FinishInTransaction
 from holdfast.job import JobState, Lease, LeasedJob, NewJob
 from holdfast.json_text import Json, encode
 from holdfast.lifecycle import KEPT_ERRORS, LEASE_LOST, MAX_LOSSES, Event, Transition
-from holdfast.log import get_logger
 from holdfast.store.contract import (
     Canceling,
     ClaimRequest,
@@ -37,12 +36,10 @@ from holdfast.store.postgres.sql_files import check_schema, quoted, statement
 if TYPE_CHECKING:
     import asyncpg
 
-log = get_logger("holdfast.store")
-
 _POOL_SIZE = 8
 _LOCKED_TRIES = 20
 _LOCKED_SECONDS = 0.05
-_PARTITION_DAYS = 8
+_UPKEEP_SECONDS = 600.0
 _PLAIN_SUCCESS = Transition(Event.SUCCEED)
 
 
@@ -55,7 +52,6 @@ class PostgresStore:
         self._pool_size = pool_size
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
         self._lanes = Lanes()
-        self._partitions_checked = float("-inf")
 
     async def open(self) -> None:
         """Connect, and refuse a schema that this release does not know."""
@@ -100,6 +96,11 @@ class PostgresStore:
             raise StoreUnavailable("the store is not open; call open() first")
         with translated():
             return await self._pool.fetch(statement(verb, self.schema), *arguments)
+
+    async def fetch_upkeep(self, verb: str, *arguments: object) -> "list[asyncpg.Record]":
+        """Like fetch, for statements of maintenance: they may take long, and count on read committed."""
+        async with self._acquire() as connection, connection.transaction(isolation="read_committed"):
+            return await connection.fetch(statement(verb, self.schema), *arguments, timeout=_UPKEEP_SECONDS)
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         if not jobs:
@@ -218,7 +219,6 @@ class PostgresStore:
         rows = await self.fetch("rescue", limit, MAX_LOSSES, encode(LEASE_LOST.as_dict()), KEPT_ERRORS)
         if rows:
             self._lanes.forget()
-        await self._add_partitions()
         return [Rescued(row["id"], JobState(row["state"])) for row in rows]
 
     async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:
@@ -247,16 +247,6 @@ class PostgresStore:
         (row,) = await self.fetch("next_due", list(queues), list(kinds), suspects, *_shard(shard))
         due: timedelta | None = row["due_in"]
         return None if due is None else max(timedelta(0), due)
-
-    async def _add_partitions(self) -> None:
-        """Once an hour is enough: partitions are made a week ahead, and the default one takes what has none."""
-        if time.monotonic() - self._partitions_checked < 3600:
-            return
-        self._partitions_checked = time.monotonic()
-        try:
-            await self.fetch("add_partitions", _PARTITION_DAYS)
-        except HoldfastError as error:
-            log.warning("could not add partitions for the coming days, trying again in an hour", error=str(error))
 
     @asynccontextmanager
     async def _acquire(self) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":

@@ -1,0 +1,1 @@
+"""Upkeep of a store: coming partitions, retention, compact counts."""

@@ -1,0 +1,27 @@
+"""Upkeep of the memory store: the plainest reading of `upkeep.py`."""
+
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+
+from holdfast.job import JobState
+from holdfast.store.memory import MemoryStore
+from holdfast.store.upkeep import Batch
+
+
+class MemoryUpkeep:
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    async def add_partitions(self) -> AsyncGenerator[Batch, None]:
+        yield Batch()
+
+    async def prune_jobs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        states = frozenset((JobState.SUCCEEDED, JobState.CANCELED))
+        yield Batch({"jobs_pruned": self._store.remove_final(states, retention)})
+
+    async def prune_dead_letters(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        states = frozenset((JobState.FAILED, JobState.DEAD))
+        yield Batch({"dead_letters_pruned": self._store.remove_final(states, retention)})
+
+    async def compact_counts(self) -> AsyncGenerator[Batch, None]:
+        yield Batch()

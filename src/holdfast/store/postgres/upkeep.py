@@ -1,0 +1,115 @@
+"""Upkeep of PostgreSQL, by the functions of migrations/0007_upkeep.sql: each call is a short transaction."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import date, timedelta
+from uuid import UUID
+
+from holdfast.log import get_logger
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.upkeep import Batch
+
+log = get_logger("holdfast.upkeep")
+
+_DAYS_AHEAD = 8
+_BATCH = 1_000
+_TALLY_BATCH = 100_000
+# Moving so many jobs takes about a fifth of a second, during which everybody waits.
+_MOST_MOVED = 20_000
+_DROP_TRIES = 5
+_DROP_PAUSE = 0.3
+_BESIDE_JOB = ("key", "attempt_error", "progress")
+_BUSY = Batch(skipped="another process is at it")
+_FIRST = UUID(int=0)
+
+
+class PostgresUpkeep:
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+        # A pass that ran out of time is carried on by the next one, or the end of a long table would never be reached.
+        self._pruned_up_to = _FIRST
+        # A process that died after it dropped a day may have left rows behind.
+        self._must_sweep = True
+
+    async def add_partitions(self) -> AsyncGenerator[Batch, None]:
+        (row,) = await self._store.fetch_upkeep("add_partitions", _DAYS_AHEAD)
+        if row["default_is_large"]:
+            log.warning(
+                "the default partition is too large to add others beside it: jobs go there, and are pruned one by one"
+            )
+        yield _BUSY if row["added"] is None else Batch({"partitions_added": row["added"]})
+
+    async def prune_jobs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        for row in await self._store.fetch_upkeep("past_days", retention):
+            outcome, batch = await self._drop(row["day"], retention)
+            yield batch
+            if outcome == "busy":
+                return
+            if outcome == "crowded":
+                after: UUID | None = _FIRST
+                while after is not None:
+                    after, batch = await self._prune_part(f"{row['day']:%Y%m%d}", retention, after)
+                    yield batch
+        while True:
+            last, batch = await self._prune_part("other", retention, self._pruned_up_to)
+            self._pruned_up_to = last or _FIRST
+            yield batch
+            if last is None:
+                break
+        if self._must_sweep:
+            async for batch in self._sweep():
+                yield batch
+
+    async def _drop(self, day: date, retention: timedelta) -> tuple[str, Batch]:
+        outcome = "locked"
+        for number in range(_DROP_TRIES):
+            if number:
+                await asyncio.sleep(_DROP_PAUSE)
+            (row,) = await self._store.fetch_upkeep("prune_day", day, retention, _MOST_MOVED)
+            outcome = row["outcome"]
+            if outcome == "dropped":
+                self._must_sweep = True
+                counts = {"partitions_dropped": 2, "jobs_pruned": row["pruned"], "jobs_moved": row["moved"]}
+                return outcome, Batch(counts)
+            if outcome not in ("locked", "changed"):
+                break
+        reasons = {
+            "busy": "another process is at it",
+            "crowded": f"{day}: too many jobs must stay to drop its partitions, so that they are pruned one by one",
+            "changed": f"{day}: its jobs keep changing",
+            "locked": f"{day}: its partitions are in use",
+        }
+        return outcome, Batch(skipped=reasons[outcome])
+
+    async def _prune_part(self, part: str, retention: timedelta, after: UUID) -> tuple[UUID | None, Batch]:
+        (row,) = await self._store.fetch_upkeep("prune_part", part, retention, after, _BATCH)
+        if row["outcome"] == "busy":
+            return None, _BUSY
+        return row["last_id"], Batch({"jobs_pruned": row["pruned"]})
+
+    async def _sweep(self) -> AsyncGenerator[Batch, None]:
+        for side in _BESIDE_JOB:
+            after: UUID | None = _FIRST
+            while after is not None:
+                (row,) = await self._store.fetch_upkeep("sweep", side, after, _BATCH)
+                if row["outcome"] == "busy":
+                    yield _BUSY
+                    return
+                after = row["last_id"]
+                yield Batch({"rows_swept": row["swept"]})
+        self._must_sweep = False
+
+    async def prune_dead_letters(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        pruned = _BATCH
+        while pruned == _BATCH:
+            (row,) = await self._store.fetch_upkeep("prune_dead_letters", retention, _BATCH)
+            pruned = row["pruned"]
+            yield _BUSY if row["outcome"] == "busy" else Batch({"dead_letters_pruned": pruned})
+
+    async def compact_counts(self) -> AsyncGenerator[Batch, None]:
+        (newest,) = await self._store.fetch_upkeep("newest_tally")
+        after: int | None = 0
+        while after is not None:
+            (row,) = await self._store.fetch_upkeep("compact_tally", after, newest["number"], _TALLY_BATCH)
+            after = row["last_number"]
+            yield _BUSY if row["outcome"] == "busy" else Batch({"tallies_merged": row["merged"]})

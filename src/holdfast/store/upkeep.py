@@ -1,0 +1,37 @@
+"""What a store promises about its own upkeep; `contract.py` has the verbs of jobs.
+
+Each verb works in batches and yields after each, so that the caller can stop between two. Any number of processes may
+call them at once.
+"""
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one batch did, by name (`jobs_pruned`); `skipped` says what was left undone and why."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    skipped: str | None = None
+
+
+class Upkeep(Protocol):
+    """No verb touches a job that is ready or running, and none makes a count wrong."""
+
+    def add_partitions(self) -> AsyncGenerator[Batch, None]:
+        """Make room for the jobs of the coming days."""
+
+    def prune_jobs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        """Remove jobs that succeeded or were canceled longer ago than the retention, with keys, errors and progress.
+
+        A store may keep them up to a day longer.
+        """
+
+    def prune_dead_letters(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        """Remove dead letters that are older than the retention."""
+
+    def compact_counts(self) -> AsyncGenerator[Batch, None]:
+        """Keep counting cheap."""
