@@ -1,0 +1,93 @@
+"""Days that are over: their partitions, ids that belong to them, and what is true of all tables afterwards."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, date, datetime, timedelta
+from uuid import UUID, uuid4
+
+import asyncpg
+
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.postgres.upkeep import PostgresUpkeep
+from tests.databases import connected
+
+RETENTION = timedelta(days=1)
+# Taken once, so that midnight may pass during a test.
+NOON = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
+
+_TRUE_COUNTS = """
+SELECT state::text, queue, kind, count(*) FROM holdfast.finished JOIN holdfast.job USING (id) GROUP BY 1, 2, 3
+UNION ALL SELECT state::text, queue, kind, count(*) FROM holdfast.dead_letter GROUP BY 1, 2, 3
+"""
+_TALLIED = """
+SELECT state::text, queue, kind, sum(amount)::bigint FROM holdfast.tally GROUP BY 1, 2, 3 HAVING sum(amount) <> 0
+"""
+_TRUE_DAYS = """
+SELECT day, sum(jobs)::bigint FROM (
+    SELECT holdfast.day_of(id) AS day, count(*) AS jobs FROM holdfast.finished GROUP BY 1
+    UNION ALL SELECT holdfast.day_of(id), count(*) FROM holdfast.dead_letter GROUP BY 1
+) AS each GROUP BY day
+"""
+_TALLIED_DAYS = "SELECT day, sum(amount)::bigint FROM holdfast.tally GROUP BY day HAVING sum(amount) <> 0"
+# A job is in exactly one of the four tables, and unless it is a dead letter it has its row in `job`.
+_LOST = """
+WITH place AS (
+    SELECT id, 'live' AS what FROM holdfast.ready UNION ALL SELECT id, 'live' FROM holdfast.lease
+    UNION ALL SELECT id, 'final' FROM holdfast.finished UNION ALL SELECT id, 'dead' FROM holdfast.dead_letter
+)
+SELECT id FROM place GROUP BY id HAVING count(*) > 1
+UNION ALL
+SELECT id FROM place WHERE what <> 'dead' AND NOT EXISTS (SELECT FROM holdfast.job WHERE job.id = place.id)
+UNION ALL
+SELECT id FROM holdfast.job WHERE NOT EXISTS (SELECT FROM place WHERE place.id = job.id)
+"""
+
+
+def day_of(days_ago: int) -> date:
+    return (NOON - timedelta(days_ago)).date()
+
+
+def id_of(days_ago: int) -> UUID:
+    """A new id as it would have been made at noon of that day."""
+    return UUID(int=(int((NOON - timedelta(days_ago)).timestamp() * 1000) << 80) + (uuid4().int & ((1 << 80) - 1)))
+
+
+async def add_days(connection: "asyncpg.Connection[asyncpg.Record]", days: int) -> None:
+    """Partitions for so many days before today."""
+    assert await connection.fetchval("SELECT holdfast.add_partitions($1, $2)", day_of(days), days) == (2 * days)
+
+
+async def days_with_partitions(connection: "asyncpg.Connection[asyncpg.Record]") -> list[date]:
+    return [row[0] for row in await connection.fetch("SELECT * FROM holdfast.partition_days()")]
+
+
+async def is_sound(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    """No job is lost or in two places, and the tally is right."""
+    async with connection.transaction(isolation="repeatable_read"):
+        assert await connection.fetch(_LOST) == []
+        assert set(await connection.fetch(_TALLIED)) == set(await connection.fetch(_TRUE_COUNTS))
+        assert set(await connection.fetch(_TALLIED_DAYS)) == set(await connection.fetch(_TRUE_DAYS))
+
+
+async def pruned(store: PostgresStore, retention: timedelta = RETENTION) -> dict[str, int]:
+    """What one pass of pruning did."""
+    counts: dict[str, int] = {}
+    async for batch in PostgresUpkeep(store).prune_jobs(retention):
+        for name, number in batch.counts.items():
+            counts[name] = counts.get(name, 0) + number
+    return counts
+
+
+async def skipped(store: PostgresStore, retention: timedelta = RETENTION) -> set[str]:
+    """What one pass of pruning left undone."""
+    return {batch.skipped async for batch in PostgresUpkeep(store).prune_jobs(retention) if batch.skipped}
+
+
+@asynccontextmanager
+async def prune_held_open(url: str, days_ago: int) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
+    """A transaction that has dropped the partitions of a day, and commits at the end of the block."""
+    async with connected(url) as connection, connection.transaction():
+        row = await connection.fetchrow("SELECT * FROM holdfast.prune_day($1, $2, 1000)", day_of(days_ago), RETENTION)
+        assert row is not None
+        assert row["outcome"] == "dropped"
+        yield connection

@@ -1,0 +1,323 @@
+"""Retention drops whole days. What is live, or was finished lately, outlives its day; nothing else does."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from holdfast.job import JobState
+from holdfast.json_text import Json
+from holdfast.lifecycle import Event, Transition
+from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Retrying
+from holdfast.store.postgres import upkeep
+from holdfast.store.postgres.reader import PostgresReader
+from holdfast.store.postgres.store import PostgresClock, PostgresStore
+from tests.databases import Database, connected, opened_store
+from tests.postgres.past import (
+    NOON,
+    RETENTION,
+    add_days,
+    day_of,
+    days_with_partitions,
+    id_of,
+    is_sound,
+    prune_held_open,
+    pruned,
+    skipped,
+)
+from tests.store_contract.steps import BROKEN, ENDINGS, job, wants
+from tests.worker.harness import until
+
+pytestmark = pytest.mark.usefixtures("cheap_looks")
+ONLY_18 = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
+
+LONG = timedelta(days=100)
+SUCCEED = Transition(Event.SUCCEED)
+DAYS_AGO = 5
+MOST_DAYS = 8
+
+
+async def ended(store: PostgresStore, kind: str, transition: Transition, key: str | None = None) -> UUID:
+    """A job of an old day that has ended like this just now."""
+    new = job(id=id_of(DAYS_AGO), kind=kind, key=key)
+    await store.enqueue([new])
+    (leased,) = await store.claim(wants(kind, lease=LONG))
+    assert await store.finish([Finish(leased.lease, transition)]) == [Fenced.DONE]
+    return new.id
+
+
+async def test_a_day_is_dropped_with_all_that_ended_before_the_retention(database: Database) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as connection:
+        await add_days(connection, MOST_DAYS)
+        await PostgresClock(store).freeze(NOON)
+        succeeded = await ended(store, "work", Transition(Event.SUCCEED, result=Json("1")), key="a")
+        canceled = await ended(store, "work", ENDINGS["cancel"], key="b")
+        new = job(id=id_of(0))
+        await store.enqueue([new])
+        (leased,) = await store.claim(wants())
+        await store.finish([Finish(leased.lease, SUCCEED)])
+        await PostgresClock(store).advance(RETENTION + timedelta(hours=1))
+        counts = await pruned(store)
+        assert counts["jobs_pruned"] == 2
+        assert counts["jobs_moved"] == 0
+        reader = PostgresReader(store)
+        assert [await reader.get(id) for id in (succeeded, canceled)] == [None, None]
+        assert await store.retry([succeeded, canceled]) == [Retrying.UNKNOWN, Retrying.UNKNOWN]
+        assert await store.cancel([succeeded]) == [Canceling.UNKNOWN]
+        assert (await reader.count())[JobState.SUCCEEDED] == 1
+        assert min(await days_with_partitions(connection)) >= day_of(1)
+        assert await connection.fetchval("SELECT count(*) FROM holdfast.attempt_error") == 0
+        assert await connection.fetchval("SELECT count(*) FROM holdfast.key") == 0
+        await is_sound(connection)
+        again = await store.enqueue([job(key="a"), job(key="b")])
+        assert [each.is_new for each in again] == [True, True]
+
+
+async def test_what_must_stay_outlives_its_day(database: Database) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as connection:
+        await add_days(connection, MOST_DAYS)
+        clock = PostgresClock(store)
+        dead = await ended(store, "dead", ENDINGS["fail"], key="dead")
+        old = await ended(store, "work", SUCCEED, key="old")
+        retried = await ended(store, "retried", SUCCEED)
+        await clock.advance(timedelta(days=30))
+        recent = await ended(store, "work", Transition(Event.SUCCEED, result=Json('{"pages": 3}')), key="recent")
+        ready = job(id=id_of(DAYS_AGO), kind="ready", delay=timedelta(days=90), payload=Json('"ready"'), key="ready")
+        running = job(id=id_of(DAYS_AGO), kind="running", payload=Json('"running"'))
+        failing = job(id=id_of(DAYS_AGO), kind="failing")
+        await store.enqueue([ready, running, failing])
+        (leased,) = await store.claim(wants("running", lease=LONG))
+        (doomed,) = await store.claim(wants("failing", lease=LONG))
+        await store.renew([Renewal(leased.lease, LONG, Json("0.5"))])
+        assert await store.retry([retried]) == [Retrying.READY]
+        reader = PostgresReader(store)
+        before = {id: await reader.get(id) for id in (dead, recent, ready.id, running.id, retried)}
+
+        counts = await pruned(store)
+
+        assert (counts["jobs_pruned"], counts["jobs_moved"]) == (1, 5)
+        assert await reader.get(old) is None
+        assert {id: await reader.get(id) for id in before} == before
+        assert [len(found.errors) for found in before.values() if found] == [1, 0, 0, 0, 0]
+        assert [key["key"] for key in await connection.fetch("SELECT key FROM holdfast.key ORDER BY key")] == (
+            ["dead", "ready", "recent"]
+        )
+        await is_sound(connection)
+        # And all of them go on living.
+        assert await store.finish([Finish(leased.lease, SUCCEED)]) == [Fenced.DONE]
+        assert await store.finish([Finish(doomed.lease, Transition(Event.FAIL, error=BROKEN))]) == [Fenced.DONE]
+        assert await store.retry([dead, recent]) == [Retrying.READY, Retrying.READY]
+        await clock.advance(timedelta(days=91))
+        live = await store.claim(wants("dead", "work", "ready", "retried", lease=LONG))
+        assert {each.id for each in live} == {dead, recent, ready.id, retried}
+        assert {each.payload for each in live if each.kind == "ready"} == {'"ready"'}
+        assert await store.finish([Finish(each.lease, SUCCEED) for each in live]) == [Fenced.DONE] * 4
+        await is_sound(connection)
+        # The default partition is pruned as well, when their time has come.
+        await clock.advance(timedelta(days=2))
+        assert (await pruned(store))["jobs_pruned"] == 5
+        assert [row["id"] for row in await connection.fetch("SELECT id FROM holdfast.job")] == [failing.id]
+        assert [row["key"] for row in await connection.fetch("SELECT key FROM holdfast.key")] == []
+        assert (await reader.count())[JobState.FAILED] == 1
+        await is_sound(connection)
+
+
+async def test_a_day_with_too_many_jobs_that_stay_is_pruned_one_by_one(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "_MOST_MOVED", 10)
+    monkeypatch.setattr(upkeep, "_BATCH", 3)
+    async with opened_store(database.url) as store, connected(database.url) as connection:
+        await add_days(connection, MOST_DAYS)
+        for number in range(8):
+            await ended(store, "work", SUCCEED, key=f"{number}")
+        await PostgresClock(store).advance(timedelta(days=10))
+        await store.enqueue([job(id=id_of(DAYS_AGO)) for _ in range(11)])
+        day = day_of(DAYS_AGO)
+        assert {reason for reason in await skipped(store) if str(day) in reason} == {
+            f"{day}: too many jobs must stay to drop its partitions, so that they are pruned one by one"
+        }
+        assert (await PostgresReader(store).count())[JobState.SUCCEEDED] == 0
+        assert day in await days_with_partitions(connection)
+        assert await connection.fetchval("SELECT count(*) FROM holdfast.key") == 0
+        await is_sound(connection)
+        assert len(await store.claim(wants())) == 11
+
+
+async def test_a_day_in_use_is_left_for_the_next_time(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "_DROP_TRIES", 1)
+    async with opened_store(database.url) as store, connected(database.url) as other:
+        await add_days(other, MOST_DAYS)
+        (new, behind) = (job(id=id_of(DAYS_AGO)), job(id=id_of(DAYS_AGO)))
+        await store.enqueue([new, behind])
+        (leased, _) = await store.claim(wants(lease=LONG))
+        await PostgresClock(store).advance(timedelta(days=10))
+        async with other.transaction():
+            # A handler that finishes its own job, and takes its time to commit.
+            await other.execute(_FINISH_IN, leased.id, leased.lease.fence, leased.lease.holder)
+            assert f"{day_of(DAYS_AGO)}: its partitions are in use" in await skipped(store)
+        counts = await pruned(store)
+        assert (counts["jobs_pruned"], counts["jobs_moved"]) == (0, 2)
+        shown = await PostgresReader(store).get(leased.id)
+        assert shown is not None
+        assert shown.state is JobState.SUCCEEDED
+        await is_sound(other)
+
+
+async def test_a_job_that_is_finished_while_its_day_is_about_to_go_stays(database: Database) -> None:
+    """Its finish commits after the look for recent ones, and before the lock is there."""
+    outcomes: list[str] = []
+    async with (
+        opened_store(database.url) as store,
+        connected(database.url) as other,
+        connected(database.url) as watching,
+    ):
+        await add_days(other, MOST_DAYS)
+
+        async def meet() -> bool:
+            new = job(id=id_of(DAYS_AGO))
+            await store.enqueue([new])
+            (leased,) = await store.claim(wants(lease=LONG))
+            async with other.transaction():
+                await other.execute(_FINISH_IN, leased.id, leased.lease.fence, leased.lease.holder)
+                pruning = asyncio.ensure_future(store.fetch_upkeep("prune_day", day_of(DAYS_AGO), RETENTION, 1000))
+                await until(lambda: pruning.done() or _waits(watching), "the drop waits for the lock")
+            ((outcome, *_),) = await pruning
+            outcomes.append(outcome)
+            assert await PostgresReader(store).get(new.id) is not None
+            await is_sound(watching)
+            return outcomes[-1] == "changed"
+
+        # The drop gives up after a fifth of a second, which a busy machine may need for the commit.
+        await until(meet, "a finish came in between")
+        assert set(outcomes) <= {"locked", "changed"}
+
+
+_FINISH_IN = "SELECT holdfast.finish_in_transaction($1, $2, $3, NULL)"
+_Act = Callable[[PostgresStore, UUID], Awaitable[object]]
+
+
+async def _claim(store: PostgresStore, ready: UUID) -> object:
+    return [each.id for each in await store.claim(wants("ready", lease=LONG))] == [ready]
+
+
+async def _cancel(store: PostgresStore, ready: UUID) -> object:
+    return await store.cancel([ready]) == [Canceling.CANCELED]
+
+
+async def _enqueue(store: PostgresStore, ready: UUID) -> object:
+    (enqueued,) = await store.enqueue([job(id=id_of(DAYS_AGO))])
+    return enqueued.is_new
+
+
+async def _enqueue_keyed(store: PostgresStore, ready: UUID) -> object:
+    (enqueued,) = await store.enqueue([job(id=id_of(DAYS_AGO), key="new")])
+    return enqueued.is_new
+
+
+@pytest.mark.parametrize("act", [_claim, _cancel, _enqueue, _enqueue_keyed])
+async def test_a_statement_that_waited_for_the_drop_finds_what_was_moved(database: Database, act: _Act) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as watching:
+        await add_days(watching, MOST_DAYS)
+        ready = job(id=id_of(DAYS_AGO), kind="ready")
+        await store.enqueue([ready])
+        # Plans that know of the partition, in every connection that may be used below.
+        await asyncio.gather(*(store.claim(wants("nothing")) for _ in range(4)))
+        async with prune_held_open(database.url, DAYS_AGO):
+            acting = asyncio.ensure_future(act(store, ready.id))
+            await until(lambda: _waits(watching), "the statement waits for the lock")
+        assert await acting
+        await is_sound(watching)
+
+
+async def test_a_retry_and_a_failure_that_waited_for_the_drop_are_done(database: Database) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as watching:
+        await add_days(watching, MOST_DAYS)
+        recent = await ended(store, "work", SUCCEED)
+        new = job(id=id_of(DAYS_AGO), kind="failing")
+        await store.enqueue([new])
+        (leased,) = await store.claim(wants("failing", lease=LONG))
+        async with prune_held_open(database.url, DAYS_AGO):
+            retrying = asyncio.ensure_future(store.retry([recent]))
+            failing = asyncio.ensure_future(store.finish([Finish(leased.lease, ENDINGS["fail"])]))
+            await until(lambda: _waits(watching, 2), "both wait for the lock")
+        assert await retrying == [Retrying.READY]
+        assert await failing == [Fenced.DONE]
+        await is_sound(watching)
+        dead = await PostgresReader(store).get(new.id)
+        assert dead is not None
+        assert dead.state is JobState.FAILED
+
+
+_OLD_CLAIM = (
+    "claim(gen_random_uuid(), 10, false, 10, false, '{default}', '{5}', '{ready}', '{-infinity}',"
+    " '{00000000-0000-0000-0000-000000000000}', '{10}', '{10}', '{1 hour}')"
+)
+
+
+@pytest.mark.parametrize("verb", [_OLD_CLAIM, "rescue(10, 1, '{}', 5)"], ids=["claim", "rescue"])
+async def test_a_statement_with_an_old_snapshot_fails_instead_of_losing_a_job(database: Database, verb: str) -> None:
+    """Where repeatable read is the default, a claim's snapshot is older than the lock that it waits for."""
+    async with opened_store(database.url) as store, connected(database.url) as old:
+        await add_days(old, MOST_DAYS)
+        (ready, running) = (job(id=id_of(DAYS_AGO), kind="ready"), job(id=id_of(DAYS_AGO), kind="running"))
+        await store.enqueue([ready, running])
+        assert len(await store.claim(wants("running", lease=timedelta(0)))) == 1
+        await old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT holdfast.now()")
+        assert (await pruned(store))["jobs_moved"] == 2
+        with pytest.raises(asyncpg.SerializationError):
+            await old.fetch(f"SELECT * FROM holdfast.{verb}")
+        await old.execute("ROLLBACK")
+        assert [each.id for each in await store.claim(wants("ready"))] == [ready.id]
+        assert [each.id for each in await store.rescue(10)] == [running.id]
+        await is_sound(old)
+
+
+async def test_a_retry_of_a_job_whose_row_is_gone_changes_nothing(database: Database) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as connection:
+        (new,) = await store.enqueue([job()])
+        (leased,) = await store.claim(wants())
+        await store.finish([Finish(leased.lease, SUCCEED)])
+        await connection.execute("DELETE FROM holdfast.job")
+        assert await store.retry([new.id]) == [Retrying.UNKNOWN]
+        assert await connection.fetchval("SELECT count(*) FROM holdfast.finished") == 1
+        assert await connection.fetchval("SELECT count(*) FROM holdfast.ready") == 0
+        assert (await PostgresReader(store).count())[JobState.SUCCEEDED] == 1
+
+
+async def test_what_a_crash_after_the_drop_left_behind_is_swept_up(database: Database) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as connection:
+        await add_days(connection, MOST_DAYS)
+        await ended(store, "work", ENDINGS["cancel"], key="a")
+        await PostgresClock(store).advance(timedelta(days=10))
+        async with prune_held_open(database.url, DAYS_AGO):
+            pass
+        assert await connection.fetchval("SELECT count(*) FROM holdfast.key") == 1
+        assert (await pruned(store))["rows_swept"] == 2
+        assert await connection.fetchval("SELECT count(*) FROM holdfast.key") == 0
+        assert await connection.fetchval("SELECT count(*) FROM holdfast.attempt_error") == 0
+
+
+@ONLY_18
+async def test_pruning_refuses_a_transaction_that_could_not_see_everything(database: Database) -> None:
+    async with connected(database.url) as connection:
+        await add_days(connection, MOST_DAYS)
+        async with connection.transaction(isolation="repeatable_read"):
+            with pytest.raises(asyncpg.RaiseError, match="read committed"):
+                await connection.fetch("SELECT * FROM holdfast.prune_day($1, $2, 10)", day_of(DAYS_AGO), RETENTION)
+        # The engine asks for what it needs, whatever the database's default is.
+        await connection.execute(
+            f"ALTER DATABASE \"{database.name}\" SET default_transaction_isolation = 'repeatable read'"
+        )
+        async with opened_store(database.url) as store:
+            assert (await pruned(store))["partitions_dropped"] > 0
+
+
+async def _waits(connection: "asyncpg.Connection[asyncpg.Record]", number: int = 1) -> bool:
+    waiting: int = await connection.fetchval(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    return waiting >= number
