@@ -1,18 +1,27 @@
-"""What goes on beside the jobs must not harm them: partitions for the coming days, and claims of two asks."""
+"""What goes on beside the jobs must not harm them: partitions, maintenance everywhere at once, claims of two asks."""
 
 import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
 from datetime import timedelta
 
 import pytest
 
 from holdfast.errors import StoreUnavailable
 from holdfast.job import JobState
-from holdfast.store.contract import ClaimRequest, Rescued
+from holdfast.lifecycle import Event, Transition
+from holdfast.maintenance.steps import Retention
+from holdfast.runtime.budget import Budget
+from holdfast.runtime.maintenance import Maintenance
+from holdfast.store.contract import ClaimRequest, Fenced, Finish, Rescued
 from holdfast.store.postgres import lanes
 from holdfast.store.postgres.lanes import Ask
-from holdfast.store.postgres.store import PostgresClock
+from holdfast.store.postgres.reader import PostgresReader
+from holdfast.store.postgres.store import PostgresClock, PostgresStore
+from holdfast.store.postgres.upkeep import PostgresUpkeep
 from tests.databases import Database, connected, opened_store
-from tests.store_contract.steps import LEASE, job, wants
+from tests.postgres.past import RETENTION, add_days, days_with_partitions, id_of, is_sound, pruned
+from tests.store_contract.steps import BROKEN, LEASE, job, wants
 
 
 async def partitions(url: str) -> int:
@@ -34,27 +43,108 @@ async def test_several_workers_that_meet_at_a_new_day_add_its_partitions_once(da
     assert await partitions(database.url) == before + 5 * 2 * 2
 
 
-async def test_a_day_whose_jobs_went_to_the_default_partition_stays_there(database: Database) -> None:
+async def added(store: PostgresStore) -> int:
+    (batch,) = [batch async for batch in PostgresUpkeep(store).add_partitions()]
+    return batch.counts["partitions_added"]
+
+
+async def test_partitions_are_made_for_the_coming_days_of_the_stores_clock(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
-        await connection.execute("DROP TABLE holdfast.job_" + (await _today(database.url)))
-        await store.enqueue([job()])
-        await connection.execute("SELECT holdfast.add_partitions(current_date, 2)")
+        assert await added(store) in (0, 2)
+        await PostgresClock(store).advance(timedelta(days=3))
+        assert await added(store) == 6
+        assert await added(store) == 0
+        days = await days_with_partitions(connection)
+        assert days == [days[0] + timedelta(number) for number in range(len(days))]
+
+
+async def test_a_day_whose_jobs_went_to_the_default_partition_stays_there_until_they_are_pruned(
+    database: Database,
+) -> None:
+    """As after weeks in which no maintenance ran."""
+    async with opened_store(database.url) as store, connected(database.url) as connection:
+        before = await days_with_partitions(connection)
+        for day in before:
+            await connection.execute(f"DROP TABLE holdfast.job_{day:%Y%m%d}, holdfast.finished_{day:%Y%m%d}")
+        await store.enqueue([job(), job()])
+        (leased, _) = await store.claim(wants(lease=timedelta(days=100)))
+        await store.finish([Finish(leased.lease, Transition(Event.SUCCEED))])
+        assert await added(store) == 2 * 7
+        assert before[0] not in await days_with_partitions(connection)
+        assert await connection.fetchval("SELECT count(*) FROM ONLY holdfast.job_other") == 2
+        await is_sound(connection)
+        await PostgresClock(store).advance(timedelta(days=30))
+        assert (await pruned(store))["jobs_pruned"] == 1
         assert await connection.fetchval("SELECT count(*) FROM ONLY holdfast.job_other") == 1
-        assert len(await store.claim(wants())) == 1
+        await is_sound(connection)
 
 
-async def test_leases_are_rescued_by_a_role_that_may_not_add_partitions(database: Database) -> None:
+async def test_no_partition_is_added_beside_a_default_one_that_is_too_large_to_read(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
-        new = job()
-        await store.enqueue([new])
-        (leased,) = await store.claim(wants())
-        # As for a role without CREATE on the schema.
         await connection.execute(
-            "CREATE OR REPLACE FUNCTION holdfast.add_partitions(first_day date, days integer) RETURNS integer "
-            "LANGUAGE plpgsql AS $$ BEGIN RAISE insufficient_privilege; END $$"
+            "CREATE OR REPLACE FUNCTION holdfast.default_is_large() RETURNS boolean LANGUAGE sql AS 'SELECT true'"
         )
+        await PostgresClock(store).advance(timedelta(days=3))
+        assert await added(store) == 0
+
+
+async def test_a_step_that_another_process_is_at_is_skipped(database: Database) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as other:
+        upkeep = PostgresUpkeep(store)
+        steps = {
+            "prune_jobs": lambda: upkeep.prune_jobs(RETENTION),
+            "prune_dead_letters": lambda: upkeep.prune_dead_letters(RETENTION),
+            "compact_counts": upkeep.compact_counts,
+        }
+        for step, batches in steps.items():
+            async with other.transaction():
+                assert await other.fetchval("SELECT holdfast.try_step($1)", step)
+                assert {batch.skipped async for batch in batches()} == {"another process is at it"}
+            assert {batch.skipped async for batch in batches()} == {None}
+        async with other.transaction():
+            await other.execute("SELECT holdfast.add_partitions(current_date, 1)")
+            assert {batch.skipped async for batch in upkeep.add_partitions()} == {"another process is at it"}
+
+
+@pytest.mark.parametrize("replicas", [6])
+async def test_many_replicas_do_all_steps_at_once(database: Database, replicas: int) -> None:
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(opened_store(database.url))
+        connection = await stack.enter_async_context(connected(database.url))
+        await add_days(connection, 6)
+        jobs = [job(id=id_of(1 + number % 6), key=f"{number}") for number in range(300)]
+        await store.enqueue(jobs)
+        leased = await store.claim(wants(limit=250, lease=timedelta(days=100)))
+        succeed, fail = Transition(Event.SUCCEED), Transition(Event.FAIL, error=BROKEN)
+        await store.finish([Finish(each.lease, succeed) for each in leased[:200]])
+        await store.finish([Finish(each.lease, fail) for each in leased[200:240]])
+        await PostgresClock(store).advance(timedelta(days=30))
+        opened = [await stack.enter_async_context(opened_store(database.url, pool_size=1)) for _ in range(replicas)]
+        retention = Retention(RETENTION, timedelta(days=10), timedelta(days=30))
+        reports = await asyncio.gather(
+            *(Maintenance(PostgresUpkeep(each), retention).run(Budget(), to_end=True) for each in opened)
+        )
+        last = await Maintenance(PostgresUpkeep(store), retention).run(Budget(), to_end=True)
+        assert [report.error for report in (*reports, last)] == [None] * (replicas + 1)
+        did = sum((Counter(report.counts) for report in (*reports, last)), Counter())
+        assert (did["jobs_pruned"], did["dead_letters_pruned"]) == (200, 40)
+        counts = await PostgresReader(store).count()
+        assert counts == {**dict.fromkeys(JobState, 0), JobState.READY: 50, JobState.RUNNING: 10}
+        assert await connection.fetchval("SELECT count(*) FROM holdfast.key") == 60
+        await is_sound(connection)
+
+
+async def test_leases_are_rescued_and_jobs_claimed_where_maintenance_never_runs(database: Database) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as connection:
+        for day in await days_with_partitions(connection):
+            await connection.execute(f"DROP TABLE holdfast.job_{day:%Y%m%d}, holdfast.finished_{day:%Y%m%d}")
+        await store.enqueue([job()])
+        (leased,) = await store.claim(wants())
         await PostgresClock(store).advance(LEASE + timedelta(seconds=1))
         assert await store.rescue(10) == [Rescued(leased.id, JobState.READY)]
+        (again,) = await store.claim(wants())
+        assert await store.finish([Finish(again.lease, Transition(Event.SUCCEED))]) == [Fenced.DONE]
+        await is_sound(connection)
 
 
 async def test_what_a_first_ask_has_leased_is_kept_when_the_second_one_fails(
@@ -79,9 +169,3 @@ async def test_what_a_first_ask_has_leased_is_kept_when_the_second_one_fails(
         claimed = await store.claim(wants("work", "other", limit=100))
         assert len(asks) == 2
         assert len(claimed) == 16
-
-
-async def _today(url: str) -> str:
-    async with connected(url) as connection:
-        day: str = await connection.fetchval("SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMMDD')")
-        return day

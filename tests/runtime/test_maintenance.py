@@ -1,0 +1,133 @@
+"""The maintenance runner: when it is due, and that no step stands in the way of another."""
+
+import random
+import time
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+
+import pytest
+
+from holdfast.errors import StoreUnavailable
+from holdfast.maintenance.steps import Retention
+from holdfast.runtime.budget import Budget
+from holdfast.runtime.maintenance import AGAIN_SECONDS, EVERY_SECONDS, SPREAD_SECONDS, Maintenance
+from holdfast.store.upkeep import Batch
+
+DAY = timedelta(days=1)
+KEEP = Retention(jobs=7 * DAY, dead_letters=14 * DAY, runs=30 * DAY)
+
+
+class Scripted:
+    """An upkeep that notes what it was asked for, and fails where it is told to."""
+
+    def __init__(self, *, fails: str = "", error: Exception | None = None) -> None:
+        self.asked: list[tuple[str, timedelta | None]] = []
+        self._fails = fails
+        self._error = error
+
+    async def _step(self, name: str, retention: timedelta | None, *batches: Batch) -> AsyncGenerator[Batch, None]:
+        self.asked.append((name, retention))
+        if name == self._fails and self._error is not None:
+            raise self._error
+        for batch in batches:
+            yield batch
+
+    def add_partitions(self) -> AsyncGenerator[Batch, None]:
+        return self._step("add_partitions", None, Batch({"partitions_added": 2}))
+
+    def prune_jobs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        one, two = Batch({"jobs_pruned": 3}), Batch({"jobs_pruned": 4}, skipped="a day is in use")
+        return self._step("prune_jobs", retention, one, two)
+
+    def prune_dead_letters(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        return self._step("prune_dead_letters", retention, Batch({"dead_letters_pruned": 0}))
+
+    def compact_counts(self) -> AsyncGenerator[Batch, None]:
+        return self._step("compact_counts", None, Batch({"tallies_merged": 5}))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The machine's monotonic clock, to be moved."""
+    at = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: at[0])
+    return at
+
+
+async def test_all_steps_are_done_in_order_and_reported() -> None:
+    upkeep = Scripted()
+    report = await Maintenance(upkeep, KEEP).run(Budget(), to_end=True)
+    assert upkeep.asked == [
+        ("add_partitions", None),
+        ("prune_jobs", KEEP.jobs),
+        ("prune_dead_letters", KEEP.dead_letters),
+        ("compact_counts", None),
+    ]
+    assert (report.runner, report.is_fine) == ("maintenance", True)
+    assert report.counts == {"partitions_added": 2, "jobs_pruned": 7, "tallies_merged": 5}
+    assert report.skipped == "prune jobs: a day is in use"
+    assert report.processed == 14
+
+
+async def test_dead_letters_are_kept_for_ever_unless_a_retention_is_set() -> None:
+    upkeep = Scripted()
+    await Maintenance(upkeep, Retention(7 * DAY, None, 30 * DAY)).run(Budget(), to_end=True)
+    assert "prune_dead_letters" not in [name for name, _ in upkeep.asked]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (StoreUnavailable("the server is gone"), "prune jobs: the server is gone"),
+        (ZeroDivisionError("a bug"), "prune jobs: ZeroDivisionError: a bug"),
+    ],
+)
+async def test_a_step_that_fails_is_reported_and_the_others_are_done(
+    clock: list[float], error: Exception, said: str
+) -> None:
+    upkeep = Scripted(fails="prune_jobs", error=error)
+    runner = Maintenance(upkeep, KEEP)
+    report = await runner.run(Budget(), to_end=True)
+    assert len(upkeep.asked) == 4
+    assert (report.is_fine, report.error) == (False, said)
+    assert report.counts == {"partitions_added": 2, "tallies_merged": 5}
+    assert runner.due_in() == AGAIN_SECONDS
+
+
+async def test_it_is_due_within_a_minute_and_then_every_ten(clock: list[float]) -> None:
+    upkeep = Scripted()
+    firsts = [Maintenance(upkeep, KEEP).due_in() for _ in range(50)]
+    assert all(0 <= first <= SPREAD_SECONDS for first in firsts)
+    assert len(set(firsts)) > 1
+    runner = Maintenance(upkeep, KEEP)
+    clock[0] += SPREAD_SECONDS
+    assert runner.due_in() == 0
+    await runner.run(Budget(), to_end=False)
+    assert len(upkeep.asked) == 4
+    assert runner.due_in() == EVERY_SECONDS
+
+
+async def test_before_its_time_it_asks_nothing(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "uniform", lambda _low, high: high)
+    upkeep = Scripted()
+    runner = Maintenance(upkeep, KEEP)
+    report = await runner.run(Budget(), to_end=False)
+    assert (upkeep.asked, report.counts) == ([], {})
+    await runner.run(Budget(), to_end=True)
+    assert len(upkeep.asked) == 4
+    await runner.run(Budget(), to_end=True)
+    assert len(upkeep.asked) == 4
+
+
+async def test_it_stops_between_two_batches_when_its_time_is_up(clock: list[float]) -> None:
+    class Slow(Scripted):
+        async def prune_jobs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+            for _ in range(5):
+                clock[0] += 4
+                yield Batch({"jobs_pruned": 1000})
+
+    report = await Maintenance(Slow(), KEEP).run(Budget(seconds=10, items=1), to_end=True)
+    assert report.counts["jobs_pruned"] == 3000
+    assert report.skipped == (
+        "prune jobs: the time is up; prune dead letters: the time is up; compact counts: the time is up"
+    )

@@ -1,0 +1,160 @@
+"""Upkeep: what is older than its retention goes, with everything that belongs to it; nothing else does."""
+
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator
+from datetime import timedelta
+from typing import NamedTuple
+
+import pytest
+
+from holdfast.job import JobState
+from holdfast.store.contract import Retrying
+from holdfast.store.memory import MemoryStore
+from holdfast.store.memory_upkeep import MemoryUpkeep
+from holdfast.store.postgres.reader import PostgresReader
+from holdfast.store.postgres.store import PostgresClock
+from holdfast.store.postgres.upkeep import PostgresUpkeep
+from holdfast.store.upkeep import Batch, Upkeep
+from tests.conftest import SERVERS
+from tests.databases import Servers, StoreCase, opened_store
+from tests.store_contract.steps import (
+    START,
+    enqueued,
+    everything,
+    in_state,
+    job,
+    lost,
+    shown,
+)
+
+WEEK = timedelta(days=7)
+DAY = timedelta(days=1)
+
+
+class Kept(NamedTuple):
+    case: StoreCase
+    upkeep: Upkeep
+
+
+@pytest.fixture(params=("memory", *SERVERS))
+async def kept(
+    request: pytest.FixtureRequest, threads_end: None, cheap_looks: None, servers: Servers
+) -> AsyncIterator[Kept]:
+    """Each store with its upkeep. The database is the test's own: upkeep changes more than rows."""
+    if request.param == "memory":
+        memory = MemoryStore()
+        await memory.clock.freeze(START)
+        yield Kept(StoreCase("memory", memory, memory, memory.clock), MemoryUpkeep(memory))
+        return
+    with servers.get(request.param).fresh_database() as database:
+        async with opened_store(database.url) as store:
+            clock = PostgresClock(store)
+            await clock.freeze(START)
+            case = StoreCase(request.param, store, PostgresReader(store), clock)
+            yield Kept(case, PostgresUpkeep(store))
+
+
+async def done(batches: AsyncGenerator[Batch, None]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    async for batch in batches:
+        assert batch.skipped is None
+        counts.update(batch.counts)
+    return counts
+
+
+@pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.CANCELED])
+async def test_a_finished_job_goes_when_its_retention_is_over(kept: Kept, state: JobState) -> None:
+    case, upkeep = kept
+    id = await in_state(case, state, key="invoice-1")
+    await case.clock.advance(WEEK - DAY)
+    assert (await done(upkeep.prune_jobs(WEEK)))["jobs_pruned"] == 0
+    assert (await shown(case, id)).state is state
+    await case.clock.advance(2 * DAY + timedelta(seconds=1))
+    assert (await done(upkeep.prune_jobs(WEEK)))["jobs_pruned"] == 1
+    assert await everything(case) == []
+    assert (await case.reader.count())[state] == 0
+    assert await case.store.retry([id]) == [Retrying.UNKNOWN]
+
+
+async def test_a_key_can_be_used_again_when_its_job_is_gone(kept: Kept) -> None:
+    case, upkeep = kept
+    first = await in_state(case, JobState.SUCCEEDED, key="invoice-1")
+    (again,) = await case.store.enqueue([job(key="invoice-1")])
+    assert (again.id, again.is_new) == (first, False)
+    await case.clock.advance(30 * DAY)
+    await done(upkeep.prune_jobs(WEEK))
+    (again,) = await case.store.enqueue([job(key="invoice-1")])
+    assert again.is_new
+
+
+@pytest.mark.parametrize("state", [JobState.READY, JobState.RUNNING, JobState.FAILED, JobState.DEAD])
+async def test_what_is_live_or_a_dead_letter_outlives_the_retention(kept: Kept, state: JobState) -> None:
+    case, upkeep = kept
+    id = await in_state(case, state, key="invoice-1")
+    before = await shown(case, id)
+    await case.clock.advance(365 * DAY)
+    await done(upkeep.add_partitions())
+    assert (await done(upkeep.prune_jobs(WEEK)))["jobs_pruned"] == 0
+    assert await shown(case, id) == before
+    assert (await case.reader.count())[state] == 1
+    (again,) = await case.store.enqueue([job(key="invoice-1")])
+    assert again.id == id
+
+
+@pytest.mark.parametrize("state", [JobState.FAILED, JobState.DEAD])
+async def test_a_dead_letter_goes_when_its_own_retention_is_over(kept: Kept, state: JobState) -> None:
+    case, upkeep = kept
+    old = await in_state(case, state, key="invoice-1")
+    await case.clock.advance(29 * DAY)
+    await done(upkeep.prune_jobs(WEEK))
+    young = await in_state(case, state, kind="other")
+    ready = await enqueued(case)
+    await case.clock.advance(DAY + timedelta(seconds=1))
+    assert (await done(upkeep.prune_dead_letters(30 * DAY)))["dead_letters_pruned"] == 1
+    assert {found.id for found in await everything(case)} == {young, ready}
+    assert (await case.reader.count())[state] == 1
+    assert await case.store.retry([old]) == [Retrying.UNKNOWN]
+    (again,) = await case.store.enqueue([job(key="invoice-1", kind="work")])
+    assert again.is_new
+
+
+async def test_a_job_that_a_person_revived_is_not_pruned_and_starts_its_retention_anew(kept: Kept) -> None:
+    case, upkeep = kept
+    id = await in_state(case, JobState.SUCCEEDED)
+    await case.clock.advance(30 * DAY)
+    assert await case.store.retry([id]) == [Retrying.READY]
+    assert (await done(upkeep.prune_jobs(WEEK)))["jobs_pruned"] == 0
+    await case.store.cancel([id])
+    await case.clock.advance(WEEK - DAY)
+    assert (await done(upkeep.prune_jobs(WEEK)))["jobs_pruned"] == 0
+    await case.clock.advance(3 * DAY)
+    assert (await done(upkeep.prune_jobs(WEEK)))["jobs_pruned"] == 1
+
+
+async def test_errors_of_a_job_that_stays_are_kept_and_of_one_that_goes_are_not(kept: Kept) -> None:
+    case, upkeep = kept
+    goes = await lost(case, 1, kind="goes")
+    await case.store.cancel([goes])
+    stays = await lost(case, 2, kind="stays")
+    await case.clock.advance(30 * DAY)
+    await done(upkeep.prune_jobs(WEEK))
+    assert [found.id for found in await everything(case)] == [stays]
+    assert len((await shown(case, stays)).errors) == 2
+    # A new job with the id of the one that is gone has nothing of it.
+    await case.store.enqueue([job(id=goes)])
+    assert (await shown(case, goes)).errors == ()
+
+
+async def test_upkeep_that_finds_nothing_to_do_does_nothing(kept: Kept) -> None:
+    case, upkeep = kept
+    id = await in_state(case, JobState.SUCCEEDED)
+    before = await shown(case, id)
+    # The store's clock is far from the days for which it was set up, so the first time there is something to do.
+    for step in (upkeep.add_partitions(), upkeep.prune_jobs(WEEK), upkeep.compact_counts()):
+        await done(step)
+    for _ in range(2):
+        assert not any((await done(upkeep.add_partitions())).values())
+        assert not any((await done(upkeep.prune_jobs(WEEK))).values())
+        assert not any((await done(upkeep.prune_dead_letters(WEEK))).values())
+        assert not any((await done(upkeep.compact_counts())).values())
+    assert await shown(case, id) == before
