@@ -82,3 +82,18 @@ def to_text(duration: timedelta) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts) or "0s"
+
+
+def rough(length: timedelta) -> str:
+    """A length of time in its largest unit, or the two largest where one alone says too little."""
+    seconds = length.total_seconds()
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    for size, unit, smaller_size, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if seconds >= size:
+            whole, rest = divmod(seconds, size)
+            part = int(rest // smaller_size)
+            return f"{whole:.0f}{unit}{part}{smaller}" if whole < 10 and part else f"{whole:.0f}{unit}"
+    return f"{seconds:.0f}s"

@@ -12,7 +12,7 @@ from tests.databases import Database
 
 COMMANDS = [
     (), ("demo",), ("worker",), ("enqueue",), ("jobs",), ("jobs", "list"), ("jobs", "show"), ("jobs", "retry"),
-    ("jobs", "cancel"), ("migrate",), ("settings",), ("bench",),
+    ("jobs", "cancel"), ("migrate",), ("doctor",), ("settings",), ("bench",),
 ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import typer
 from holdfast.cli import jobs
 from holdfast.cli.bench import bench
 from holdfast.cli.demo import demo
+from holdfast.cli.doctor import doctor
 from holdfast.cli.enqueue import enqueue
 from holdfast.cli.errors import explained
 from holdfast.cli.migrate import migrate
@@ -36,6 +37,7 @@ commands.command()(tick)
 commands.command()(enqueue)
 commands.add_typer(jobs.commands, name="jobs")
 commands.command()(migrate)
+commands.command()(doctor)
 commands.command()(settings)
 commands.command()(bench)
 

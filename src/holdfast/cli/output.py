@@ -5,6 +5,8 @@ import sys
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from holdfast.duration import rough
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -48,18 +50,3 @@ def relative(moment: datetime, now: datetime) -> str:
     if abs(distance) < timedelta(seconds=1):
         return "now"
     return f"in {rough(distance)}" if distance > timedelta(0) else f"{rough(-distance)} ago"
-
-
-def rough(length: timedelta) -> str:
-    """A length of time in its largest unit, or the two largest where one alone says too little."""
-    seconds = length.total_seconds()
-    if seconds < 1:
-        return f"{seconds * 1000:.0f}ms"
-    if seconds < 10:
-        return f"{seconds:.1f}s"
-    for size, unit, smaller_size, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if seconds >= size:
-            whole, rest = divmod(seconds, size)
-            part = int(rest // smaller_size)
-            return f"{whole:.0f}{unit}{part}{smaller}" if whole < 10 and part else f"{whole:.0f}{unit}"
-    return f"{seconds:.0f}s"

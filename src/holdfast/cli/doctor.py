@@ -1,0 +1,76 @@
+"""`holdfast doctor`: what is wrong with a store, or soon will be, and what to do about it."""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.errors import FAILED
+from holdfast.cli.options import JsonOption, SchemaOption, StoreOption
+from holdfast.cli.output import console, print_json, printable
+from holdfast.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from holdfast.insight.findings import Finding
+    from holdfast.settings import Settings
+
+_STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "unknown": "magenta"}
+
+
+def doctor(
+    deep: Annotated[bool, typer.Option("--deep", help="Look at every job, which reads all tables.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")] = False,
+    store: StoreOption = None,
+    schema: SchemaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Examine a store: what is wrong, and what to do about it.
+
+    Changes nothing. Exits with 1 if there is a problem.
+    """
+    import asyncio
+
+    from holdfast.settings import Settings
+
+    settings = Settings.load(store=store, db_schema=schema)
+    if settings.store.startswith("memory"):
+        raise InvalidInput("store: memory: lives inside one process, so there is nothing to examine")
+    findings = asyncio.run(_examine(settings, deep=deep))
+    bad = {"problem", "warning", "unknown"} if strict else {"problem"}
+    healthy = not any(finding.level in bad for finding in findings)
+    if as_json:
+        print_json({"ok": healthy, "findings": [finding.as_dict() for finding in findings]})
+    else:
+        _print(console(), findings)
+    raise typer.Exit(0 if healthy else FAILED)
+
+
+async def _examine(settings: "Settings", *, deep: bool) -> "list[Finding]":
+    from holdfast.insight.doctor import examine
+    from holdfast.store.opening import server_url
+
+    async with server_url(settings.store) as server:
+        return await examine(server, settings.db_schema, deep=deep)
+
+
+def _print(shown: "Console", findings: "Sequence[Finding]") -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        line = Text(printable(finding.line))
+        if finding.next_step is not None:
+            line.append(f"\n→ {printable(finding.next_step)}", style="cyan")
+        table.add_row(Text(finding.level, style=_STYLES[finding.level]), Text(finding.check, style="bold"), line)
+    shown.print(table)
+    counts = Counter(finding.level.value for finding in findings)
+    parts = [f"[{style}]{counts[level]} {level}[/]" for level, style in _STYLES.items() if counts[level]]
+    shown.print(f"\n{len(findings)} checks: {', '.join(parts)}")

@@ -1,0 +1,1 @@
+"""What a store can tell about itself."""

@@ -1,0 +1,57 @@
+"""What an examination finds: a level, a line, and what to do about it."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    """Nothing is broken yet, or it may be meant so."""
+    PROBLEM = "problem"
+    """Jobs are late, at risk or wrong."""
+    UNKNOWN = "unknown"
+    """It was not possible to look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    level: Level
+    line: str
+    next_step: str | None = None
+
+    def as_dict(self) -> dict[str, str | None]:
+        return {"check": self.check, "level": self.level, "line": self.line, "next_step": self.next_step}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """From where on something is worth a word."""
+
+    slow_answer: timedelta = timedelta(milliseconds=100)
+    clock_difference: timedelta = timedelta(seconds=1)
+    connections_share: float = 0.85
+    rescue: timedelta = timedelta(seconds=15)
+    """Workers rescue every ten seconds or more often."""
+    due: timedelta = timedelta(minutes=1)
+    pin: timedelta = timedelta(minutes=5)
+    long_pin: timedelta = timedelta(hours=1)
+    pin_transactions: int = 500_000
+    partition_days: int = 3
+    dead_rows: int = 100_000
+    dead_rows_per_live: int = 5
+    notify_share: float = 0.1
+    counted: int = 10_000
+    """Counting stops here."""
+    shown: int = 3
+    sample: int = 1000
+
+
+def counted(number: int, limits: Limits) -> str:
+    return f"{number:,}" if number < limits.counted else f"{limits.counted:,} or more"
+
+
+def plural(number: int, word: str) -> str:
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"

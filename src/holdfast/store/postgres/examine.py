@@ -1,0 +1,205 @@
+"""The questions that `holdfast doctor` asks a PostgreSQL, one method and one sql/doctor_*.sql each.
+
+Every question has a read-only transaction and bounds of its own, and works through PgBouncer.
+"""
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+from uuid import UUID
+
+from holdfast.store.postgres.driver import open_connection, translated
+from holdfast.store.postgres.migrate import Migrator
+from holdfast.store.postgres.sql_files import check_schema, statement
+
+if TYPE_CHECKING:
+    import asyncpg
+
+_SECONDS = 10.0
+_DEEP_SECONDS = 600.0
+_TIME_ASKED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """`ahead` is how far the server's clock is ahead of this machine's, to within the round trip."""
+
+    took: timedelta
+    ahead: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """`unsafe` names the settings that are off and let committed rows be lost."""
+
+    version: str
+    version_number: int
+    is_standby: bool
+    unsafe: list[str]
+    autovacuum: bool
+    connections: int
+    most_connections: int
+    notify_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClockRow:
+    moved: timedelta
+    frozen_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredLeases:
+    leases: int
+    oldest: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    kind: str
+    jobs: int
+    newest: datetime
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DueLane:
+    queue: str
+    kind: str
+    due_for: timedelta
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Who keeps vacuum from its work, for how long or since how many transactions."""
+
+    what: str
+    pid: int | None
+    name: str | None
+    role: str | None
+    application: str | None
+    state: str | None
+    lasting: timedelta | None
+    transactions: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenSessions:
+    sessions: int
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """`missing` days, and rows in the default partitions."""
+
+    missing: list[str]
+    jobs: int
+    finished: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRows:
+    name: str
+    dead: int
+    live: int
+    vacuumed: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    seen: int
+    nowhere: int
+    twice: int
+    without_job: int
+    examples: list[UUID] | None
+
+
+class Examiner:
+    """`async with Examiner(url, schema) as examiner:`"""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self._url = url
+        self._schema = check_schema(schema)
+        self._connection: asyncpg.Connection[asyncpg.Record] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._connection = await open_connection(self._url)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+
+    async def round_trip(self) -> RoundTrip:
+        """The quickest of a few, because the first one also prepares."""
+        found = []
+        connection = await self._connected()
+        for _ in range(_TIME_ASKED):
+            before, started = datetime.now(UTC), time.monotonic()
+            with translated():
+                now: datetime = await connection.fetchval(statement("doctor_time", self._schema), timeout=_SECONDS)
+            took = timedelta(seconds=time.monotonic() - started)
+            found.append(RoundTrip(took, now - (before + took / 2)))
+        return min(found, key=lambda each: each.took)
+
+    async def server(self) -> Server:
+        (row,) = await self._ask("server")
+        return Server(**row)
+
+    async def schema_version(self) -> int:
+        return await Migrator(await self._connected(), self._schema).version()
+
+    async def clock(self) -> ClockRow | None:
+        rows = await self._ask("clock")
+        return ClockRow(**rows[0]) if rows else None
+
+    async def expired_leases(self, tolerance: timedelta) -> ExpiredLeases:
+        (row,) = await self._ask("leases", tolerance)
+        return ExpiredLeases(**row)
+
+    async def dead_letters(self, bound: int) -> list[DeadLetters]:
+        return [DeadLetters(**row) for row in await self._ask("dead_letters", bound)]
+
+    async def due(self, longer_than: timedelta, at_most: int) -> list[DueLane]:
+        return [DueLane(**row) for row in await self._ask("due", longer_than, at_most)]
+
+    async def pins(self, longer_than: timedelta, transactions: int, at_most: int) -> list[Pin]:
+        return [Pin(**row) for row in await self._ask("horizon", longer_than, transactions, at_most)]
+
+    async def hidden_sessions(self) -> HiddenSessions:
+        (row,) = await self._ask("hidden")
+        return HiddenSessions(**row)
+
+    async def partitions(self, days: int, bound: int) -> Partitions:
+        (row,) = await self._ask("partitions", days, bound)
+        return Partitions(**row)
+
+    async def dead_rows(self, more_than: int, per_live: int) -> list[DeadRows]:
+        return [DeadRows(**row) for row in await self._ask("dead_rows", more_than, per_live)]
+
+    async def places(self, newest: int | None) -> Places:
+        """Whether every job is where it belongs; `newest` None looks at all of them, however long that takes."""
+        (row,) = await self._ask("places", newest, seconds=_SECONDS if newest is not None else _DEEP_SECONDS)
+        return Places(**row)
+
+    async def _ask(self, question: str, *arguments: object, seconds: float = _SECONDS) -> "list[asyncpg.Record]":
+        connection = await self._connected()
+        with translated():
+            async with connection.transaction(readonly=True):
+                bounds = statement("doctor_bounds", self._schema)
+                await connection.execute(bounds, f"{seconds * 1000:.0f}")
+                # The server gives up first; the client only if the server cannot say so.
+                sql = statement(f"doctor_{question}", self._schema)
+                return await connection.fetch(sql, *arguments, timeout=seconds + 5)
+
+    async def _connected(self) -> "asyncpg.Connection[asyncpg.Record]":
+        """Connected again after an outage, so that one question's misfortune is not that of all."""
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await open_connection(self._url)
+        return self._connection

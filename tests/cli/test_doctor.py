@@ -1,0 +1,72 @@
+"""`holdfast doctor` as a command: what it prints, and what a script learns from its exit code."""
+
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Cli
+from tests.cli.forking import Forking
+from tests.databases import Database
+
+
+def test_warnings_alone_are_no_failure_unless_asked(cli: Cli) -> None:
+    """The tests' servers run without fsync, which is a warning."""
+    done = cli.run("doctor")
+    assert (done.code, done.err) == (0, "")
+    (line,) = [line for line in done.out.splitlines() if line.split()[:2] == ["warning", "durability"]]
+    assert "fsync" in line
+    assert "→ turn on" in done.out
+    assert done.out.splitlines()[-1].endswith(" 1 warning")
+    assert cli.run("doctor", "--strict").code == 1
+
+
+def test_a_problem_is_a_failure_with_its_next_step(cli: Cli) -> None:
+    cli.enqueue("greet", '{"name": "Ann"}')
+    cli.rows("UPDATE holdfast.clock SET moved = '1 hour' RETURNING moved")
+    done = cli.run("doctor", "--deep")
+    assert done.code == 1
+    lines = [" ".join(line.split()) for line in done.out.splitlines()]
+    assert "problem clock the store's clock is moved 1h ahead: jobs and leases go by it" in lines
+    assert any(line.startswith("→ only tests move it.") for line in lines)
+
+
+def test_programs_get_json(cli: Cli) -> None:
+    done = cli.run("doctor", "--json")
+    report = json.loads(done.out)
+    assert done.code == 0
+    assert report["ok"] is True
+    findings = {finding["check"]: finding for finding in report["findings"]}
+    assert findings["schema"]["level"] == "ok"
+    assert findings["schema"]["next_step"] is None
+    assert findings["durability"]["level"] == "warning"
+    assert json.loads(cli.run("doctor", "--json", "--strict").out)["ok"] is False
+
+
+def test_a_missing_schema_is_a_finding_and_not_an_error(empty: Database, tmp_path: Path, forking: Forking) -> None:
+    cli = Cli(tmp_path, empty.url, forking)
+    done = cli.run("doctor")
+    assert (done.code, done.err) == (1, "")
+    assert '"holdfast" is missing' in done.out
+    assert "run `holdfast migrate`" in done.out
+    assert cli.rows("SELECT nspname FROM pg_namespace WHERE nspname = 'holdfast'") == []
+
+
+def test_a_database_that_cannot_be_reached_is_one_line(cli: Cli) -> None:
+    done = cli.run("doctor", "--store", "postgresql://127.0.0.1:1/shop")
+    assert "PostgreSQL is not available" in done.one_error_line()
+    assert done.code == 1
+
+
+def test_memory_has_nothing_to_examine(cli: Cli) -> None:
+    done = cli.run("doctor", "--store", "memory:")
+    assert "there is nothing to examine" in done.one_error_line()
+    assert done.code == 2
+
+
+def test_what_a_job_brought_along_plays_no_tricks_on_the_terminal(cli: Cli) -> None:
+    cli.rows("SELECT id FROM holdfast.enqueue('[red]greet', '{}')")
+    cli.rows(
+        "UPDATE holdfast.ready SET run_at = run_at - interval '1 hour', kind = E'[red]greet\\x1b[31m' RETURNING id"
+    )
+    out = cli.run("doctor").out
+    assert "[red]greet" in out
+    assert "\x1b" not in out

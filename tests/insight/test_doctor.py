@@ -1,0 +1,429 @@
+"""Each check of `holdfast doctor`, made to fire on a real PostgreSQL."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast.errors import StoreUnavailable
+from holdfast.insight import doctor
+from holdfast.insight.doctor import examine
+from holdfast.insight.findings import Finding, Level, Limits
+from holdfast.job import JobState
+from holdfast.store.opening import migrate
+from holdfast.store.postgres.driver import translated
+from holdfast.store.postgres.examine import Examiner, RoundTrip, Server
+from holdfast.store.postgres.reader import PostgresReader
+from holdfast.store.postgres.store import PostgresClock, PostgresStore
+from tests.databases import Database, DatabaseMaker, StoreCase, connected, opened_store
+from tests.insight.standby import feedback_given
+from tests.store_contract.steps import in_state, job, wants
+from tests.worker.harness import until
+
+NOW = timedelta(0)
+PINNED = Limits(pin=NOW)
+TWICE = """
+INSERT INTO holdfast.finished (id, finished_at, attempt, losses, state)
+SELECT id, run_at, 1, 0, 'succeeded' FROM holdfast.ready
+"""
+NEVER = timedelta(days=1000)
+
+
+async def found(database: Database, check: str, limits: Limits | None = None, *, deep: bool = False) -> list[Finding]:
+    return [each for each in await examine(database.url, deep=deep, limits=limits) if each.check == check]
+
+
+async def only(database: Database, check: str, limits: Limits | None = None, *, deep: bool = False) -> Finding:
+    (finding,) = await found(database, check, limits, deep=deep)
+    return finding
+
+
+async def execute(database: Database, *statements: str) -> None:
+    async with connected(database.url) as connection:
+        for statement in statements:
+            await connection.execute(statement)
+
+
+@asynccontextmanager
+async def opened_case(database: Database) -> AsyncIterator[StoreCase]:
+    async with opened_store(database.url) as store:
+        yield StoreCase("postgres", store, PostgresReader(store), PostgresClock(store))
+
+
+async def test_a_healthy_store_is_ok_in_every_respect(durable_database: Database) -> None:
+    async with opened_case(durable_database) as case:
+        for state in (JobState.READY, JobState.RUNNING, JobState.SUCCEEDED, JobState.CANCELED):
+            await in_state(case, state, kind=state.value)
+    findings = await examine(durable_database.url, deep=True)
+    assert [finding for finding in findings if finding.level is not Level.OK] == []
+    assert {finding.check for finding in findings} >= {*doctor._OF_THE_SERVER, "schema", "clock", "leases", "places"}
+
+
+async def test_an_unreachable_store_is_an_error_of_its_own() -> None:
+    with pytest.raises(StoreUnavailable):
+        await examine("postgresql://127.0.0.1:1/nowhere")
+
+
+async def test_a_slow_answer_is_a_warning(database: Database) -> None:
+    assert (await only(database, "store")).level is Level.OK
+    assert (await only(database, "store", Limits(slow_answer=NOW))).level is Level.WARNING
+
+
+@pytest.mark.parametrize(("ahead", "words"), [(5, "5.0s ahead of"), (-5, "5.0s behind")])
+async def test_clocks_that_differ_are_a_warning(
+    database: Database, monkeypatch: pytest.MonkeyPatch, ahead: int, words: str
+) -> None:
+    round_trip = Examiner.round_trip
+
+    async def shifted(examiner: Examiner) -> RoundTrip:
+        trip = await round_trip(examiner)
+        assert abs(trip.ahead) < timedelta(seconds=1), "the server is on this machine"
+        return replace(trip, ahead=timedelta(seconds=ahead))
+
+    monkeypatch.setattr(Examiner, "round_trip", shifted)
+    finding = await only(database, "time")
+    assert finding.level is Level.WARNING
+    assert words in finding.line
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "level", "words"),
+    [
+        ({"version": "13.4", "version_number": 130004}, "server", Level.PROBLEM, "13.4 is too old"),
+        ({"is_standby": True}, "server", Level.PROBLEM, "is a standby"),
+        ({"autovacuum": False}, "autovacuum", Level.PROBLEM, "autovacuum is off"),
+        ({"unsafe": []}, "durability", Level.OK, "survives a crash"),
+        ({"unsafe": ["fsync"]}, "durability", Level.WARNING, "fsync is off"),
+        ({"unsafe": ["a", "b", "c"]}, "durability", Level.WARNING, "a, b and c are off"),
+        ({"notify_share": 0.2}, "notify queue", Level.WARNING, "20% full"),
+        ({"notify_share": 0.6}, "notify queue", Level.PROBLEM, "60% full"),
+    ],
+)
+async def test_what_a_test_cannot_do_to_a_server(
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, object],
+    check: str,
+    level: Level,
+    words: str,
+) -> None:
+    server = Examiner.server
+
+    async def changed(examiner: Examiner) -> Server:
+        return replace(await server(examiner), **change)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Examiner, "server", changed)
+    finding = await only(database, check)
+    assert finding.level is level
+    assert words in finding.line
+
+
+async def test_settings_that_can_lose_jobs_are_a_warning(database: Database) -> None:
+    url = f"{database.url}{'&' if '?' in database.url else '?'}synchronous_commit=off"
+    (finding,) = [each for each in await examine(url) if each.check == "durability"]
+    assert finding.level is Level.WARNING
+    assert "synchronous_commit" in finding.line
+
+
+async def test_few_free_connections_are_a_warning(database: Database) -> None:
+    assert (await only(database, "connections")).level is Level.OK
+    finding = await only(database, "connections", Limits(connections_share=0.0))
+    assert finding.level is Level.WARNING
+
+
+async def test_a_full_queue_of_notifications_is_seen(database: Database) -> None:
+    """The listener's transaction keeps what others notify."""
+    async with connected(database.url) as listener, connected(database.url) as other:
+        await listener.execute("LISTEN anything")
+        await listener.execute("BEGIN")
+        for number in range(20):
+            await other.execute("SELECT pg_notify('anything', $1)", str(number) * 1000)
+        assert (await only(database, "notify queue", Limits(notify_share=0.0))).level is Level.WARNING
+
+
+async def test_a_transaction_that_pins_the_horizon_is_named_without_its_query(database: Database) -> None:
+    async with connected(f"{database.url}&application_name=reports") as other:
+        pid = other.get_server_pid()
+        async with other.transaction(isolation="repeatable_read"):
+            await other.execute("SELECT 'opensesame'")
+            finding = await only(database, "vacuum horizon", PINNED)
+            assert finding.level is Level.WARNING
+            for part in (f"pid {pid}", "postgres", "reports", "idle in transaction"):
+                assert part in finding.line
+            assert "opensesame" not in finding.line
+            assert f"pg_terminate_backend({pid})" in (finding.next_step or "")
+            long = await only(database, "vacuum horizon", replace(PINNED, long_pin=NOW))
+            assert long.level is Level.PROBLEM
+            assert (await only(database, "vacuum horizon")).level is Level.OK
+
+
+async def test_a_transaction_that_only_holds_a_lock_pins_nothing(database: Database) -> None:
+    async with connected(database.url) as other, other.transaction():
+        await other.execute("SELECT pg_advisory_xact_lock(17)")
+        assert (await only(database, "vacuum horizon", PINNED)).level is Level.OK
+
+
+async def test_a_transaction_of_another_database_pins_nothing(database: Database, server: DatabaseMaker) -> None:
+    with server.fresh_database(migrated=False) as elsewhere:
+        async with connected(elsewhere.url) as other, other.transaction(isolation="repeatable_read"):
+            await other.execute("SELECT 1")
+            assert (await only(database, "vacuum horizon", PINNED)).level is Level.OK
+
+
+async def test_a_prepared_transaction_is_named(durable_database: Database) -> None:
+    await execute(durable_database, "CREATE TABLE note (text text)")
+    await execute(durable_database, "BEGIN; INSERT INTO note VALUES ('x'); PREPARE TRANSACTION 'left behind'")
+    try:
+        finding = await only(durable_database, "vacuum horizon", PINNED)
+        assert "a prepared transaction of" in finding.line
+        assert finding.next_step == "end it: COMMIT PREPARED or ROLLBACK PREPARED 'left behind'"
+    finally:
+        await execute(durable_database, "ROLLBACK PREPARED 'left behind'")
+
+
+async def test_a_replication_slot_and_a_standby_s_feedback_are_named(durable_database: Database) -> None:
+    await execute(durable_database, "SELECT pg_create_physical_replication_slot('forgotten')")
+    try:
+        limits = Limits(pin=NEVER, pin_transactions=0)
+        assert (await only(durable_database, "vacuum horizon", limits)).level is Level.OK
+        async with connected(durable_database.url) as connection:
+            xmin = await connection.fetchval("SELECT pg_current_xact_id()::text::bigint")
+            with feedback_given(durable_database.url, "forgotten", xmin):
+                await until(lambda: _slot_has_xmin(durable_database), "the feedback arrived")
+                for _ in range(3):
+                    await connection.execute("SELECT pg_current_xact_id()")
+                finding = await only(durable_database, "vacuum horizon", limits)
+                assert "a replication slot" in finding.line
+                assert "forgotten" in finding.line
+            with feedback_given(durable_database.url, None, xmin):
+                await execute(durable_database, "SELECT pg_drop_replication_slot('forgotten')")
+                await until(lambda: _has_finding(durable_database, limits, "a standby"), "the feedback arrived")
+    finally:
+        await execute(
+            durable_database, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active"
+        )
+
+
+async def _slot_has_xmin(database: Database) -> bool:
+    async with connected(database.url) as connection:
+        return bool(await connection.fetchval("SELECT xmin IS NOT NULL FROM pg_replication_slots"))
+
+
+async def _has_finding(database: Database, limits: Limits, words: str) -> bool:
+    return any(words in finding.line for finding in await found(database, "vacuum horizon", limits))
+
+
+async def test_a_role_that_may_not_see_sessions_is_told_so(database: Database) -> None:
+    role = f"reader_{database.name}"
+    await execute(
+        database,
+        f"CREATE ROLE {role} LOGIN",
+        f"GRANT USAGE ON SCHEMA holdfast TO {role}",
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO {role}",
+    )
+    try:
+        async with connected(database.url):
+            url = database.url.replace("postgres@", f"{role}@")
+            findings = {finding.check: finding for finding in await examine(url)}
+        assert findings["vacuum horizon"].level is Level.UNKNOWN
+        assert findings["vacuum horizon"].next_step == f'GRANT pg_read_all_stats TO "{role}"'
+        assert findings["leases"].level is Level.OK
+        assert findings["places"].level is Level.OK
+    finally:
+        await execute(database, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+async def test_a_missing_schema_names_the_remedy_and_the_rest_is_left_out(empty_database: Database) -> None:
+    findings = await examine(empty_database.url)
+    assert findings[-1].check == "schema"
+    assert findings[-1].level is Level.PROBLEM
+    assert findings[-1].line == '"holdfast" is missing'
+    assert "holdfast migrate" in (findings[-1].next_step or "")
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "step"),
+    [
+        ("DELETE FROM holdfast.migration WHERE version > 1", "is at version 1, this release needs", "holdfast migrate"),
+        ("INSERT INTO holdfast.migration VALUES (9999, 'later')", "newer than this release knows", "upgrade holdfast"),
+    ],
+)
+async def test_a_schema_of_another_version_is_a_problem(database: Database, change: str, words: str, step: str) -> None:
+    await execute(database, change)
+    finding = await only(database, "schema")
+    assert finding.level is Level.PROBLEM
+    assert words in finding.line
+    assert step in (finding.next_step or "")
+
+
+async def test_another_schema_is_examined_by_its_name(empty_database: Database) -> None:
+    await migrate(empty_database.url, "Own jobs")
+    store = PostgresStore(empty_database.url, "Own jobs")
+    await store.open()
+    await store.enqueue([job()])
+    await store.close()
+    findings = await examine(empty_database.url, "Own jobs", deep=True)
+    assert {finding.check for finding in findings if finding.level is not Level.OK} <= {"durability"}
+
+
+async def test_a_clock_that_a_test_left_moved_is_a_problem(database: Database) -> None:
+    async with opened_case(database) as case:
+        await case.clock.advance(timedelta(hours=-3))
+        moved = await only(database, "clock")
+        assert moved.level is Level.PROBLEM
+        assert "moved 3h back" in moved.line
+        await case.clock.freeze(datetime(2030, 1, 1, tzinfo=UTC))
+        assert "frozen at 2030-01-01 00:00:00" in (await only(database, "clock")).line
+    await execute(database, "DELETE FROM holdfast.clock")
+    assert "nobody knows the time" in (await only(database, "clock")).line
+
+
+async def test_leases_that_nobody_rescues_are_a_problem(database: Database) -> None:
+    async with opened_case(database) as case:
+        await in_state(case, JobState.RUNNING)
+        await execute(database, "UPDATE holdfast.lease SET until = holdfast.now() - interval '5 seconds'")
+        assert (await only(database, "leases")).level is Level.OK
+        await execute(database, "UPDATE holdfast.lease SET until = holdfast.now() - interval '5 minutes'")
+        finding = await only(database, "leases")
+        assert finding.level is Level.PROBLEM
+        assert finding.line.startswith("1 lease ran out, the oldest 5m")
+
+
+async def test_jobs_that_nobody_takes_are_a_warning_with_their_kinds(database: Database) -> None:
+    async with opened_case(database) as case:
+        await case.store.enqueue([job(kind=kind, queue=queue) for kind in ("a", "b") for queue in ("default", "slow")])
+        await case.store.enqueue([job(kind="later", delay=timedelta(hours=1))])
+        assert (await only(database, "due jobs")).level is Level.OK
+        await execute(database, "UPDATE holdfast.ready SET run_at = run_at - interval '10 minutes' WHERE kind <> 'b'")
+        finding = await only(database, "due jobs")
+        assert finding.level is Level.WARNING
+        assert finding.line.startswith("due and nobody takes them: ")
+        assert "a for 10m" in finding.line
+        assert "a in slow for 10m" in finding.line
+        assert "later" not in finding.line
+        assert "b" not in finding.line.partition(":")[2]
+
+
+async def test_a_backlog_is_told_from_jobs_that_nobody_takes(database: Database) -> None:
+    async with opened_case(database) as case:
+        await case.store.enqueue([job(), job()])
+        await case.store.claim(wants(limit=1))
+        await execute(database, "UPDATE holdfast.ready SET run_at = run_at - interval '10 minutes'")
+        assert (await only(database, "due jobs")).line.startswith("due, while others of their kind run: work for 10m")
+
+
+async def test_many_kinds_are_summed_up(database: Database) -> None:
+    async with opened_case(database) as case:
+        await case.store.enqueue([job(kind=f"kind{number}") for number in range(10)])
+    assert (await only(database, "due jobs", Limits(due=NOW))).line.endswith(" and 7 more")
+
+
+async def test_dead_letters_are_a_warning_by_kind(database: Database) -> None:
+    async with opened_case(database) as case:
+        for kind, state in (("a", JobState.DEAD), ("b", JobState.FAILED), ("b", JobState.DEAD)):
+            await in_state(case, state, kind=kind)
+        finding = await only(database, "dead letters")
+        assert finding.level is Level.WARNING
+        assert finding.line.startswith("3, the newest ")
+        assert finding.line.endswith(": 2 b, 1 a")
+        assert (await only(database, "dead letters", Limits(counted=2))).line.startswith("2 or more, ")
+        assert (await only(database, "dead letters", Limits(shown=1))).line.endswith(": 2 b and 1 other kind")
+
+
+async def test_missing_partitions_and_rows_in_the_default_ones_are_warnings(database: Database) -> None:
+    assert (await only(database, "partitions")).level is Level.OK
+    assert len(await found(database, "partitions", Limits(partition_days=40))) == 1
+    async with connected(database.url) as connection:
+        today = await connection.fetchval("SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date")
+        await connection.execute(f"DROP TABLE holdfast.job_{today:%Y%m%d}")
+    async with opened_case(database) as case:
+        await in_state(case, JobState.SUCCEEDED)
+    missing, rows = await found(database, "partitions")
+    assert (missing.level, rows.level) == (Level.WARNING, Level.WARNING)
+    assert missing.line.startswith(f"none for {today}: ")
+    assert "1 in job, 0 in finished" in rows.line
+
+
+async def test_many_dead_rows_are_a_warning(database: Database) -> None:
+    async with opened_case(database) as case:
+        await case.store.enqueue([job() for _ in range(50)])
+    await execute(database, "DELETE FROM holdfast.ready")
+    limits = Limits(dead_rows=20)
+    await until(lambda: found(database, "dead rows", limits), "the statistics know it")
+    (finding,) = await found(database, "dead rows", limits)
+    assert finding.level is Level.WARNING
+    assert finding.line.startswith("ready has 50 dead rows for 0 live ones")
+    assert await found(database, "dead rows") == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("DELETE FROM holdfast.ready", "jobs 1 in no state"),
+        ("DELETE FROM holdfast.job", "jobs 1 without their payload"),
+        (TWICE, "jobs 1 in two states at once"),
+    ],
+)
+async def test_a_job_that_is_not_in_exactly_one_place_is_a_problem(database: Database, change: str, words: str) -> None:
+    new = job()
+    async with opened_case(database) as case:
+        await case.store.enqueue([new])
+    assert (await only(database, "places")).level is Level.OK
+    await execute(database, change)
+    for deep in (False, True):
+        finding = await only(database, "places", deep=deep)
+        assert finding.level is Level.PROBLEM
+        assert words in finding.line
+        assert str(new.id) in finding.line
+
+
+async def test_a_dead_letter_needs_no_other_row(database: Database) -> None:
+    async with opened_case(database) as case:
+        await in_state(case, JobState.DEAD)
+    await execute(database, "DELETE FROM holdfast.job")
+    assert (await only(database, "places", deep=True)).level is Level.OK
+
+
+async def test_only_a_deep_look_sees_every_job(database: Database) -> None:
+    oldest, newest = job(), job()
+    async with opened_case(database) as case:
+        await case.store.enqueue([oldest, newest])
+    await execute(database, f"DELETE FROM holdfast.ready WHERE id = '{oldest.id}'")
+    sample = await only(database, "places", Limits(sample=1))
+    assert sample.level is Level.OK
+    assert "1 looked at, the newest; --deep looks at all" in sample.line
+    assert (await only(database, "places", Limits(sample=1), deep=True)).level is Level.PROBLEM
+
+
+async def test_a_check_that_cannot_look_does_not_stop_the_others(database: Database) -> None:
+    await execute(database, "ALTER TABLE holdfast.dead_letter RENAME TO elsewhere")
+    findings = {finding.check: finding for finding in await examine(database.url)}
+    assert findings["dead letters"].level is Level.UNKNOWN
+    assert findings["dead letters"].line.startswith("could not look: ")
+    assert findings["partitions"].level is Level.OK
+
+
+async def test_a_locked_table_is_not_waited_for(database: Database) -> None:
+    async with connected(database.url) as other, other.transaction():
+        await other.execute("LOCK TABLE holdfast.dead_letter")
+        findings = {finding.check: finding for finding in await asyncio.wait_for(examine(database.url), 60)}
+    assert findings["dead letters"].level is Level.UNKNOWN
+    assert findings["partitions"].level is Level.OK
+
+
+async def test_a_connection_lost_on_the_way_costs_one_check(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cut(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:
+        connection = await examiner._connected()
+        with translated():
+            await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        yield Finding("clock", Level.OK, "nothing happened")
+
+    monkeypatch.setitem(doctor._OF_THE_SCHEMA, "clock", cut)
+    findings = {finding.check: finding for finding in await examine(database.url)}
+    assert findings["clock"].level is Level.UNKNOWN
+    assert findings["leases"].level is Level.OK
