@@ -13,14 +13,19 @@ from holdfast.insight import doctor
 from holdfast.insight.doctor import examine
 from holdfast.insight.findings import Finding, Level, Limits
 from holdfast.job import JobState
+from holdfast.json_text import encode
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.driver import translated
 from holdfast.store.postgres.examine import Examiner, RoundTrip, Server
 from holdfast.store.postgres.reader import PostgresReader
+from holdfast.store.postgres.runs import PostgresRuns
+from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
+from holdfast.store.schedules import NewRun
 from tests.databases import Database, DatabaseMaker, StoreCase, connected, opened_store
 from tests.insight.standby import feedback_given
-from tests.store_contract.steps import in_state, job, wants
+from tests.store_contract.schedule_steps import new_schedule
+from tests.store_contract.steps import HOLDER, OTHER_HOLDER, in_state, job, wants
 from tests.worker.harness import until
 
 NOW = timedelta(0)
@@ -50,7 +55,14 @@ async def execute(database: Database, *statements: str) -> None:
 @asynccontextmanager
 async def opened_case(database: Database) -> AsyncIterator[StoreCase]:
     async with opened_store(database.url) as store:
-        yield StoreCase("postgres", store, PostgresReader(store), PostgresClock(store))
+        yield StoreCase(
+            "postgres",
+            store,
+            PostgresReader(store),
+            PostgresClock(store),
+            PostgresSchedules(store),
+            PostgresRuns(store),
+        )
 
 
 async def test_a_healthy_store_is_ok_in_every_respect(durable_database: Database) -> None:
@@ -300,7 +312,7 @@ async def test_jobs_that_nobody_takes_are_a_warning_with_their_kinds(database: D
         await execute(database, "UPDATE holdfast.ready SET run_at = run_at - interval '10 minutes' WHERE kind <> 'b'")
         finding = await only(database, "due jobs")
         assert finding.level is Level.WARNING
-        assert finding.line.startswith("due and nobody takes them: ")
+        assert finding.line.startswith("nobody takes: ")
         assert "a for 10m" in finding.line
         assert "a in slow for 10m" in finding.line
         assert "later" not in finding.line
@@ -312,7 +324,9 @@ async def test_a_backlog_is_told_from_jobs_that_nobody_takes(database: Database)
         await case.store.enqueue([job(), job()])
         await case.store.claim(wants(limit=1))
         await execute(database, "UPDATE holdfast.ready SET run_at = run_at - interval '10 minutes'")
-        assert (await only(database, "due jobs")).line.startswith("due, while others of their kind run: work for 10m")
+        assert (await only(database, "due jobs")).line.startswith(
+            "waiting while others of their kind run: work for 10m"
+        )
 
 
 async def test_many_kinds_are_summed_up(database: Database) -> None:
@@ -330,7 +344,53 @@ async def test_dead_letters_are_a_warning_by_kind(database: Database) -> None:
         assert finding.line.startswith("3, the newest ")
         assert finding.line.endswith(": 2 b, 1 a")
         assert (await only(database, "dead letters", Limits(counted=2))).line.startswith("2 or more, ")
-        assert (await only(database, "dead letters", Limits(shown=1))).line.endswith(": 2 b and 1 other kind")
+        assert (await only(database, "dead letters", Limits(shown=1))).line.endswith(": 2 b and 1 more")
+
+
+async def test_schedules_that_are_late_or_paused_are_warnings(database: Database) -> None:
+    async with opened_store(database.url) as store:
+        schedules = PostgresSchedules(store)
+        await schedules.declare([new_schedule(name=name) for name in ("late", "paused", "fine", "running")])
+        await schedules.pause("paused")
+        await PostgresRuns(store).start(NewRun("running", "here"))
+    assert (await only(database, "schedules")).line == "paused: paused"
+    await execute(
+        database,
+        "UPDATE holdfast.schedule SET next_slot = holdfast.now() - interval '10 minutes' WHERE name <> 'fine'",
+    )
+    late, paused = await found(database, "schedules")
+    assert (late.level, paused.level) == (Level.WARNING, Level.WARNING)
+    assert late.line.startswith("late: late by 10m")
+    assert "running" not in late.line
+    assert paused.line == "paused: paused"
+    assert len(await found(database, "schedules", Limits(run=NOW))) == 2
+    assert "running" in (await found(database, "schedules", Limits(run=NOW)))[0].line
+
+
+async def test_runs_that_do_not_end_are_a_warning(database: Database) -> None:
+    async with opened_store(database.url) as store:
+        await PostgresRuns(store).start(NewRun("reminders", "replica-3"))
+        assert (await only(database, "runs")).level is Level.OK
+        await execute(database, "UPDATE holdfast.run SET started_at = started_at - interval '2 hours'")
+        finding = await only(database, "runs")
+        assert finding.level is Level.WARNING
+        assert finding.line.startswith("not finished: reminders on replica-3 for 2h")
+        await PostgresRuns(store).abandon("reminders", encode({"code": "LOST"}))
+        assert (await only(database, "runs")).level is Level.OK
+
+
+async def test_listeners_that_fell_silent_are_a_warning(database: Database) -> None:
+    await execute(
+        database,
+        "CREATE TABLE IF NOT EXISTS holdfast.sleeper (holder uuid, until timestamptz, queue text)",
+        f"INSERT INTO holdfast.sleeper (holder, until, queue) VALUES ('{HOLDER}', clock_timestamp(), 'q')",
+        f"INSERT INTO holdfast.sleeper (holder, until, queue) VALUES ('{OTHER_HOLDER}', clock_timestamp(), 'q')",
+    )
+    assert (await only(database, "listeners")).level is Level.OK
+    await execute(database, "UPDATE holdfast.sleeper SET until = until - interval '10 minutes'")
+    finding = await only(database, "listeners")
+    assert finding.level is Level.WARNING
+    assert finding.line.startswith("2 processes that waited for wake-ups fell silent up to 10m")
 
 
 async def test_missing_partitions_and_rows_in_the_default_ones_are_warnings(database: Database) -> None:
@@ -341,10 +401,12 @@ async def test_missing_partitions_and_rows_in_the_default_ones_are_warnings(data
         await connection.execute(f"DROP TABLE holdfast.job_{today:%Y%m%d}")
     async with opened_case(database) as case:
         await in_state(case, JobState.SUCCEEDED)
-    missing, rows = await found(database, "partitions")
-    assert (missing.level, rows.level) == (Level.WARNING, Level.WARNING)
+    (missing,) = await found(database, "partitions")
+    assert missing.level is Level.WARNING
     assert missing.line.startswith(f"none for {today}: ")
-    assert "1 in job, 0 in finished" in rows.line
+    _, rows = await found(database, "partitions", Limits(default_rows=0))
+    assert rows.level is Level.WARNING
+    assert rows.line.startswith("the default one holds 1 jobs")
 
 
 async def test_many_dead_rows_are_a_warning(database: Database) -> None:

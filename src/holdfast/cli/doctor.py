@@ -13,7 +13,7 @@ from holdfast.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from holdfast.insight.findings import Finding
     from holdfast.settings import Settings
@@ -58,6 +58,7 @@ async def _examine(settings: "Settings", *, deep: bool) -> "list[Finding]":
 
 
 def _print(shown: "Console", findings: "Sequence[Finding]") -> None:
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
@@ -66,11 +67,17 @@ def _print(shown: "Console", findings: "Sequence[Finding]") -> None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for finding in findings:
-        line = Text(printable(finding.line))
+        said: RenderableType = Text(printable(finding.line))
         if finding.next_step is not None:
-            line.append(f"\n→ {printable(finding.next_step)}", style="cyan")
-        table.add_row(Text(finding.level, style=_STYLES[finding.level]), Text(finding.check, style="bold"), line)
+            step = Table.grid(padding=(0, 1))
+            step.add_row("→", Text(printable(finding.next_step)), style="cyan")
+            said = Group(said, step)
+        table.add_row(Text(finding.level, style=_STYLES[finding.level]), Text(finding.check, style="bold"), said)
     shown.print(table)
     counts = Counter(finding.level.value for finding in findings)
-    parts = [f"[{style}]{counts[level]} {level}[/]" for level, style in _STYLES.items() if counts[level]]
+    parts = [
+        f"[{style}]{counts[level]} {level}{'s' if counts[level] > 1 and level in ('warning', 'problem') else ''}[/]"
+        for level, style in _STYLES.items()
+        if counts[level]
+    ]
     shown.print(f"\n{len(findings)} checks: {', '.join(parts)}")

@@ -5,7 +5,7 @@ import sys
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from holdfast.duration import rough
+from holdfast.duration import rough as rough
 
 if TYPE_CHECKING:
     from rich.console import Console

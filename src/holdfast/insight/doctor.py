@@ -13,6 +13,7 @@ from holdfast.insight.job_checks import (
     check_partitions,
     check_places,
 )
+from holdfast.insight.runtime_checks import check_listeners, check_runs, check_schedules
 from holdfast.insight.server_checks import check_answer, check_dead_rows, check_horizon, check_server
 from holdfast.log import get_logger
 from holdfast.store.postgres.examine import Examiner
@@ -32,6 +33,9 @@ _OF_THE_SCHEMA: dict[str, Check] = {
     "leases": check_leases,
     "due jobs": check_due,
     "dead letters": check_dead_letters,
+    "schedules": check_schedules,
+    "runs": check_runs,
+    "listeners": check_listeners,
     "partitions": check_partitions,
     "dead rows": check_dead_rows,
 }

@@ -1,5 +1,6 @@
 """What an examination finds: a level, a line, and what to do about it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -40,6 +41,12 @@ class Limits:
     long_pin: timedelta = timedelta(hours=1)
     pin_transactions: int = 500_000
     partition_days: int = 3
+    default_rows: int = 1000
+    """Retention moves what must stay to the default partitions, so a few are normal."""
+    late: timedelta = timedelta(minutes=1)
+    run: timedelta = timedelta(hours=1)
+    sleeper: timedelta = timedelta(minutes=2)
+    """Sleepers renew every ten seconds, and others forget them after a minute."""
     dead_rows: int = 100_000
     dead_rows_per_live: int = 5
     notify_share: float = 0.1
@@ -54,4 +61,11 @@ def counted(number: int, limits: Limits) -> str:
 
 
 def plural(number: int, word: str) -> str:
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+    several = f"{word}es" if word.endswith("s") else f"{word}s"
+    return f"{number:,} {word if number == 1 else several}"
+
+
+def some(names: Sequence[str], limits: Limits) -> str:
+    """The first few, and how many more there are."""
+    more = f" and {len(names) - limits.shown} more" if len(names) > limits.shown else ""
+    return f"{', '.join(names[: limits.shown])}{more}"

@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 
 from holdfast.duration import rough
-from holdfast.insight.findings import Finding, Level, Limits, counted, plural
-from holdfast.store.postgres.examine import Examiner
+from holdfast.insight.findings import Finding, Level, Limits, counted, plural, some
+from holdfast.job import DEFAULT_QUEUE
+from holdfast.store.postgres.examine import DueLane, Examiner
 
 
 async def check_clock(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:  # noqa: ARG001
@@ -43,22 +44,27 @@ async def check_leases(examiner: Examiner, limits: Limits) -> AsyncIterator[Find
 
 async def check_due(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:
     lanes = await examiner.due(limits.due, limits.counted)
+    for word, step, found in (
+        (
+            "nobody takes",
+            "run a worker that has handlers for these kinds and serves these queues",
+            [lane for lane in lanes if not lane.running],
+        ),
+        (
+            "waiting while others of their kind run",
+            "add workers, or raise HOLDFAST_CONCURRENCY or the handlers' limits",
+            [lane for lane in lanes if lane.running],
+        ),
+    ):
+        if found:
+            yield Finding("due jobs", Level.WARNING, f"{word}: {some([_lane(lane) for lane in found], limits)}", step)
     if not lanes:
         yield Finding("due jobs", Level.OK, "no job has been due for long")
-        return
-    some = ", ".join(
-        f"{lane.kind}{'' if lane.queue == 'default' else f' in {lane.queue}'} for {rough(lane.due_for)}"
-        for lane in lanes[: limits.shown]
-    )
-    more = f" and {len(lanes) - limits.shown} more" if len(lanes) > limits.shown else ""
-    idle = [lane for lane in lanes if not lane.running]
-    if idle:
-        line = f"due and nobody takes them: {some}{more}"
-        step = "run a worker that has handlers for these kinds and serves these queues"
-    else:
-        line = f"due, while others of their kind run: {some}{more}"
-        step = "more than the workers can do: add workers, raise HOLDFAST_CONCURRENCY or the handlers' limits"
-    yield Finding("due jobs", Level.WARNING, line, step)
+
+
+def _lane(lane: DueLane) -> str:
+    where = "" if lane.queue == DEFAULT_QUEUE else f" in {lane.queue}"
+    return f"{lane.kind}{where} for {rough(lane.due_for)}"
 
 
 async def check_dead_letters(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:
@@ -67,36 +73,34 @@ async def check_dead_letters(examiner: Examiner, limits: Limits) -> AsyncIterato
         yield Finding("dead letters", Level.OK, "none")
         return
     total = sum(each.jobs for each in kinds)
-    some = ", ".join(f"{each.jobs:,} {each.kind}" for each in kinds[: limits.shown])
-    more = f" and {plural(len(kinds) - limits.shown, 'other kind')}" if len(kinds) > limits.shown else ""
+    by_kind = some([f"{each.jobs:,} {each.kind}" for each in kinds], limits)
     newest = rough(kinds[0].now - max(each.newest for each in kinds))
     yield Finding(
         "dead letters",
         Level.WARNING,
-        f"{counted(total, limits)}, the newest {newest} old: {some}{more}",
+        f"{counted(total, limits)}, the newest {newest} old: {by_kind}",
         "`holdfast jobs list --state dead` and `--state failed`; then `holdfast jobs retry` or `jobs cancel`",
     )
 
 
 async def check_partitions(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:
-    partitions = await examiner.partitions(limits.partition_days, limits.counted)
+    partitions = await examiner.partitions(limits.partition_days, max(limits.counted, limits.default_rows + 1))
     if partitions.missing:
-        days = ", ".join(partitions.missing)
         yield Finding(
             "partitions",
             Level.WARNING,
-            f"none for {days}: jobs go to the default partition",
-            "a running worker adds them: see that one runs and that its role may create tables in the schema",
+            f"none for {', '.join(partitions.missing)}: jobs go to the default one",
+            "maintenance adds them: see that a worker or `holdfast tick` runs it, and that its role may create tables",
         )
-    if partitions.jobs or partitions.finished:
+    rows = max(partitions.jobs, partitions.finished)
+    if rows > limits.default_rows:
         yield Finding(
             "partitions",
             Level.WARNING,
-            f"rows in the default ones: {counted(partitions.jobs, limits)} in job, "
-            f"{counted(partitions.finished, limits)} in finished; their ids are of other days, or no UUIDv7",
-            "harmless when few; leave ids to Holdfast, and keep the days ahead covered",
+            f"the default one holds {counted(rows, limits)} jobs, which are pruned one by one",
+            "leave ids to Holdfast (they must be UUIDv7), and let maintenance run every day",
         )
-    if not partitions.missing and not partitions.jobs and not partitions.finished:
+    elif not partitions.missing:
         yield Finding("partitions", Level.OK, f"today and the next {limits.partition_days - 1} days are covered")
 
 

@@ -16,8 +16,7 @@ from holdfast.cli.options import (
     StoreOption,
     TenantOption,
 )
-from holdfast.cli.output import STATE_STYLES, console, print_json, printable, relative
-from holdfast.duration import rough
+from holdfast.cli.output import STATE_STYLES, console, print_json, printable, relative, rough
 from holdfast.errors import InvalidInput
 
 if TYPE_CHECKING:

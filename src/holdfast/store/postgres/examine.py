@@ -118,6 +118,26 @@ class Places:
     examples: list[UUID] | None
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduleState:
+    name: str
+    paused: bool
+    late_by: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedRun:
+    name: str
+    replica: str
+    lasting: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class LostSleepers:
+    processes: int
+    oldest: timedelta | None
+
+
 class Examiner:
     """`async with Examiner(url, schema) as examiner:`"""
 
@@ -182,6 +202,16 @@ class Examiner:
 
     async def dead_rows(self, more_than: int, per_live: int) -> list[DeadRows]:
         return [DeadRows(**row) for row in await self._ask("dead_rows", more_than, per_live)]
+
+    async def schedules(self, late: timedelta, run: timedelta, at_most: int) -> list[ScheduleState]:
+        return [ScheduleState(**row) for row in await self._ask("schedules", late, run, at_most)]
+
+    async def unfinished_runs(self, longer_than: timedelta, at_most: int) -> list[UnfinishedRun]:
+        return [UnfinishedRun(**row) for row in await self._ask("runs", longer_than, at_most)]
+
+    async def lost_sleepers(self, tolerance: timedelta) -> LostSleepers:
+        (row,) = await self._ask("sleepers", tolerance)
+        return LostSleepers(**row)
 
     async def places(self, newest: int | None) -> Places:
         """Whether every job is where it belongs; `newest` None looks at all of them, however long that takes."""

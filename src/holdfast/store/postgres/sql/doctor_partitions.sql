@@ -3,7 +3,7 @@
 SELECT ARRAY(
            SELECT to_char(day, 'YYYY-MM-DD')
            FROM generate_series(0, $1::integer - 1) AS number
-           CROSS JOIN LATERAL (SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date + number AS day) AS coming
+           CROSS JOIN LATERAL (SELECT (holdfast.now() AT TIME ZONE 'UTC')::date + number AS day) AS coming
            WHERE to_regclass('holdfast.job_' || to_char(day, 'YYYYMMDD')) IS NULL
               OR to_regclass('holdfast.finished_' || to_char(day, 'YYYYMMDD')) IS NULL
            ORDER BY day

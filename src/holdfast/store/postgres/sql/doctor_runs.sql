@@ -1,0 +1,7 @@
+-- Runs that began long ago and did not end, oldest first, by the index of unfinished ones.
+-- $1 how long a run may take, $2 at most
+WITH moment AS MATERIALIZED (SELECT holdfast.now() AS now)
+SELECT run.name, run.replica, moment.now - run.started_at AS lasting
+FROM moment JOIN holdfast.run ON run.finished_at IS NULL AND run.started_at < moment.now - $1::interval
+ORDER BY lasting DESC
+LIMIT $2
