@@ -15,17 +15,16 @@ from holdfast.handlers import HandlerFunction, Handlers, make_handler
 from holdfast.job import NewJob
 from holdfast.producer.enqueue import enqueue_statement, new_job
 from holdfast.retry import Backoff
-from holdfast.runtime.pacing import Pacing
-from holdfast.runtime.process import Process, ProcessSettings
-from holdfast.runtime.queue_runner import QueueRunner
-from holdfast.runtime.tick import TickLimits, TickReport
+from holdfast.runtime.compose import AppParts, broker, build_process
+from holdfast.runtime.process import Process
+from holdfast.runtime.tick import TickReport
 from holdfast.schedules import Declarations, Schedules, job_template, to_terms
 from holdfast.settings import Settings
 from holdfast.store.contract import Canceling, Enqueued, JobReader, Retrying, Shard, StoreClock
 from holdfast.store.opening import OpenStore, opened
 from holdfast.store.schedules import RunStore
+from holdfast.wake.rabbitmq import Trigger
 from holdfast.worker.settings import WorkerSettings
-from holdfast.worker.worker import Worker
 
 Function = TypeVar("Function", bound=HandlerFunction)
 Runner = TypeVar("Runner", bound=Callable[..., Any])
@@ -67,6 +66,7 @@ class Holdfast:
         self.declarations = Declarations()
         self.failures = Failures()
         self._open: OpenStore | None = None
+        self._trigger: Trigger | None = None
         self._exits = AsyncExitStack()
 
     def handler(self, kind: str, **options: Unpack[HandlerOptions]) -> Callable[[Function], Function]:
@@ -140,6 +140,9 @@ class Holdfast:
         self.failures.register(exception, code=code, retryable=retryable, after=after)
 
     async def open(self) -> None:
+        if self.settings.rabbitmq_url is not None:
+            self._trigger = Trigger(broker(self.settings))
+            self._exits.push_async_callback(self._trigger.close)
         self._open = await self._exits.enter_async_context(opened(self.settings.store, self.settings.db_schema))
 
     async def close(self) -> None:
@@ -162,7 +165,14 @@ class Holdfast:
 
     async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Enqueue all jobs or none, in one transaction. Build them with `job`."""
-        return await self.opened.store.enqueue(jobs)
+        enqueued = await self.opened.store.enqueue(jobs)
+        await self.ring([each.id for each in enqueued if each.is_new])
+        return enqueued
+
+    async def ring(self, ids: Sequence[UUID]) -> None:
+        """Wake workers by RabbitMQ, if there is one, after a commit of your own; everybody else needs no call."""
+        if self._trigger is not None:
+            await self._trigger.publish(ids)
 
     def job(self, kind: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> NewJob:
         """A checked job that is not enqueued yet; its id is known already."""
@@ -202,15 +212,11 @@ class Holdfast:
 
     def worker(self, settings: WorkerSettings | None = None, *, runners: Sequence[str] | None = None) -> Process:
         """What runs jobs and schedules in this process: `await worker.run()` until `worker.stop()`, or one tick."""
-        if not len(self.handlers):
+        if not len(self.handlers) and not len(self.declarations):
             raise InvalidInput("the app has no handlers; register one with @app.handler(kind)")
-        settings = settings or self.worker_settings()
-        open_store = self.opened
-        worker = Worker(
-            open_store.store, open_store.renewer, self.handlers, self.failures, settings, open_store.finish_in
-        )
-        process = self._process_settings(settings, self.settings.runners if runners is None else tuple(runners))
-        return Process(worker, [QueueRunner(worker, process.pacing)], process)
+        parts = AppParts(self.opened, self.settings, self.handlers, self.failures, self.declarations)
+        names = self.settings.runners if runners is None else runners
+        return build_process(parts, settings or self.worker_settings(), names)
 
     async def tick(self, *, runners: Sequence[str] | None = None) -> TickReport:
         """One bounded pass over the runners, for cron and the like."""
@@ -228,25 +234,6 @@ class Holdfast:
             most_ahead=given.most_ahead,
             renew=given.renew,
             shard=_shard(given.shard_index, given.shard_count),
-        )
-
-    def _process_settings(self, worker: WorkerSettings, runners: tuple[str, ...]) -> ProcessSettings:
-        given = self.settings
-        return ProcessSettings(
-            names=runners,
-            limits=TickLimits(given.runner_max, given.runner_items),
-            pacing=Pacing(
-                busy_delay=given.busy_delay,
-                # A poll below the default back-off is no contradiction: it is what somebody asked for.
-                idle_min=min(given.idle_backoff_min, worker.poll),
-                idle_max=worker.poll,
-                idle_jitter=given.idle_backoff_jitter,
-                error_min=given.error_backoff_min,
-                error_max=given.error_backoff_max,
-                error_jitter=given.error_backoff_jitter,
-            ),
-            tick_max=given.tick_max,
-            shutdown=worker.shutdown,
         )
 
 

@@ -12,10 +12,10 @@ from holdfast.json_text import decode, encode
 from holdfast.runtime.budget import Budget
 from holdfast.runtime.inline import InlineRunner
 from holdfast.runtime.inline_attempt import InlineParts
-from holdfast.runtime.inline_call import InlineFunction
 from holdfast.runtime.job_schedules import JobSchedules
 from holdfast.runtime.runner import Runner, RunnerReport
-from holdfast.runtime.schedule_board import DeclaredSchedule, ScheduleBoard
+from holdfast.runtime.schedule_board import ScheduleBoard
+from holdfast.schedules import Declared, InlineFunction, Terms
 from holdfast.store.contract import JobFilter
 from holdfast.store.postgres.runs import PostgresRuns
 from holdfast.store.postgres.schedules import PostgresSchedules
@@ -36,8 +36,8 @@ def declared(
     missed: Missed = Missed.ONCE,
     missed_limit: int = 100,
     job: JobTemplate | None = JobTemplate("work", encode({})),  # noqa: B008 - frozen
-) -> DeclaredSchedule:
-    return DeclaredSchedule(name, parse_timetable(timetable, zone), missed, missed_limit, job)
+) -> Declared:
+    return Declared(name, Terms(parse_timetable(timetable, zone), missed, missed_limit), job)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Replica:
     schedules: ScheduleStore
     runs: RunStore
 
-    def job_schedules(self, *schedules: DeclaredSchedule, look_every: timedelta = ALWAYS) -> JobSchedules:
+    def job_schedules(self, *schedules: Declared, look_every: timedelta = ALWAYS) -> JobSchedules:
         return JobSchedules(ScheduleBoard(self.schedules, schedules, look_every), self.schedules, self.name)
 
     def inline(

@@ -1,5 +1,6 @@
 """The maintenance runner: when it is due, and that no step stands in the way of another."""
 
+import asyncio
 import random
 import time
 from collections.abc import AsyncGenerator
@@ -97,14 +98,42 @@ async def test_a_step_that_fails_is_reported_and_the_others_are_done(
 async def test_it_is_due_within_a_minute_and_then_every_ten(clock: list[float]) -> None:
     upkeep = Scripted()
     firsts = [Maintenance(upkeep, KEEP).due_in() for _ in range(50)]
-    assert all(0 <= first <= SPREAD_SECONDS for first in firsts)
+    assert all(first is not None and 0 <= first <= SPREAD_SECONDS for first in firsts)
     assert len(set(firsts)) > 1
     runner = Maintenance(upkeep, KEEP)
     clock[0] += SPREAD_SECONDS
     assert runner.due_in() == 0
-    await runner.run(Budget(), to_end=False)
+    ended = asyncio.Event()
+    runner.on_wake = ended.set
+    # In the background it carries on beside the ticks, and the next turn reports it.
+    assert (await runner.run(Budget(), to_end=False)).counts == {}
+    assert runner.due_in() is None
+    await ended.wait()
+    assert runner.due_in() == 0
+    assert (await runner.run(Budget(), to_end=False)).counts["jobs_pruned"] == 7
     assert len(upkeep.asked) == 4
     assert runner.due_in() == EVERY_SECONDS
+
+
+async def test_stopping_ends_it_after_the_batch_that_is_under_way() -> None:
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    class Endless(Scripted):
+        async def prune_jobs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+            while True:
+                began.set()
+                await go_on.wait()
+                yield Batch({"jobs_pruned": 1000})
+
+    runner = Maintenance(Endless(), KEEP)
+    runner._next = 0
+    await runner.run(Budget(), to_end=False)
+    await began.wait()
+    runner.stop()
+    go_on.set()
+    report = await runner.close(10)
+    assert report is not None
+    assert report.counts["jobs_pruned"] == 1000
 
 
 async def test_before_its_time_it_asks_nothing(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,11 @@ import pytest
 from holdfast.job import JobState
 from holdfast.store.contract import Retrying
 from holdfast.store.memory import MemoryStore
+from holdfast.store.memory_schedules import MemoryRuns, MemorySchedules
 from holdfast.store.memory_upkeep import MemoryUpkeep
 from holdfast.store.postgres.reader import PostgresReader
+from holdfast.store.postgres.runs import PostgresRuns
+from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.store import PostgresClock
 from holdfast.store.postgres.upkeep import PostgresUpkeep
 from holdfast.store.upkeep import Batch, Upkeep
@@ -44,13 +47,16 @@ async def kept(
     if request.param == "memory":
         memory = MemoryStore()
         await memory.clock.freeze(START)
-        yield Kept(StoreCase("memory", memory, memory, memory.clock), MemoryUpkeep(memory))
+        runs = MemoryRuns(memory)
+        case = StoreCase("memory", memory, memory, memory.clock, MemorySchedules(memory, runs), runs)
+        yield Kept(case, MemoryUpkeep(memory))
         return
     with servers.get(request.param).fresh_database() as database:
         async with opened_store(database.url) as store:
             clock = PostgresClock(store)
             await clock.freeze(START)
-            case = StoreCase(request.param, store, PostgresReader(store), clock)
+            schedules, kept_runs = PostgresSchedules(store), PostgresRuns(store)
+            case = StoreCase(request.param, store, PostgresReader(store), clock, schedules, kept_runs)
             yield Kept(case, PostgresUpkeep(store))
 
 

@@ -11,9 +11,10 @@ from holdfast.failures import Failures
 from holdfast.job import JobError
 from holdfast.json_text import Json, encode
 from holdfast.log import get_logger
-from holdfast.runtime.inline_call import LOCK_LOST, Ending, InlineCall, InlineFunction, InlineSlot
+from holdfast.runtime.inline_call import LOCK_LOST, Ending, InlineCall
 from holdfast.runtime.runner import RunnerReport
 from holdfast.runtime.slots import log_dropped, slots_to_run
+from holdfast.schedules import InlineFunction, InlineSlot
 from holdfast.store.schedules import NewRun, RunStore, Schedule, ScheduleStore, Singleton
 from holdfast.worker.threads import HandlerThreads
 

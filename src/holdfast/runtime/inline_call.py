@@ -3,9 +3,8 @@
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 
 from holdfast.errors import InvalidInput
@@ -13,25 +12,13 @@ from holdfast.failures import Failures, describe
 from holdfast.job import JobError
 from holdfast.json_text import LARGEST_RESULT, Json, encode
 from holdfast.outcome import Snoozed, Succeeded
+from holdfast.schedules import InlineFunction, InlineSlot
 from holdfast.worker.threads import HandlerThreads
 
 GRACE_SECONDS = 5.0
 LOCK_LOST = JobError(
     code="LOCK_LOST", type="LockLost", message="the lock was lost while it ran; the slot is not marked as done"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class InlineSlot:
-    """What the function is called with. `slot` is None if it was asked to run now, beside its slots."""
-
-    name: str
-    slot: datetime | None
-    run: int
-    replica: str
-
-
-InlineFunction = Callable[[InlineSlot], Awaitable[object]] | Callable[[InlineSlot], object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,13 @@ from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.queue_runner import QUEUE
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.tick import TickLimits, TickReport, run_tick
+from holdfast.wake.postgres import Listener
+from holdfast.wake.rabbitmq import Subscriber
 from holdfast.worker.worker import Worker
 
 log = get_logger("holdfast.process")
+
+_SOURCES_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class Process:
         shutdown = settings.shutdown.total_seconds()
         self._background = Background(self._runners, settings.limits, settings.pacing, shutdown)
         self._budget = Budget()
+        self.listener: Listener | None = None
+        self.subscriber: Subscriber | None = None
         worker.on_stuck = self.stop
 
     @property
@@ -71,7 +77,18 @@ class Process:
 
     async def run(self) -> int:
         """In the background until stopped: 0, or 1 if too many handlers could not be stopped."""
-        await self._background.run()
+        sources = [source for source in (self.listener, self.subscriber) if source is not None]
+        tasks = [asyncio.create_task(source.run()) for source in sources]
+        try:
+            await self._background.run()
+        finally:
+            for source in sources:
+                source.stop()
+            if tasks:
+                await asyncio.wait(tasks, timeout=_SOURCES_SECONDS)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         return int(self.worker.is_stuck)
 
     async def tick(self) -> TickReport:

@@ -13,6 +13,7 @@ from holdfast.lifecycle import Event
 from holdfast.log import get_logger
 from holdfast.runtime.budget import Budget
 from holdfast.runtime.pacing import Pacing
+from holdfast.runtime.queue_runs import QueueRuns
 from holdfast.runtime.runner import RunnerReport
 from holdfast.worker.claimer import Look
 from holdfast.worker.worker import Rescue, Worker
@@ -27,14 +28,15 @@ _DEAD = (Event.FAIL, Event.EXHAUST)
 
 
 class QueueRunner:
-    def __init__(self, worker: Worker, pacing: Pacing) -> None:
+    def __init__(self, worker: Worker, pacing: Pacing, runs: QueueRuns) -> None:
         self.on_wake: Callable[[], None] = lambda: None
-        self.on_idle: Callable[[], None] = lambda: None
+        self.on_idle: Callable[[], object] = lambda: None
         """Called before a wait for work with free slots."""
         self.on_saturated: Callable[[], None] = lambda: None
         """Called while all slots are taken: nobody needs to be told about more."""
         self._worker = worker
         self._pacing = pacing
+        self._runs = runs
         self._random = Random()  # noqa: S311 - spreads looks, guards nothing
         self._is_started = False
         self._look_at = self._rescue_at = float("-inf")
@@ -67,7 +69,9 @@ class QueueRunner:
             await self._work_to_end(budget)
         else:
             await self._work_once(budget)
-        return self._report()
+        report = self._report()
+        await self._runs.write()
+        return report
 
     async def _work_once(self, budget: Budget) -> None:
         """One claim, so that other runners have their turn before the next one."""
@@ -130,6 +134,7 @@ class QueueRunner:
         tally = Counter(self._worker.tally)
         since = tally - self._reported
         self._reported = tally
+        self._runs.add(since)
         return RunnerReport(
             QUEUE,
             processed=sum(number for ending, number in since.items() if ending not in _UNDONE),
@@ -145,4 +150,6 @@ class QueueRunner:
         if not self._is_started:
             return None
         await self._worker.close(seconds)
-        return self._report()
+        report = self._report()
+        await self._runs.write(at_once=True)
+        return report

@@ -7,31 +7,19 @@ changed and asked to run now by other processes. Between looks, everything is an
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from holdfast.cron import Missed, Timetable
-from holdfast.store.schedules import JobTemplate, NewSchedule, Origin, Schedule, ScheduleStore
+from holdfast.schedules import Declared
+from holdfast.store.schedules import Schedule, ScheduleStore
 
 LOOK_EVERY = timedelta(seconds=1)
-
-
-@dataclass(frozen=True, slots=True)
-class DeclaredSchedule:
-    """`job` is None for an inline runner."""
-
-    name: str
-    timetable: Timetable
-    missed: Missed
-    missed_limit: int
-    job: JobTemplate | None
 
 
 class ScheduleBoard:
     """One per process. Declares the app's schedules before its first look, at every start of the process."""
 
     def __init__(
-        self, schedules: ScheduleStore, declared: Sequence[DeclaredSchedule], look_every: timedelta = LOOK_EVERY
+        self, schedules: ScheduleStore, declared: Sequence[Declared], look_every: timedelta = LOOK_EVERY
     ) -> None:
         self._schedules = schedules
         self._declared = list(declared)
@@ -67,21 +55,7 @@ class ScheduleBoard:
 
     async def _declare(self) -> None:
         now = await self._schedules.now()
-        await self._schedules.declare(
-            [
-                NewSchedule(
-                    name=declared.name,
-                    timetable=declared.timetable.text,
-                    zone=declared.timetable.zone,
-                    missed=declared.missed,
-                    missed_limit=declared.missed_limit,
-                    job=declared.job,
-                    origin=Origin.CODE,
-                    first_slot=declared.timetable.next_after(now),
-                )
-                for declared in self._declared
-            ]
-        )
+        await self._schedules.declare([declared.as_new(now) for declared in self._declared])
         self._is_declared = True
 
     @property

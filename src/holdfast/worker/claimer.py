@@ -55,7 +55,7 @@ class Claimer:
         self._holder = holder
         self._settings = settings
         self._start = start
-        self._queues = settings.queues or tuple(sorted({handler.queue for handler in handlers}))
+        self.queues = settings.queues or tuple(sorted({handler.queue for handler in handlers}))
         self._nothing_due = False
         self._suspect: HeldJob | None = None
         self._suspect_due = False
@@ -131,7 +131,7 @@ class Claimer:
 
     async def _next_due(self, *, suspects: bool = False) -> timedelta | None:
         kinds = [handler.kind for handler in self._handlers]
-        return await self._store.next_due(self._queues, kinds, suspects=suspects, shard=self._settings.shard)
+        return await self._store.next_due(self.queues, kinds, suspects=suspects, shard=self._settings.shard)
 
     async def _ask(self, limit: int, *, suspects: bool) -> list[HeldJob]:
         kinds = self._kinds(limit)
@@ -140,7 +140,7 @@ class Claimer:
         loop = asyncio.get_running_loop()
         sent = time.monotonic()
         jobs = await self._store.claim(
-            ClaimRequest(self._holder, limit, self._queues, kinds, suspects, self._settings.shard)
+            ClaimRequest(self._holder, limit, self.queues, kinds, suspects, self._settings.shard)
         )
         held_jobs = []
         for job in jobs:

@@ -97,6 +97,10 @@ class Worker:
         return not self._slots.held and not self._slots.running
 
     @property
+    def queues(self) -> tuple[str, ...]:
+        return self._claimer.queues
+
+    @property
     def is_keeping(self) -> bool:
         """Whether the thread that renews leases is alive."""
         return self._keeper.is_alive

@@ -1,0 +1,43 @@
+"""What the queue did, as runs: one row per minute in which it worked, so that idling writes nothing."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from datetime import timedelta
+
+from holdfast.errors import StoreUnavailable
+from holdfast.json_text import encode
+from holdfast.log import get_logger
+from holdfast.store.schedules import NewRun, RunStore
+
+log = get_logger("holdfast.worker")
+
+_MINUTE = 60.0
+
+
+class QueueRuns:
+    def __init__(self, runs: RunStore, name: str, replica: str) -> None:
+        self._runs = runs
+        self._run = NewRun(name, replica)
+        self._counts: Counter[str] = Counter()
+        self._since: float | None = None
+
+    def add(self, counts: Mapping[str, int]) -> None:
+        if counts:
+            self._counts.update(counts)
+            if self._since is None:
+                self._since = time.monotonic()
+
+    async def write(self, *, at_once: bool = False) -> None:
+        """Write the row when its minute is over. An outage delays it; nothing but the row's start is lost by that."""
+        if self._since is None or (not at_once and time.monotonic() < self._since + _MINUTE):
+            return
+        counts, since = self._counts, self._since
+        self._counts, self._since = Counter(), None
+        try:
+            ago = timedelta(seconds=time.monotonic() - since)
+            await self._runs.record(self._run, ago, encode(dict(counts)), None)
+        except StoreUnavailable as error:
+            log.info("could not record what the queue did, trying again", error=str(error))
+            self._counts.update(counts)
+            self._since = since if at_once else time.monotonic()
