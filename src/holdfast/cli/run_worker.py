@@ -14,6 +14,8 @@ from types import FrameType
 
 from holdfast.app import Holdfast
 from holdfast.cli.options import without_password
+from holdfast.http.health import ReadinessProbe
+from holdfast.http.health_server import HealthServer
 from holdfast.log import get_logger
 from holdfast.runtime.process import Process
 from holdfast.worker.settings import WorkerSettings
@@ -97,6 +99,23 @@ async def _work(
         loop = asyncio.get_running_loop()
         signals.then(lambda: _soon(loop, process.stop))
         return await work(process)
+
+
+async def run_in_background(app: Holdfast, process: Process) -> int:
+    """Until a signal, with the health port open if there is to be one."""
+    settings = app.settings
+    if settings.health_port is None:
+        return await process.run()
+    subscriber = process.subscriber if settings.health_broker else None
+    probe = ReadinessProbe(app, broker_connected=None if subscriber is None else lambda: subscriber.is_connected)
+    async with HealthServer(
+        settings.health_host,
+        settings.health_port,
+        ready=probe.look,
+        keeper_alive=lambda: process.worker.is_keeping,
+        is_stopping=lambda: process.is_stopping,
+    ):
+        return await process.run()
 
 
 def _soon(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:

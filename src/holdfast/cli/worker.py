@@ -33,6 +33,9 @@ def worker(
         ),
     ] = None,
     runners: RunnersOption = None,
+    health_port: Annotated[
+        int | None, typer.Option(metavar="PORT", help="HTTP port for /live and /ready.", show_default=False)
+    ] = None,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
     store: StoreOption = None,
     schema: SchemaOption = None,
@@ -43,9 +46,9 @@ def worker(
     """
     from holdfast.cli.load_app import load_app
     from holdfast.cli.logs import configure_logging
-    from holdfast.cli.run_worker import run_worker
+    from holdfast.cli.run_worker import run_in_background, run_worker
 
-    loaded = load_app(app, store=store, schema=schema)
+    loaded = load_app(app, store=store, schema=schema, health_port=health_port)
     settings = loaded.worker_settings(
         concurrency=concurrency,
         queues=to_names(queues),
@@ -54,4 +57,6 @@ def worker(
         shutdown=to_length(shutdown, "shutdown"),
     )
     configure_logging(log_level)
-    raise typer.Exit(run_worker(loaded, settings, to_names(runners), lambda process: process.run()))
+    raise typer.Exit(
+        run_worker(loaded, settings, to_names(runners), lambda process: run_in_background(loaded, process))
+    )
