@@ -14,7 +14,9 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
+from random import Random
 from subprocess import Popen
+from uuid import UUID
 
 from holdfast.bench.app import app
 from holdfast.bench.place import Place, scratch_place
@@ -23,7 +25,6 @@ from holdfast.duration import to_text
 from holdfast.errors import HoldfastError
 from holdfast.job import JobState
 from holdfast.json_text import decode
-from holdfast.store.contract import JobFilter
 from holdfast.store.postgres.driver import translated
 from holdfast.store.postgres.sql_files import quoted
 from holdfast.worker.settings import WorkerSettings
@@ -33,8 +34,10 @@ Say = Callable[[str], None]
 
 BATCH = 1_000
 MOST_SINGLE = 2_000
-LATENCY_JOBS = 200
-_APART_SECONDS = 0.02
+WOKEN_JOBS = 200
+POLLED_JOBS = 40
+_WOKEN_APART_SECONDS = (0.02, 0.1)
+_POLLED_APART_SECONDS = (0.5, 1.5)
 _TURN_SECONDS = 0.1
 _PATIENCE_SECONDS = 60.0
 _SERVER_SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers")
@@ -72,8 +75,11 @@ class _Bench:
             bulks.append(await self._timed(jobs, self._enqueue_batches))
             drains[workers] = await self._drain(jobs + left, workers)
             left = 0
-        latency = await self._latency(min(jobs, LATENCY_JOBS))
-        return Report(await self._environment(), await self._settings(), single, bulks[0], drains, latency)
+        woken = await self._latency(min(jobs, WOKEN_JOBS), _WOKEN_APART_SECONDS, "woken by NOTIFY", "--listen")
+        polled = await self._latency(
+            min(max(1, jobs // 10), POLLED_JOBS), _POLLED_APART_SECONDS, "polling alone", "--no-listen"
+        )
+        return Report(await self._environment(), await self._settings(), single, bulks[0], drains, [woken, polled])
 
     async def _enqueue_each(self, jobs: int) -> None:
         for number in range(jobs):
@@ -102,29 +108,32 @@ class _Bench:
             raise _Stuck(f"{finished:,} jobs were finished instead of {jobs:,}")
         return Rate(jobs, seconds, log_bytes)
 
-    async def _latency(self, jobs: int) -> Latency:
-        self._say(f"measuring pick-up with {jobs:,} jobs, {_APART_SECONDS * 1000:.0f} ms apart, and an idle worker")
+    async def _latency(self, jobs: int, apart: tuple[float, float], how: str, option: str) -> Latency:
+        self._say(f"measuring pick-up with {jobs:,} jobs and an idle worker, {how}")
+        random = Random(jobs)  # noqa: S311 - the same gaps in every run
         returned: dict[str, float] = {}
-        async with self._workers(1) as processes:
+        async with self._workers(1, option) as processes:
             await app.enqueue("bench.nothing")
             await self._until_nothing_is_left(processes)
             for _ in range(jobs):
+                # Gaps of all lengths, or the jobs would meet the polls always at the same point.
+                await asyncio.sleep(random.uniform(*apart))
                 enqueued = await app.enqueue("bench.stamp")
                 returned[str(enqueued.id)] = time.time()
-                await asyncio.sleep(_APART_SECONDS)
             await self._until_nothing_is_left(processes)
-        stamped = await app.jobs.list(JobFilter(kind="bench.stamp", state=JobState.SUCCEEDED), jobs)
+        stamped = [job for id in returned if (job := await app.jobs.get(UUID(id))) and job.state is JobState.SUCCEEDED]
         if len(stamped) != jobs:
             raise _Stuck(f"{len(stamped):,} jobs succeeded instead of {jobs:,}")
         # A handler can be faster than the reply to its enqueuer.
         waits = sorted(max(0.0, decode(job.result or "0") - returned[str(job.id)]) * 1000 for job in stamped)
         p50, p95, p99 = (round(waits[math.ceil(share * jobs) - 1], 2) for share in (0.50, 0.95, 0.99))
-        return Latency(jobs, p50, p95, p99)
+        return Latency(how, jobs, p50, p95, p99)
 
     @asynccontextmanager
-    async def _workers(self, count: int) -> "AsyncIterator[list[Popen[bytes]]]":
+    async def _workers(self, count: int, *options: str) -> "AsyncIterator[list[Popen[bytes]]]":
         place = self._place
-        arguments = ["holdfast.bench.app:app", "--store", place.url, "--schema", place.schema, "--log-level", "warning"]
+        where = ["--store", place.url, "--schema", place.schema]
+        arguments = ["holdfast.bench.app:app", *where, "--log-level", "warning", *options]
         processes = [self._start_worker(arguments, place.folder / "workers.log") for _ in range(count)]
         try:
             yield processes

@@ -31,6 +31,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
+    """From the end of the enqueue call to the handler's start; `how` the idle worker learns of the job."""
+
+    how: str
     jobs: int
     p50_ms: float
     p95_ms: float
@@ -45,7 +48,7 @@ class Report:
     bulk: Rate
     drains: dict[int, Rate]
     """By the number of worker processes."""
-    latency: Latency
+    latencies: list[Latency]
 
     @property
     def wal_bytes_per_job(self) -> float:
@@ -57,7 +60,7 @@ class Report:
 def as_dict(report: Report) -> dict[str, object]:
     """What `holdfast bench --json` prints. A rate has jobs, seconds, jobs_per_second and wal_bytes_per_job.
 
-    `drain` has one rate for each number of workers; times of `pick_up_latency` are milliseconds.
+    `drain` has one rate for each number of workers; the times of `pick_up_latency` are milliseconds.
     """
     return {
         **report.environment,
@@ -65,7 +68,7 @@ def as_dict(report: Report) -> dict[str, object]:
         "enqueue_single": report.single.as_dict(),
         "enqueue_bulk": report.bulk.as_dict(),
         "drain": [{"workers": workers, **rate.as_dict()} for workers, rate in report.drains.items()],
-        "pick_up_latency": {"by": "polling", **asdict(report.latency)},
+        "pick_up_latency": [asdict(latency) for latency in report.latencies],
         "wal_bytes_per_job": round(report.wal_bytes_per_job, 1),
     }
 
@@ -79,18 +82,25 @@ def as_table(report: Report) -> RenderableType:
     _add(table, f"enqueue, in batches of {report.settings['batch']:,}", report.bulk)
     for workers, rate in report.drains.items():
         _add(table, f"work off, {workers} worker process{'es' if workers > 1 else ''}", rate)
-    latency = report.latency
     return Group(
         table,
-        Text(
-            f"Pick-up, from the end of the enqueue call to the handler's start, {latency.jobs} jobs, idle worker: "
-            f"p50 {latency.p50_ms:,.0f} ms, p95 {latency.p95_ms:,.0f} ms, p99 {latency.p99_ms:,.0f} ms. "
-            f"Pick-up is by polling for now, every {report.settings['poll']}."
-        ),
+        _latencies(report),
         Text(f"From enqueue to finish a job writes {report.wal_bytes_per_job:,.0f} bytes of WAL."),
         Text(_line(report.environment), style="dim"),
         Text(_line(report.settings), style="dim"),
     )
+
+
+def _latencies(report: Report) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("pick-up by an idle worker: enqueue returned to handler started")
+    for name in ("jobs", "p50 ms", "p95 ms", "p99 ms"):
+        table.add_column(name, justify="right")
+    for latency in report.latencies:
+        times = (f"{time:,.1f}" for time in (latency.p50_ms, latency.p95_ms, latency.p99_ms))
+        how = f"{latency.how}, every {report.settings['poll']}" if "poll" in latency.how else latency.how
+        table.add_row(how, str(latency.jobs), *times)
+    return table
 
 
 def _add(table: Table, name: str, rate: Rate) -> None:

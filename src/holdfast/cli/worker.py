@@ -33,6 +33,12 @@ def worker(
         ),
     ] = None,
     runners: RunnersOption = None,
+    listen: Annotated[
+        bool | None,
+        typer.Option(
+            "--listen/--no-listen", help="Be woken by NOTIFY, or only poll. Default: be woken.", show_default=False
+        ),
+    ] = None,
     health_port: Annotated[
         int | None, typer.Option(metavar="PORT", help="HTTP port for /live and /ready.", show_default=False)
     ] = None,
@@ -48,7 +54,7 @@ def worker(
     from holdfast.cli.logs import configure_logging
     from holdfast.cli.run_worker import run_in_background, run_worker
 
-    loaded = load_app(app, store=store, schema=schema, health_port=health_port)
+    loaded = load_app(app, store=store, schema=schema, listen=listen, health_port=health_port)
     settings = loaded.worker_settings(
         concurrency=concurrency,
         queues=to_names(queues),
