@@ -19,8 +19,8 @@ _TRUE_COUNTS = """
 SELECT state::text, queue, kind, count(*) FROM holdfast.finished JOIN holdfast.job USING (id) GROUP BY 1, 2, 3
 UNION ALL SELECT state::text, queue, kind, count(*) FROM holdfast.dead_letter GROUP BY 1, 2, 3
 """
-_TALLIED = """
-SELECT state::text, queue, kind, sum(amount)::bigint FROM holdfast.tally GROUP BY 1, 2, 3 HAVING sum(amount) <> 0
+_ENTERED = """
+SELECT state::text, queue, kind, sum(amount)::bigint FROM holdfast.ledger GROUP BY 1, 2, 3 HAVING sum(amount) <> 0
 """
 _TRUE_DAYS = """
 SELECT day, sum(jobs)::bigint FROM (
@@ -28,7 +28,7 @@ SELECT day, sum(jobs)::bigint FROM (
     UNION ALL SELECT holdfast.day_of(id), count(*) FROM holdfast.dead_letter GROUP BY 1
 ) AS each GROUP BY day
 """
-_TALLIED_DAYS = "SELECT day, sum(amount)::bigint FROM holdfast.tally GROUP BY day HAVING sum(amount) <> 0"
+_ENTERED_DAYS = "SELECT day, sum(amount)::bigint FROM holdfast.ledger GROUP BY day HAVING sum(amount) <> 0"
 # A job is in exactly one of the four tables, and unless it is a dead letter it has its row in `job`.
 _LOST = """
 WITH place AS (
@@ -62,11 +62,11 @@ async def days_with_partitions(connection: "asyncpg.Connection[asyncpg.Record]")
 
 
 async def is_sound(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-    """No job is lost or in two places, and the tally is right."""
+    """No job is lost or in two places, and the ledger is right."""
     async with connection.transaction(isolation="repeatable_read"):
         assert await connection.fetch(_LOST) == []
-        assert set(await connection.fetch(_TALLIED)) == set(await connection.fetch(_TRUE_COUNTS))
-        assert set(await connection.fetch(_TALLIED_DAYS)) == set(await connection.fetch(_TRUE_DAYS))
+        assert set(await connection.fetch(_ENTERED)) == set(await connection.fetch(_TRUE_COUNTS))
+        assert set(await connection.fetch(_ENTERED_DAYS)) == set(await connection.fetch(_TRUE_DAYS))
 
 
 async def pruned(store: PostgresStore, retention: timedelta = RETENTION) -> dict[str, int]:

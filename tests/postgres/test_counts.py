@@ -1,4 +1,4 @@
-"""Counts come from the tally, and are what a scan would count, whatever was done and whoever adds up meanwhile."""
+"""Counts come from the ledger, and are what a scan would count, whatever was done and whoever adds up meanwhile."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ SUCCEED = Transition(Event.SUCCEED)
 async def compacted(store: PostgresStore) -> int:
     merged = 0
     async for batch in PostgresUpkeep(store).compact_counts():
-        merged += batch.counts.get("tallies_merged", 0)
+        merged += batch.counts.get("entries_merged", 0)
     return merged
 
 
@@ -39,7 +39,7 @@ async def test_a_count_reads_no_history(database: Database) -> None:
         assert isinstance(inner, list)
         return {node.get("Relation Name")}.union(*map(relations, inner))
 
-    assert relations(json.loads(plan)[0]["Plan"]) == {None, "ready", "lease", "tally"}
+    assert relations(json.loads(plan)[0]["Plan"]) == {None, "ready", "lease", "ledger"}
 
 
 async def test_every_way_into_a_final_state_and_out_of_it_is_counted(database: Database) -> None:
@@ -75,27 +75,27 @@ async def test_every_way_into_a_final_state_and_out_of_it_is_counted(database: D
         await is_sound(connection)
         assert sum((await reader.count()).values()) == 60
         await compacted(store)
-        groups = await connection.fetch("SELECT day, queue, kind, state FROM holdfast.tally")
+        groups = await connection.fetch("SELECT day, queue, kind, state FROM holdfast.ledger")
         assert len(groups) == len(set(groups)) > 0
         await is_sound(connection)
         assert await compacted(store) == 0
 
 
-async def test_a_job_that_comes_and_goes_leaves_no_tally_behind(database: Database) -> None:
+async def test_a_job_that_comes_and_goes_leaves_nothing_in_the_ledger(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         (new,) = await store.enqueue([job()])
         for _ in range(3):
             await store.cancel([new.id])
             await store.retry([new.id])
-        assert await connection.fetchval("SELECT count(*) FROM holdfast.tally") == 6
+        assert await connection.fetchval("SELECT count(*) FROM holdfast.ledger") == 6
         await compacted(store)
-        assert await connection.fetchval("SELECT count(*) FROM holdfast.tally") == 0
+        assert await connection.fetchval("SELECT count(*) FROM holdfast.ledger") == 0
 
 
 async def test_nothing_is_counted_twice_or_lost_while_several_add_up(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "_TALLY_BATCH", 7)
+    monkeypatch.setattr(upkeep, "_LEDGER_BATCH", 7)
     jobs, seen = 400, []
     async with opened_store(database.url, pool_size=8) as store, connected(database.url) as connection:
         await store.enqueue([job() for _ in range(jobs)])

@@ -43,8 +43,11 @@ class Scripted:
     def prune_dead_letters(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
         return self._step("prune_dead_letters", retention, Batch({"dead_letters_pruned": 0}))
 
+    def prune_runs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        return self._step("prune_runs", retention)
+
     def compact_counts(self) -> AsyncGenerator[Batch, None]:
-        return self._step("compact_counts", None, Batch({"tallies_merged": 5}))
+        return self._step("compact_counts", None, Batch({"entries_merged": 5}))
 
 
 @pytest.fixture
@@ -62,10 +65,11 @@ async def test_all_steps_are_done_in_order_and_reported() -> None:
         ("add_partitions", None),
         ("prune_jobs", KEEP.jobs),
         ("prune_dead_letters", KEEP.dead_letters),
+        ("prune_runs", KEEP.runs),
         ("compact_counts", None),
     ]
     assert (report.runner, report.is_fine) == ("maintenance", True)
-    assert report.counts == {"partitions_added": 2, "jobs_pruned": 7, "tallies_merged": 5}
+    assert report.counts == {"partitions_added": 2, "jobs_pruned": 7, "entries_merged": 5}
     assert report.skipped == "prune jobs: a day is in use"
     assert report.processed == 14
 
@@ -89,51 +93,25 @@ async def test_a_step_that_fails_is_reported_and_the_others_are_done(
     upkeep = Scripted(fails="prune_jobs", error=error)
     runner = Maintenance(upkeep, KEEP)
     report = await runner.run(Budget(), to_end=True)
-    assert len(upkeep.asked) == 4
+    assert len(upkeep.asked) == 5
     assert (report.is_fine, report.error) == (False, said)
-    assert report.counts == {"partitions_added": 2, "tallies_merged": 5}
+    assert report.counts == {"partitions_added": 2, "entries_merged": 5}
     assert runner.due_in() == AGAIN_SECONDS
 
 
 async def test_it_is_due_within_a_minute_and_then_every_ten(clock: list[float]) -> None:
     upkeep = Scripted()
-    firsts = [Maintenance(upkeep, KEEP).due_in() for _ in range(50)]
-    assert all(first is not None and 0 <= first <= SPREAD_SECONDS for first in firsts)
+    firsts = [Maintenance(upkeep, KEEP).due_in() or 0 for _ in range(50)]
+    assert all(0 <= first <= SPREAD_SECONDS for first in firsts)
     assert len(set(firsts)) > 1
     runner = Maintenance(upkeep, KEEP)
     clock[0] += SPREAD_SECONDS
     assert runner.due_in() == 0
-    ended = asyncio.Event()
-    runner.on_wake = ended.set
-    # In the background it carries on beside the ticks, and the next turn reports it.
-    assert (await runner.run(Budget(), to_end=False)).counts == {}
-    assert runner.due_in() is None
-    await ended.wait()
-    assert runner.due_in() == 0
-    assert (await runner.run(Budget(), to_end=False)).counts["jobs_pruned"] == 7
-    assert len(upkeep.asked) == 4
+    await runner.run(Budget(), to_end=True)
+    assert len(upkeep.asked) == 5
     assert runner.due_in() == EVERY_SECONDS
-
-
-async def test_stopping_ends_it_after_the_batch_that_is_under_way() -> None:
-    began, go_on = asyncio.Event(), asyncio.Event()
-
-    class Endless(Scripted):
-        async def prune_jobs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
-            while True:
-                began.set()
-                await go_on.wait()
-                yield Batch({"jobs_pruned": 1000})
-
-    runner = Maintenance(Endless(), KEEP)
-    runner._next = 0
-    await runner.run(Budget(), to_end=False)
-    await began.wait()
-    runner.stop()
-    go_on.set()
-    report = await runner.close(10)
-    assert report is not None
-    assert report.counts["jobs_pruned"] == 1000
+    runner.wake()
+    assert runner.due_in() == 0
 
 
 async def test_before_its_time_it_asks_nothing(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,9 +121,9 @@ async def test_before_its_time_it_asks_nothing(clock: list[float], monkeypatch: 
     report = await runner.run(Budget(), to_end=False)
     assert (upkeep.asked, report.counts) == ([], {})
     await runner.run(Budget(), to_end=True)
-    assert len(upkeep.asked) == 4
+    assert len(upkeep.asked) == 5
     await runner.run(Budget(), to_end=True)
-    assert len(upkeep.asked) == 4
+    assert len(upkeep.asked) == 5
 
 
 async def test_it_stops_between_two_batches_when_its_time_is_up(clock: list[float]) -> None:
@@ -158,5 +136,64 @@ async def test_it_stops_between_two_batches_when_its_time_is_up(clock: list[floa
     report = await Maintenance(Slow(), KEEP).run(Budget(seconds=10, items=1), to_end=True)
     assert report.counts["jobs_pruned"] == 3000
     assert report.skipped == (
-        "prune jobs: the time is up; prune dead letters: the time is up; compact counts: the time is up"
+        "prune jobs: the time is up; prune dead letters: the time is up; prune runs: the time is up; "
+        "compact counts: the time is up"
     )
+
+
+class Held(Scripted):
+    """Prunes one batch, and the second when it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_held = asyncio.Event()
+        self.let_go = asyncio.Event()
+
+    async def prune_jobs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        yield Batch({"jobs_pruned": 1})
+        self.is_held.set()
+        await self.let_go.wait()
+        yield Batch({"jobs_pruned": 1})
+
+
+async def started_in_background(upkeep: Held) -> tuple[Maintenance, asyncio.Event]:
+    runner, woken = Maintenance(upkeep, KEEP), asyncio.Event()
+    runner.on_wake = woken.set
+    runner.wake()
+    assert (await runner.run(Budget(), to_end=False)).counts == {}
+    await upkeep.is_held.wait()
+    return runner, woken
+
+
+async def test_in_the_background_no_tick_waits_for_it() -> None:
+    upkeep = Held()
+    runner, woken = await started_in_background(upkeep)
+    assert runner.due_in() is None
+    assert (await runner.run(Budget(), to_end=False)).counts == {}
+    upkeep.let_go.set()
+    await woken.wait()
+    assert runner.due_in() == 0
+    report = await runner.run(Budget(), to_end=False)
+    assert report.counts == {"partitions_added": 2, "jobs_pruned": 2, "entries_merged": 5}
+    assert (runner.due_in() or 0) > SPREAD_SECONDS
+    assert await runner.close(0) is None
+
+
+async def test_a_stop_ends_it_after_the_batch_that_is_under_way() -> None:
+    upkeep = Held()
+    runner, _ = await started_in_background(upkeep)
+    runner.stop()
+    upkeep.let_go.set()
+    report = await runner.close(60)
+    assert report is not None
+    assert report.counts["jobs_pruned"] == 2
+    assert "compact counts: the time is up" in (report.skipped or "")
+    assert (await runner.run(Budget(), to_end=False)).counts == {}
+
+
+async def test_a_batch_that_does_not_end_is_canceled_at_the_end() -> None:
+    runner, _ = await started_in_background(Held())
+    runner.stop()
+    report = await runner.close(0)
+    assert report is not None
+    assert report.skipped == "it was stopped"

@@ -96,7 +96,7 @@ class Bench:
         self.store = store
 
     def empty(self) -> None:
-        tables = ("job", "ready", "lease", "finished", "dead_letter", "attempt_error", "progress", "key", "tally")
+        tables = ("job", "ready", "lease", "finished", "dead_letter", "attempt_error", "progress", "key", "ledger")
         # Far quicker than TRUNCATE, which makes a new file for each table and index.
         self.run(self.store.connection.execute("; ".join(f"DELETE FROM holdfast.{table}" for table in tables)))
         self.run(PostgresClock(self.store).freeze(START))

@@ -17,6 +17,7 @@ from holdfast.store.postgres.runs import PostgresRuns
 from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.store import PostgresClock
 from holdfast.store.postgres.upkeep import PostgresUpkeep
+from holdfast.store.schedules import NewRun
 from holdfast.store.upkeep import Batch, Upkeep
 from tests.conftest import SERVERS
 from tests.databases import Servers, StoreCase, opened_store
@@ -48,16 +49,16 @@ async def kept(
         memory = MemoryStore()
         await memory.clock.freeze(START)
         runs = MemoryRuns(memory)
-        case = StoreCase("memory", memory, memory, memory.clock, MemorySchedules(memory, runs), runs)
-        yield Kept(case, MemoryUpkeep(memory))
+        schedules = MemorySchedules(memory, runs)
+        case = StoreCase("memory", memory, memory, memory.clock, schedules, runs)
+        yield Kept(case, MemoryUpkeep(memory, runs))
         return
     with servers.get(request.param).fresh_database() as database:
         async with opened_store(database.url) as store:
             clock = PostgresClock(store)
             await clock.freeze(START)
-            schedules, kept_runs = PostgresSchedules(store), PostgresRuns(store)
-            case = StoreCase(request.param, store, PostgresReader(store), clock, schedules, kept_runs)
-            yield Kept(case, PostgresUpkeep(store))
+            beside = PostgresReader(store), clock, PostgresSchedules(store), PostgresRuns(store)
+            yield Kept(StoreCase(request.param, store, *beside), PostgresUpkeep(store))
 
 
 async def done(batches: AsyncGenerator[Batch, None]) -> Counter[str]:
@@ -149,6 +150,26 @@ async def test_errors_of_a_job_that_stays_are_kept_and_of_one_that_goes_are_not(
     # A new job with the id of the one that is gone has nothing of it.
     await case.store.enqueue([job(id=goes)])
     assert (await shown(case, goes)).errors == ()
+
+
+async def test_runs_go_when_their_retention_is_over(kept: Kept) -> None:
+    case, upkeep = kept
+    runs = case.runs
+    for number in range(3):
+        await runs.record(NewRun("report", f"ended-{number}"), timedelta(0), None, None)
+    await runs.start(NewRun("report", "killed"))
+    await case.clock.advance(10 * DAY)
+    at_work = await runs.start(NewRun("report", "at work"))
+    await runs.record(NewRun("queue", "young"), timedelta(0), None, None)
+    await case.clock.advance(21 * DAY)
+    assert (await done(upkeep.prune_runs(30 * DAY)))["runs_pruned"] == 4
+    assert [run.replica for run in await runs.list(None, 10)] == ["young", "at work"]
+    assert await runs.finish(at_work, None, None)
+    newest = await runs.start(NewRun("report", "new"))
+    assert newest > at_work
+    await case.clock.advance(10 * DAY)
+    assert (await done(upkeep.prune_runs(30 * DAY)))["runs_pruned"] == 1
+    assert [run.replica for run in await runs.list(None, 10)] == ["new", "at work"]
 
 
 async def test_upkeep_that_finds_nothing_to_do_does_nothing(kept: Kept) -> None:

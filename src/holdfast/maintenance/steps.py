@@ -46,6 +46,7 @@ def all_steps(upkeep: Upkeep, retention: Retention) -> Sequence[Step]:
         Step("partitions", upkeep.add_partitions),
         Step("prune jobs", lambda: upkeep.prune_jobs(retention.jobs)),
         *([Step("prune dead letters", lambda: upkeep.prune_dead_letters(dead_letters))] if dead_letters else []),
+        Step("prune runs", lambda: upkeep.prune_runs(retention.runs)),
         Step("compact counts", upkeep.compact_counts),
     ]
 

@@ -11,20 +11,18 @@ from holdfast.runtime.budget import Budget
 from holdfast.runtime.runner import RunnerReport
 from holdfast.store.upkeep import Upkeep
 
+MAINTENANCE = "maintenance"
 EVERY_SECONDS = 600.0
 AGAIN_SECONDS = 60.0
 SPREAD_SECONDS = 60.0
-
-_LAST_BATCH_SECONDS = 5.0
 
 
 class Maintenance:
     """First due within a minute of its start, at random: replicas that start together do not all come at once.
 
-    A tick that is run to its end has no later: there it is done at once.
+    A tick that is run to its end has no later: there it is done at once. In the background a pass goes on beside the
+    ticks, since it may take longer than a job or a schedule should wait.
     """
-
-    name = "maintenance"
 
     def __init__(self, upkeep: Upkeep, retention: Retention) -> None:
         self.on_wake: Callable[[], None] = lambda: None
@@ -32,37 +30,31 @@ class Maintenance:
         self._next = time.monotonic() + random.uniform(0.0, SPREAD_SECONDS)  # noqa: S311
         self._has_run = False
         self._is_stopping = False
-        self._task: asyncio.Task[RunnerReport] | None = None
+        self._pass: asyncio.Task[RunnerReport] | None = None
+
+    @property
+    def name(self) -> str:
+        return MAINTENANCE
 
     def due_in(self) -> float | None:
-        if self._task is not None:
-            return 0.0 if self._task.done() else None
+        if self._pass is not None:
+            return 0.0 if self._pass.done() else None
         return max(0.0, self._next - time.monotonic())
 
-    def wake(self) -> None:
-        """Nobody can know better when it is due."""
-
-    def stop(self) -> None:
-        self._is_stopping = True
-
     async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:
-        if to_end:
-            is_due = not self._has_run or self.due_in() == 0
-            return await self._keep_up(budget) if is_due else RunnerReport(self.name)
-        # Beside the coming ticks: a large day takes its time, and jobs must not wait for it.
-        if self._task is None and self.due_in() == 0 and not self._is_stopping:
-            self._task = asyncio.create_task(self._keep_up(Budget()))
-            self._task.add_done_callback(lambda _: self.on_wake())
-        if self._task is not None and self._task.done():
-            task, self._task = self._task, None
-            return task.result()
-        return RunnerReport(self.name)
+        if self._pass is None and not self._is_stopping and (self.due_in() == 0 or (to_end and not self._has_run)):
+            self._pass = asyncio.create_task(self._run_steps(budget), name=MAINTENANCE)
+            self._pass.add_done_callback(lambda _: self.on_wake())
+        if self._pass is None or not (to_end or self._pass.done()):
+            return RunnerReport(self.name)
+        try:
+            return await self._pass
+        finally:
+            self._pass = None
 
-    async def _keep_up(self, budget: Budget) -> RunnerReport:
+    async def _run_steps(self, budget: Budget) -> RunnerReport:
         started = time.monotonic()
         self._has_run = True
-        self._next = started + EVERY_SECONDS
-        report = RunnerReport(self.name)
         counts: Counter[str] = Counter()
         skipped: list[str] = []
         errors: list[str] = []
@@ -73,21 +65,28 @@ class Maintenance:
             skipped += done.skipped
             if done.error is not None:
                 errors.append(done.error)
-        report.counts.update(+counts)
-        report.processed = counts.total()
-        report.skipped = "; ".join(dict.fromkeys(skipped)) or None
-        report.error = "; ".join(errors) or None
-        if errors:
-            self._next = started + AGAIN_SECONDS
-        return report
+        self._next = started + (AGAIN_SECONDS if errors else EVERY_SECONDS)
+        return RunnerReport(
+            self.name,
+            processed=counts.total(),
+            skipped="; ".join(dict.fromkeys(skipped)) or None,
+            error="; ".join(errors) or None,
+            seconds=time.monotonic() - started,
+            counts={name: number for name, number in counts.items() if number},
+        )
+
+    def wake(self) -> None:
+        self._next = time.monotonic()
+
+    def stop(self) -> None:
+        self._is_stopping = True
 
     async def close(self, seconds: float) -> RunnerReport | None:
-        """Its batches are short; one that hangs is left to the end of its connection."""
-        self.stop()
-        task, self._task = self._task, None
-        if task is None:
+        """Every batch is a transaction: a pass that is canceled has done what it has done."""
+        if self._pass is None:
             return None
-        await asyncio.wait([task], timeout=min(seconds, _LAST_BATCH_SECONDS))
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        return None if task.cancelled() or task.exception() is not None else task.result()
+        going, self._pass = self._pass, None
+        await asyncio.wait([going], timeout=seconds)
+        if going.cancel():
+            await asyncio.wait([going])
+        return RunnerReport(self.name, skipped="it was stopped") if going.cancelled() else going.result()

@@ -19,6 +19,7 @@ class MemoryRuns:
         self.lock = threading.RLock()
         self._clock = store.clock
         self._runs: dict[int, Run] = {}
+        self._newest = 0
 
     async def start(self, run: NewRun) -> int:
         return self._add(run, self._clock.read(), None)
@@ -56,9 +57,18 @@ class MemoryRuns:
         error: Json | None = None,
     ) -> int:
         with self.lock:
-            id = len(self._runs) + 1
+            self._newest = id = self._newest + 1
             self._runs[id] = Run(id, run.name, run.replica, run.slot, started_at, finished_at, result, error)
             return id
+
+    def remove_old(self, retention: timedelta) -> int:
+        """For upkeep."""
+        with self.lock:
+            before = self._clock.read() - retention
+            old = [run.id for run in self._runs.values() if (run.finished_at or run.started_at) < before]
+            for id in old:
+                del self._runs[id]
+            return len(old)
 
 
 class MemorySchedules:

@@ -5,12 +5,14 @@ from datetime import timedelta
 
 from holdfast.job import JobState
 from holdfast.store.memory import MemoryStore
+from holdfast.store.memory_schedules import MemoryRuns
 from holdfast.store.upkeep import Batch
 
 
 class MemoryUpkeep:
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: MemoryStore, runs: MemoryRuns) -> None:
         self._store = store
+        self._runs = runs
 
     async def add_partitions(self) -> AsyncGenerator[Batch, None]:
         yield Batch()
@@ -22,6 +24,9 @@ class MemoryUpkeep:
     async def prune_dead_letters(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
         states = frozenset((JobState.FAILED, JobState.DEAD))
         yield Batch({"dead_letters_pruned": self._store.remove_final(states, retention)})
+
+    async def prune_runs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        yield Batch({"runs_pruned": self._runs.remove_old(retention)})
 
     async def compact_counts(self) -> AsyncGenerator[Batch, None]:
         yield Batch()

@@ -65,7 +65,7 @@ async def opened(url: str, schema: str = "holdfast") -> AsyncIterator[OpenStore]
             schedules=MemorySchedules(memory, runs),
             runs=runs,
             url=url,
-            upkeep=MemoryUpkeep(memory),
+            upkeep=MemoryUpkeep(memory, runs),
         )
         return
     async with server_url(url) as server:

@@ -33,5 +33,8 @@ class Upkeep(Protocol):
     def prune_dead_letters(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
         """Remove dead letters that are older than the retention."""
 
+    def prune_runs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        """Remove runs that ended longer ago than the retention, or began so long ago and never ended."""
+
     def compact_counts(self) -> AsyncGenerator[Batch, None]:
         """Keep counting cheap."""

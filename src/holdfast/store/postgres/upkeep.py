@@ -13,7 +13,7 @@ log = get_logger("holdfast.upkeep")
 
 _DAYS_AHEAD = 8
 _BATCH = 1_000
-_TALLY_BATCH = 100_000
+_LEDGER_BATCH = 100_000
 # Moving so many jobs takes about a fifth of a second, during which everybody waits.
 _MOST_MOVED = 20_000
 _DROP_TRIES = 5
@@ -106,10 +106,17 @@ class PostgresUpkeep:
             pruned = row["pruned"]
             yield _BUSY if row["outcome"] == "busy" else Batch({"dead_letters_pruned": pruned})
 
-    async def compact_counts(self) -> AsyncGenerator[Batch, None]:
-        (newest,) = await self._store.fetch_upkeep("newest_tally")
+    async def prune_runs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
         after: int | None = 0
         while after is not None:
-            (row,) = await self._store.fetch_upkeep("compact_tally", after, newest["number"], _TALLY_BATCH)
+            (row,) = await self._store.fetch_upkeep("prune_runs", retention, after, _BATCH)
+            after = row["last_id"]
+            yield _BUSY if row["outcome"] == "busy" else Batch({"runs_pruned": row["pruned"]})
+
+    async def compact_counts(self) -> AsyncGenerator[Batch, None]:
+        (newest,) = await self._store.fetch_upkeep("newest_entry")
+        after: int | None = 0
+        while after is not None:
+            (row,) = await self._store.fetch_upkeep("compact_ledger", after, newest["number"], _LEDGER_BATCH)
             after = row["last_number"]
-            yield _BUSY if row["outcome"] == "busy" else Batch({"tallies_merged": row["merged"]})
+            yield _BUSY if row["outcome"] == "busy" else Batch({"entries_merged": row["merged"]})

@@ -127,7 +127,7 @@ CREATE INDEX key_job ON holdfast.key (job_id);
 
 -- How many jobs are in a final state: whoever moves jobs there or away appends what changed, and maintenance adds up. Only
 -- sums mean anything. docs/decisions/0004-counts.md has the figures.
-CREATE TABLE holdfast.tally (
+CREATE TABLE holdfast.ledger (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     day date NOT NULL,
     state holdfast.job_state NOT NULL,
@@ -141,7 +141,7 @@ CREATE FUNCTION holdfast.first_id(moment timestamptz) RETURNS uuid LANGUAGE sql 
     SELECT (lpad(to_hex((extract(epoch FROM moment) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
 $$;
 
--- The day of an id, by which jobs are tallied. Ids that are no UUIDv7 are of any day; the bounds keep those few.
+-- The day of an id, as the ledger has it. Ids that are no UUIDv7 are of any day; the bounds keep those few.
 CREATE FUNCTION holdfast.day_of(id uuid) RETURNS date LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN id >= holdfast.first_id(timestamptz '2000-01-01 00:00:00+00')
                  AND id < holdfast.first_id(timestamptz '2100-01-01 00:00:00+00')

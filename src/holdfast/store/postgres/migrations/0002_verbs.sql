@@ -185,8 +185,8 @@ BEGIN
           AND attempt_error.number <= (SELECT old.number FROM holdfast.attempt_error AS old WHERE old.job_id = gone.id
                                        ORDER BY old.number DESC OFFSET kept_errors - 1 LIMIT 1)
     ),
-    tallied AS (
-        INSERT INTO holdfast.tally (day, state, amount, queue, kind)
+    entered AS (
+        INSERT INTO holdfast.ledger (day, state, amount, queue, kind)
         SELECT holdfast.day_of(gone.id), gone.state::holdfast.job_state, count(*), gone.queue, gone.kind
         FROM gone WHERE gone.state <> 'ready'
         GROUP BY 1, 2, 4, 5
@@ -220,8 +220,8 @@ BEGIN
         WHERE lease.id = ANY (ARRAY[given.id]) AND lease.fence = given.fence AND lease.holder = given.holder
         RETURNING lease.id, lease.fence, lease.claimed_at, lease.attempt, lease.losses, lease.queue, lease.kind
     ),
-    tallied AS (
-        INSERT INTO holdfast.tally (day, state, amount, queue, kind)
+    entered AS (
+        INSERT INTO holdfast.ledger (day, state, amount, queue, kind)
         SELECT holdfast.day_of(gone.id), 'succeeded'::holdfast.job_state, count(*), gone.queue, gone.kind
         FROM gone
         GROUP BY 1, 4, 5
@@ -293,7 +293,7 @@ BEGIN
     INSERT INTO holdfast.finished (id, fence, started_at, finished_at, attempt, losses, state, result)
     VALUES (held.id, held.fence, held.claimed_at, holdfast.now(), held.attempt, held.losses, 'succeeded',
             with_result::json);
-    INSERT INTO holdfast.tally (day, state, amount, queue, kind)
+    INSERT INTO holdfast.ledger (day, state, amount, queue, kind)
     VALUES (holdfast.day_of(held.id), 'succeeded', 1, held.queue, held.kind);
 END
 $$;

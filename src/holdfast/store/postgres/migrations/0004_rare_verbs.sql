@@ -73,8 +73,8 @@ BEGIN
         UNION ALL
         SELECT id, started_at, moment, attempt, losses, 'canceled'::holdfast.job_state FROM exhumed
     ),
-    tallied AS (
-        INSERT INTO holdfast.tally (day, state, amount, queue, kind)
+    entered AS (
+        INSERT INTO holdfast.ledger (day, state, amount, queue, kind)
         SELECT holdfast.day_of(change.id), change.state, sum(change.amount), change.queue, change.kind
         FROM (
             SELECT id, 'canceled'::holdfast.job_state AS state, 1 AS amount, queue, kind FROM unqueued
@@ -153,8 +153,8 @@ BEGIN
         SELECT id, moment, priority, queue, kind FROM reopened
         RETURNING new_ready.id, new_ready.queue
     ),
-    tallied AS (
-        INSERT INTO holdfast.tally (day, state, amount, queue, kind)
+    entered AS (
+        INSERT INTO holdfast.ledger (day, state, amount, queue, kind)
         SELECT holdfast.day_of(change.id), change.state, -count(*), change.queue, change.kind
         FROM (SELECT id, state, queue, kind FROM exhumed UNION ALL SELECT id, state, queue, kind FROM reopened) AS change
         GROUP BY 1, 2, 4, 5
@@ -275,8 +275,8 @@ BEGIN
           AND attempt_error.number <= (SELECT old.number FROM holdfast.attempt_error AS old WHERE old.job_id = gone.id
                                        ORDER BY old.number DESC OFFSET kept_errors - 1 LIMIT 1)
     ),
-    tallied AS (
-        INSERT INTO holdfast.tally (day, state, amount, queue, kind)
+    entered AS (
+        INSERT INTO holdfast.ledger (day, state, amount, queue, kind)
         SELECT holdfast.day_of(gone.id), gone.state::holdfast.job_state, count(*), gone.queue, gone.kind
         FROM gone WHERE gone.state <> 'ready'
         GROUP BY 1, 2, 4, 5

@@ -30,7 +30,7 @@ $$;
 -- - a claim that waited for the lock takes its snapshot afterwards as well, and finds the moved rows. Under repeatable read it
 --   does not: its snapshot is older. So the rows of ready and lease are written anew, which makes such a claim fail;
 -- - the jobs that finished within the retention are looked for before the lock, because that is a scan of the day. Its rows
---   of the tally are only added to while compaction is locked out: as many as before means that no job of the day has become
+--   of the ledger are only added to while compaction is locked out: as many as before means that no job of the day has become
 --   final, or live again, since.
 CREATE FUNCTION holdfast.prune_day(day date, retention interval, at_most integer)
 RETURNS TABLE (outcome text, pruned bigint, moved bigint)
@@ -42,7 +42,7 @@ DECLARE
     first uuid := holdfast.first_id(day::timestamp AT TIME ZONE 'UTC');
     upto uuid := holdfast.first_id((day + 1)::timestamp AT TIME ZONE 'UTC');
     cutoff timestamptz := holdfast.now() - retention;
-    tallies bigint;
+    entries bigint;
     recent uuid[];
     live uuid[];
 BEGIN
@@ -60,7 +60,7 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    SELECT count(*) INTO tallies FROM holdfast.tally WHERE tally.day = day;
+    SELECT count(*) INTO entries FROM holdfast.ledger WHERE ledger.day = day;
     EXECUTE format('SELECT ARRAY(SELECT id FROM %s WHERE finished_at >= $1 LIMIT $2)', finished_part)
         INTO recent USING cutoff, at_most + 1;
     live := holdfast.live_ids(first, upto, at_most + 1);
@@ -73,7 +73,7 @@ BEGIN
         LOCK TABLE ONLY holdfast.job, ONLY holdfast.finished IN ACCESS EXCLUSIVE MODE;
         EXECUTE format('LOCK TABLE %s, %s IN ACCESS EXCLUSIVE MODE', job_part, finished_part);
         live := holdfast.live_ids(first, upto, at_most + 1);
-        IF (SELECT count(*) FROM holdfast.tally WHERE tally.day = day) <> tallies
+        IF (SELECT count(*) FROM holdfast.ledger WHERE ledger.day = day) <> entries
            OR cardinality(recent) + cardinality(live) > at_most THEN
             RAISE EXCEPTION 'the day has changed' USING ERRCODE = 'HF003';
         END IF;
@@ -87,7 +87,7 @@ BEGIN
         WHERE ready.id IN (SELECT each.id FROM holdfast.ready AS each WHERE each.id = ANY (live) FOR UPDATE SKIP LOCKED);
         UPDATE holdfast.lease SET attempt = lease.attempt
         WHERE lease.id IN (SELECT each.id FROM holdfast.lease AS each WHERE each.id = ANY (live) FOR UPDATE SKIP LOCKED);
-        pruned := holdfast.tally_pruned_day(day, recent);
+        pruned := holdfast.enter_pruned_day(day, recent);
         EXECUTE format('DROP TABLE %s, %s', job_part, finished_part);
         outcome := 'dropped';
     EXCEPTION
@@ -110,13 +110,13 @@ END
 $$;
 
 -- Of a dropped day only these jobs are left; dead letters are counted on. Returns how many are gone.
-CREATE FUNCTION holdfast.tally_pruned_day(pruned_day date, left_ids uuid[]) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION holdfast.enter_pruned_day(pruned_day date, left_ids uuid[]) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     pruned bigint;
 BEGIN
     WITH change AS (
         SELECT state, queue, kind, -sum(amount)::bigint AS amount
-        FROM holdfast.tally
+        FROM holdfast.ledger
         WHERE day = pruned_day AND state IN ('succeeded', 'canceled')
         GROUP BY state, queue, kind
         UNION ALL
@@ -125,8 +125,8 @@ BEGIN
         WHERE finished.id = ANY (left_ids)
         GROUP BY finished.state, job.queue, job.kind
     ),
-    tallied AS (
-        INSERT INTO holdfast.tally (day, state, amount, queue, kind)
+    entered AS (
+        INSERT INTO holdfast.ledger (day, state, amount, queue, kind)
         SELECT pruned_day, state, amount, queue, kind FROM change WHERE amount <> 0
     )
     SELECT coalesce(-sum(amount), 0) INTO pruned FROM change;
@@ -175,8 +175,8 @@ BEGIN
             keys AS (DELETE FROM holdfast.key USING gone WHERE key.job_id = ANY (ARRAY[gone.id])),
             errors AS (DELETE FROM holdfast.attempt_error USING gone WHERE attempt_error.job_id = ANY (ARRAY[gone.id])),
             notes AS (DELETE FROM holdfast.progress USING gone WHERE progress.job_id = ANY (ARRAY[gone.id])),
-            tallied AS (
-                INSERT INTO holdfast.tally (day, state, amount, queue, kind)
+            entered AS (
+                INSERT INTO holdfast.ledger (day, state, amount, queue, kind)
                 SELECT holdfast.day_of(jobs.id), jobs.state, -count(*), jobs.queue, jobs.kind
                 FROM jobs GROUP BY 1, 2, 4, 5
             )
@@ -259,17 +259,45 @@ BEGIN
     keys AS (DELETE FROM holdfast.key USING gone WHERE key.job_id = ANY (ARRAY[gone.id])),
     errors AS (DELETE FROM holdfast.attempt_error USING gone WHERE attempt_error.job_id = ANY (ARRAY[gone.id])),
     notes AS (DELETE FROM holdfast.progress USING gone WHERE progress.job_id = ANY (ARRAY[gone.id])),
-    tallied AS (
-        INSERT INTO holdfast.tally (day, state, amount, queue, kind)
+    entered AS (
+        INSERT INTO holdfast.ledger (day, state, amount, queue, kind)
         SELECT holdfast.day_of(gone.id), gone.state, -count(*), gone.queue, gone.kind FROM gone GROUP BY 1, 2, 4, 5
     )
     SELECT 'pruned', (SELECT count(*) FROM gone);
 END
 $$;
 
+-- Walks the ids in order, which is nearly that of time, up to the first run that is too young: a walk reads little more than
+-- it deletes. `last_id` is where to go on, null at the end.
+CREATE FUNCTION holdfast.prune_runs(retention interval, after bigint, at_most integer)
+RETURNS TABLE (outcome text, pruned bigint, last_id bigint)
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    cutoff timestamptz := holdfast.now() - retention;
+BEGIN
+    IF NOT holdfast.try_step('prune_runs') THEN
+        RETURN QUERY SELECT 'busy', 0::bigint, NULL::bigint;
+        RETURN;
+    END IF;
+    RETURN QUERY
+    WITH walked AS MATERIALIZED (
+        SELECT run.id, run.started_at FROM holdfast.run WHERE run.id > after ORDER BY run.id LIMIT at_most
+    ),
+    gone AS (
+        DELETE FROM holdfast.run USING walked
+        WHERE run.id = ANY (ARRAY[walked.id]) AND coalesce(run.finished_at, run.started_at) < cutoff
+        RETURNING run.id
+    )
+    SELECT 'pruned', (SELECT count(*) FROM gone),
+           CASE WHEN (SELECT bool_and(walked.started_at < cutoff) FROM walked)
+                THEN (SELECT walked.id FROM walked ORDER BY walked.id OFFSET at_most - 1 LIMIT 1) END;
+END
+$$;
+
 -- Many rows of a group become one. What is deleted and what is added are one statement, so every snapshot sees the same sums,
 -- and rows that are appended meanwhile stay. `last_number` is where to go on, null at the end.
-CREATE FUNCTION holdfast.compact_tally(after bigint, upto bigint, at_most integer)
+CREATE FUNCTION holdfast.compact_ledger(after bigint, upto bigint, at_most integer)
 RETURNS TABLE (outcome text, merged bigint, last_number bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -280,20 +308,20 @@ BEGIN
     END IF;
     RETURN QUERY
     WITH walked AS MATERIALIZED (
-        SELECT tally.* FROM holdfast.tally WHERE tally.number > after AND tally.number <= upto
-        ORDER BY tally.number LIMIT at_most
+        SELECT ledger.* FROM holdfast.ledger WHERE ledger.number > after AND ledger.number <= upto
+        ORDER BY ledger.number LIMIT at_most
     ),
     grouped AS MATERIALIZED (
         SELECT walked.number, count(*) OVER same AS rows, sum(walked.amount) OVER same AS amount
         FROM walked WINDOW same AS (PARTITION BY walked.day, walked.state, walked.queue, walked.kind)
     ),
     gone AS (
-        DELETE FROM holdfast.tally USING grouped
-        WHERE tally.number = grouped.number AND (grouped.rows > 1 OR grouped.amount = 0)
-        RETURNING tally.day, tally.state, tally.amount, tally.queue, tally.kind
+        DELETE FROM holdfast.ledger USING grouped
+        WHERE ledger.number = grouped.number AND (grouped.rows > 1 OR grouped.amount = 0)
+        RETURNING ledger.day, ledger.state, ledger.amount, ledger.queue, ledger.kind
     ),
     added AS (
-        INSERT INTO holdfast.tally AS new_row (day, state, amount, queue, kind)
+        INSERT INTO holdfast.ledger AS new_row (day, state, amount, queue, kind)
         SELECT gone.day, gone.state, sum(gone.amount), gone.queue, gone.kind
         FROM gone GROUP BY gone.day, gone.state, gone.queue, gone.kind
         HAVING sum(gone.amount) <> 0
