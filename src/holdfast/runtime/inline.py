@@ -8,6 +8,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from holdfast.errors import StoreUnavailable
 from holdfast.log import get_logger
@@ -64,25 +65,41 @@ class InlineRunner:
 
     async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:
         report = RunnerReport(self.name)
-        while True:
-            self._collect(report)
-            if self._attempt is not None and (self._is_collected or not to_end):
-                self._tell_overlap(report)
-                return report
-            if self._attempt is None:
-                if budget.is_spent or self._stop_requested.is_set() or not await self._is_due():
-                    return report
-                budget.take(1)
-                self._begin()
-            if not to_end:
-                return report
-            await self._until_reported(budget.seconds_left)
-            if self._stop_requested.is_set():
-                return report
-            if not self._is_to_be_collected:
-                await self._interrupt("the time of its tick was spent")
+        self._collect(report)
+        if self._attempt is not None and (self._is_collected or not to_end):
+            self._tell_overlap(report)
+        elif not to_end:
+            if await self._may_begin(budget):
+                self._begin(budget)
+        else:
+            # More than once where slots wait for their turn. What could not be done now is left to the next tick.
+            is_done = True
+            while is_done and (self._attempt is not None or await self._may_begin(budget)):
+                is_done = await self._to_end(self._attempt or self._begin(budget), budget)
                 self._collect(report)
-                return report
+        return report
+
+    async def _to_end(self, attempt: InlineAttempt, budget: Budget) -> bool:
+        """Whether the attempt has ended and done its slot."""
+        await self._until_reported(budget.seconds_left)
+        if not self._is_reported and not self._stop_requested.is_set():
+            attempt.interrupt("the time of its tick was spent")
+            await self._until_reported(GRACE_SECONDS + _LAST_STEP_SECONDS)
+        return self._is_reported and not attempt.is_undone
+
+    async def _may_begin(self, budget: Budget) -> bool:
+        if budget.is_spent or self._stop_requested.is_set() or time.monotonic() < self._retry_at:
+            return False
+        await self._board.look()
+        return self._board.is_due(self.name)
+
+    def _begin(self, budget: Budget) -> InlineAttempt:
+        attempt = self._attempt = InlineAttempt(self._parts, self._threads, lambda: self.on_wake())
+        self._is_collected = False
+        self._task = asyncio.create_task(attempt.execute())
+        self._task.add_done_callback(lambda _: attempt.tell())
+        budget.take(1)
+        return attempt
 
     @property
     def _is_reported(self) -> bool:
@@ -92,18 +109,6 @@ class InlineRunner:
     def _is_to_be_collected(self) -> bool:
         """There is something new: a report, or the end of an attempt that outlived its report."""
         return (self._is_reported and not self._is_collected) or (self._task is not None and self._task.done())
-
-    async def _is_due(self) -> bool:
-        if time.monotonic() < self._retry_at:
-            return False
-        await self._board.look()
-        return self._board.is_due(self.name)
-
-    def _begin(self) -> None:
-        attempt = self._attempt = InlineAttempt(self._parts, self._threads, lambda: self.on_wake())
-        self._is_collected = False
-        self._task = asyncio.create_task(attempt.execute())
-        self._task.add_done_callback(lambda _: attempt.tell())
 
     def _collect(self, report: RunnerReport) -> None:
         """Take in what is new. What went wrong in the runner itself, and not in its function, is raised."""
@@ -152,27 +157,26 @@ class InlineRunner:
                 signal.cancel()
             await asyncio.gather(*signals, return_exceptions=True)
 
-    async def _interrupt(self, why: str) -> None:
-        if self._attempt is not None:
-            self._attempt.interrupt(why)
-            await self._until_reported(GRACE_SECONDS + _LAST_STEP_SECONDS)
-
     async def close(self, seconds: float) -> RunnerReport | None:
         self.stop()
         attempt, task = self._attempt, self._task
         report = RunnerReport(self.name)
         if attempt is not None and task is not None:
-            if not self._is_reported:
-                await asyncio.wait({task}, timeout=None if seconds == math.inf else seconds)
+            await _within(seconds, attempt.reported)
             attempt.interrupt("the process was stopped before it was done")
-            if not self._is_reported:
-                await asyncio.wait({task}, timeout=GRACE_SECONDS + _LAST_STEP_SECONDS)
+            await _within(GRACE_SECONDS + _LAST_STEP_SECONDS, attempt.reported)
             # What cannot be stopped goes on without the lock, until the process ends.
             task.cancel()
             await asyncio.wait({task}, timeout=_LAST_STEP_SECONDS)
-            try:
-                self._collect(report)
-            except StoreUnavailable as error:
-                report.error = str(error)
         self._threads.close()
+        try:
+            self._collect(report)
+        except StoreUnavailable as error:
+            report.error = str(error)
         return report if attempt is not None else None
+
+
+async def _within(seconds: float, event: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(None if seconds == math.inf else seconds):
+            await event.wait()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from holdfast.cron import Missed, Plan, Timetable, parse_timetable, plan
@@ -91,11 +91,12 @@ class InlineAttempt:
                 self.is_undone = True
                 return
             await self._run(held, look.due[0], look.now)
-            self.tell()
-            await self._call.over()
+            if not self._call.is_over:
+                self.tell()
+                await self._call.over()
 
     async def _run(self, held: Singleton, schedule: Schedule, now: datetime) -> None:
-        planned = slots_to_run(schedule, now)
+        planned = await self._plan(schedule, now)
         slot = planned.slots[0] if planned.slots else None
         if planned.dropped:
             log_dropped(schedule, planned)
@@ -117,6 +118,16 @@ class InlineAttempt:
             self.is_undone = True
             await self._record(run, ending)
         self._tell(ending)
+
+    async def _plan(self, schedule: Schedule, now: datetime) -> Plan:
+        """A slot that was begun and not done is not a missed one: it runs again, however late, also by the policy that
+        skips what is late."""
+        planned = slots_to_run(schedule, now)
+        if planned.dropped and not planned.slots:
+            newest = await self._parts.runs.list(schedule.name, 1)
+            if newest and newest[0].slot is not None and newest[0].slot >= schedule.next_slot:
+                return slots_to_run(replace(schedule, missed=Missed.ONCE), now)
+        return planned
 
     async def _abandon_others(self) -> None:
         """We hold the lock, so whoever began a run and did not end it is gone."""

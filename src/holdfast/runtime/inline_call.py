@@ -78,8 +78,12 @@ class InlineCall:
             return self._ending(work)
         return Ending(error=JobError(code="INTERRUPTED", type="Interrupted", message=self._why), is_over=False)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the function has really ended, whatever was recorded about it."""
+        return self._work is None or self._work.done()
+
     async def over(self) -> None:
-        """When the function has really ended, whatever was recorded about it."""
         if self._work is not None:
             await asyncio.wait({self._work})
 

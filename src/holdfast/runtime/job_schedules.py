@@ -55,7 +55,9 @@ class JobSchedules:
         report = RunnerReport(SCHEDULES)
         await self._board.look()
         for schedule in self._board.due_jobs():
-            if budget.is_spent or self._is_stopping:
+            if self._is_stopping:
+                break
+            if budget.is_spent:
                 report.skipped = "its budget is spent"
                 break
             await self._move_on(schedule, budget, report)

@@ -105,7 +105,7 @@ class PostgresSingleton:
         async with self._turn:
             was_done = self._ended.is_set()
             self._ended.set()
-            if not self._lost.is_set():
+            if not self._lost.is_set() and not self._connection.is_closed():
                 with suppress(StoreUnavailable):
                     if not was_done:
                         await self._answer(self._connection.execute("ROLLBACK"), ANSWER_SECONDS)
@@ -136,18 +136,19 @@ class PostgresSingleton:
 @asynccontextmanager
 async def held_lock(url: str, schema: str, lock: str) -> AsyncIterator[PostgresSingleton | None]:
     connection = await open_connection(url)
+    singleton = PostgresSingleton(connection, schema)
+    watch: asyncio.Task[None] | None = None
     try:
-        singleton = PostgresSingleton(connection, schema)
-        watch: asyncio.Task[None] | None = None
+        if not await singleton.take(lock):
+            await singleton.close()
+            yield None
+            return
+        watch = asyncio.create_task(singleton.watch())
+        yield singleton
+    finally:
         try:
-            if await singleton.take(lock):
-                watch = asyncio.create_task(singleton.watch())
-                yield singleton
-            else:
-                yield None
-        finally:
             await singleton.close()
             if watch is not None:
                 await watch
-    finally:
-        connection.terminate()
+        finally:
+            connection.terminate()

@@ -1,0 +1,33 @@
+"""A real replica of an inline runner: `python -m tests.runtime.inline_replica URL NAME FOLDER`.
+
+Its function writes a line when it starts, and waits until the test makes the file `gate`.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from holdfast.runtime.budget import Budget
+from holdfast.schedules import InlineSlot
+from holdfast.store.opening import opened
+from tests.runtime.schedule_steps import Replica
+
+
+async def main(url: str, name: str, folder: Path) -> None:
+    async def wait_for_the_gate(slot: InlineSlot) -> dict[str, object]:
+        with (folder / "journal").open("a") as journal:
+            journal.write(f"{name} {slot.slot} {os.getpid()}\n")
+        while not (folder / "gate").exists():  # noqa: ASYNC110 - the signal comes from another process
+            await asyncio.sleep(0.01)
+        return {"by": name}
+
+    async with opened(url) as store:
+        runner = Replica(name, store.schedules, store.runs).inline(wait_for_the_gate)
+        report = await runner.run(Budget(), to_end=True)
+        await runner.close(0)
+    sys.stdout.write(f"{report}\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], Path(sys.argv[3])))

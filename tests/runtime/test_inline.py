@@ -1,0 +1,305 @@
+"""Inline runners: a slot runs on one replica at a time, is recorded, and marked at its end."""
+
+import asyncio
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from holdfast.cron import Missed
+from holdfast.errors import Permanent
+from holdfast.failures import Failures
+from holdfast.json_text import decode
+from holdfast.runtime.budget import Budget
+from holdfast.runtime.inline import InlineRunner
+from holdfast.schedules import InlineSlot
+from tests.databases import StoreCase
+from tests.runtime.inline_steps import Gated, at_its_first_slot, closing, quick
+from tests.runtime.schedule_steps import (
+    MINUTE,
+    START,
+    error_code,
+    once,
+    replica,
+    replicas,
+    runs_of,
+    shown,
+)
+from tests.worker.harness import until
+
+
+@pytest.fixture
+async def case(store_case: StoreCase) -> StoreCase:
+    await store_case.clock.freeze(START)
+    return store_case
+
+
+async def _ended(runner: InlineRunner) -> bool:
+    """Asked as the background does it, tick after tick."""
+    return bool((await runner.run(Budget(), to_end=False)).processed)
+
+
+async def test_a_slot_runs_is_recorded_and_marked_at_its_end(case: StoreCase) -> None:
+    gated = Gated()
+    runner = replica(case).inline(gated.run)
+    async with closing(runner):
+        await at_its_first_slot(case, runner)
+        tick = asyncio.create_task(once(runner))
+        await gated.started.wait()
+        (run,) = await runs_of(case)
+        assert (run.replica, run.slot, run.started_at, run.finished_at) == (
+            "replica-1", START + MINUTE, START + MINUTE, None,
+        )  # fmt: skip
+        assert gated.slots == [InlineSlot("cycle", START + MINUTE, run.id, "replica-1")]
+        assert (await shown(case, "cycle")).next_slot == START + MINUTE
+        await case.clock.advance(timedelta(seconds=20))
+        gated.gate.set()
+        report = await tick
+        assert (report.processed, report.failed, report.error, report.counts) == (1, 0, None, {"calls": 1})
+        (run,) = await runs_of(case)
+        assert run.finished_at == START + MINUTE + timedelta(seconds=20)
+        assert (run.result, run.error) == ('{"calls":1}', None)
+        schedule = await shown(case, "cycle")
+        assert (schedule.last_slot, schedule.next_slot) == (START + MINUTE, START + 2 * MINUTE)
+        assert (await once(runner)).processed == 0
+
+
+async def test_a_failed_run_is_recorded_and_not_repeated_before_its_next_slot(case: StoreCase) -> None:
+    async def breaks(slot: InlineSlot) -> None:
+        raise ConnectionError("no such host")
+
+    failures = Failures()
+    failures.register(ConnectionError, code="NETWORK")
+    runner = replica(case).inline(breaks, failures=failures)
+    async with closing(runner):
+        await at_its_first_slot(case, runner)
+        report = await once(runner)
+        assert (report.processed, report.failed, report.error) == (1, 1, "NETWORK: ConnectionError: no such host")
+        assert (await once(runner)).processed == 0
+        (run,) = await runs_of(case)
+        assert run.error is not None
+        error = decode(run.error)
+        assert (error["code"], error["type"], error["message"]) == ("NETWORK", "ConnectionError", "no such host")
+        assert "in breaks" in error["traceback"]
+        await case.clock.advance(MINUTE)
+        assert (await once(runner)).processed == 1
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (Permanent("NO_MONEY"), "NO_MONEY"),
+        (SystemExit(3), "ERROR"),
+        (asyncio.CancelledError(), "ERROR"),
+        (None, "INVALID_RESULT"),
+    ],
+    ids=["signal", "exit", "canceled", "not JSON"],
+)
+async def test_whatever_a_function_does_is_its_runs_error(
+    case: StoreCase, raised: BaseException | None, code: str
+) -> None:
+    async def breaks(slot: InlineSlot) -> object:
+        if raised is None:
+            return {"a": object()}
+        raise raised
+
+    runner = replica(case).inline(breaks)
+    async with closing(runner):
+        await at_its_first_slot(case, runner)
+        assert (await once(runner)).failed == 1
+        assert [error_code(run) for run in await runs_of(case)] == [code]
+        assert (await shown(case, "cycle")).next_slot == START + 2 * MINUTE
+
+
+async def test_a_plain_function_runs_in_a_thread(case: StoreCase) -> None:
+    def name(slot: InlineSlot) -> dict[str, object]:
+        return {"thread": threading.current_thread().name}
+
+    def breaks(slot: InlineSlot) -> None:
+        raise ValueError("no")
+
+    runner, broken = replica(case).inline(name), replica(case).inline(breaks, name="broken")
+    async with closing(runner, broken):
+        await at_its_first_slot(case, runner, broken)
+        assert (await once(runner)).counts == {"thread": "holdfast-handler"}
+        assert (await once(broken)).error == "ERROR: ValueError: no"
+
+
+async def test_one_of_many_replicas_runs_a_slot(case: StoreCase) -> None:
+    ran: list[object] = []
+
+    async def note(slot: InlineSlot) -> None:
+        ran.append(slot.slot)
+
+    async with replicas(case, 4) as views:
+        runners = [view.inline(note) for view in views]
+        async with closing(*runners):
+            await asyncio.gather(*(once(runner) for runner in runners))
+            for _ in range(5):
+                await case.clock.advance(MINUTE)
+                reports = await asyncio.gather(*(once(runner) for runner in runners))
+                assert sum(report.processed for report in reports) == 1
+                # Those who came too early for the lock look again, and find the slot done.
+                await asyncio.gather(*(once(runner) for runner in runners))
+    assert ran == [START + number * MINUTE for number in range(1, 6)]
+    assert len(await runs_of(case)) == 5
+
+
+async def test_who_does_not_get_the_lock_says_so_and_comes_back(case: StoreCase) -> None:
+    gated = Gated()
+    async with replicas(case, 2) as (one, two):
+        first, second = one.inline(gated.run), two.inline(quick, look_every=timedelta(milliseconds=50))
+        async with closing(first, second):
+            await at_its_first_slot(case, first)
+            tick = asyncio.create_task(once(first))
+            await gated.started.wait()
+            report = await once(second)
+            assert (report.processed, report.skipped, report.error) == (0, "another replica runs it", None)
+            due_in = second.due_in()
+            assert due_in is not None
+            assert due_in <= 0.05
+            gated.gate.set()
+            assert (await tick).processed == 1
+            await until(lambda: second.due_in() == 0, "it is due again")
+            report = await once(second)
+            assert (report.processed, report.skipped) == (0, None)
+            await case.clock.advance(MINUTE)
+            second.wake()
+            assert (await once(second)).processed == 1
+
+
+async def test_run_now_also_while_paused(case: StoreCase) -> None:
+    runner = replica(case).inline(quick)
+    async with closing(runner):
+        await at_its_first_slot(case, runner)
+        await case.schedules.pause("cycle")
+        assert (await once(runner)).processed == 0
+        await case.schedules.run_now("cycle")
+        assert (await once(runner)).counts == {"slot": "None"}
+        schedule = await shown(case, "cycle")
+        assert (schedule.next_slot, schedule.last_slot, schedule.run_now) == (START + MINUTE, None, 0)
+        await case.schedules.resume("cycle", START + 2 * MINUTE)
+        assert (await once(runner)).processed == 0
+        await case.schedules.run_now("cycle")
+        assert (await once(runner)).processed == 1
+        await case.clock.advance(MINUTE)
+        assert (await once(runner)).counts == {"slot": str(START + 2 * MINUTE)}
+
+
+@pytest.mark.parametrize(
+    ("missed", "slots", "next_slot"),
+    [(Missed.SKIP, [], 6), (Missed.ONCE, [5], 6), (Missed.ALL, [1, 2, 3, 4, 5], 6)],
+)
+async def test_missed_slots_run_or_are_dropped_by_the_policy(
+    case: StoreCase, missed: Missed, slots: list[int], next_slot: int
+) -> None:
+    ran: list[object] = []
+
+    async def note(slot: InlineSlot) -> None:
+        ran.append(slot.slot)
+
+    runner = replica(case).inline(note, "*/10 * * * *", missed)
+    async with closing(runner):
+        await once(runner)
+        await case.clock.advance(55 * MINUTE)
+        report = await once(runner)
+        assert report.processed == len(slots)
+        assert ran == [START + number * 10 * MINUTE for number in slots]
+        assert (await shown(case, "cycle")).next_slot == START + next_slot * 10 * MINUTE
+        assert {run.finished_at for run in await runs_of(case)} == {START + 55 * MINUTE}
+        assert (await once(runner)).processed == 0
+
+
+async def test_a_slot_that_was_begun_and_not_done_is_not_a_missed_one(case: StoreCase) -> None:
+    """By the policy that skips what is late: the kill of a replica must not make its slot a skipped one."""
+    gated = Gated()
+    runner = replica(case).inline(gated.run, "*/10 * * * *", Missed.SKIP)
+    async with closing(runner):
+        await once(runner)
+        await case.clock.advance(10 * MINUTE)
+        await once(runner, Budget(0.1))
+        await case.clock.advance(5 * MINUTE)
+        gated.gate.set()
+        assert (await once(runner)).processed == 1
+        await case.clock.advance(10 * MINUTE)
+        # Nobody was there for this one.
+        assert (await once(runner)).counts == {"dropped": 1}
+    assert [slot.slot for slot in gated.slots] == [START + 10 * MINUTE] * 2
+
+
+@pytest.mark.parametrize("missed", [Missed.ONCE, Missed.ALL])
+async def test_slots_that_come_due_while_it_runs(
+    case: StoreCase, caplog: pytest.LogCaptureFixture, missed: Missed
+) -> None:
+    gated = Gated()
+    runner = replica(case).inline(gated.run, missed=missed)
+    async with closing(runner):
+        await at_its_first_slot(case, runner)
+        tick = asyncio.create_task(once(runner))
+        await gated.started.wait()
+        await case.clock.advance(3 * MINUTE + timedelta(seconds=1))
+        gated.gate.set()
+        report = await tick
+    lines = [line for line in caplog.messages if "slots came due while it ran and are skipped" in line]
+    ran = [slot.slot for slot in gated.slots]
+    if missed is Missed.ALL:
+        assert ran == [START + number * MINUTE for number in range(1, 5)]
+        assert not lines
+    else:
+        assert ran == [START + MINUTE]
+        assert len(lines) == 1
+        assert report.counts["overlapped"] == 3
+    assert (await shown(case, "cycle")).next_slot == START + 5 * MINUTE
+
+
+async def test_in_the_background_it_carries_on_beside_the_ticks(
+    case: StoreCase, caplog: pytest.LogCaptureFixture
+) -> None:
+    gated = Gated()
+    runner = replica(case).inline(gated.run)
+    woken = asyncio.Event()
+    runner.on_wake = woken.set
+    async with closing(runner):
+        await at_its_first_slot(case, runner)
+        assert runner.due_in() == 0
+        report = await runner.run(Budget(), to_end=False)
+        assert (report.processed, report.skipped) == (0, None)
+        await gated.started.wait()
+        report = await runner.run(Budget(), to_end=False)
+        assert (report.processed, report.skipped) == (0, "still running from its last slot")
+        assert not woken.is_set()
+        gated.gate.set()
+        await woken.wait()
+        assert runner.due_in() == 0
+        report = await runner.run(Budget(), to_end=False)
+        assert (report.processed, report.counts) == (1, {"calls": 1})
+        assert len(await runs_of(case)) == 1
+
+
+async def test_each_slot_at_which_it_is_still_busy_is_told_once(
+    case: StoreCase, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gated = Gated()
+    runner = replica(case).inline(gated.run, look_every=timedelta(hours=1))
+    async with closing(runner):
+        await at_its_first_slot(case, runner)
+        runner.wake()
+        await runner.run(Budget(), to_end=False)
+        await gated.started.wait()
+        real = time.monotonic
+        for minutes in range(1, 4):
+            due_in = runner.due_in()
+            assert due_in is not None
+            assert 0 < due_in <= 60
+            monkeypatch.setattr(time, "monotonic", lambda later=60.0 * minutes: real() + later)
+            assert runner.due_in() == 0
+            for _ in range(3):
+                await runner.run(Budget(), to_end=False)
+        monkeypatch.setattr(time, "monotonic", real)
+        gated.gate.set()
+        await until(lambda: _ended(runner), "it has ended")
+    lines = [line for line in caplog.messages if line.startswith("still running from its last slot")]
+    assert [line.partition("slot=")[2] for line in lines] == [
+        (START + number * MINUTE).isoformat() for number in range(2, 5)
+    ]

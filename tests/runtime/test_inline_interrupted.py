@@ -1,0 +1,269 @@
+"""How an inline run ends before its time, and who has its slot then: budgets, stops, lost locks, killed replicas."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from holdfast.errors import StoreUnavailable
+from holdfast.runtime import inline_call
+from holdfast.runtime.budget import Budget
+from holdfast.schedules import InlineSlot
+from holdfast.store.opening import opened
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.schedules import NewRun
+from tests.databases import StoreCase, connected
+from tests.runtime.inline_steps import Gated, at_its_first_slot, closing, quick
+from tests.runtime.schedule_steps import (
+    MINUTE,
+    START,
+    Replica,
+    error_code,
+    once,
+    replica,
+    replicas,
+    runs_of,
+    shown,
+)
+from tests.worker.harness import Database, until
+
+_ROOT = Path(__file__).parents[2]
+_HOLDERS = """
+SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
+@pytest.fixture
+async def case(store_case: StoreCase) -> StoreCase:
+    await store_case.clock.freeze(START)
+    return store_case
+
+
+@pytest.fixture
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline_call, "GRACE_SECONDS", 0.1)
+
+
+async def test_when_the_budget_is_spent_it_is_interrupted_and_its_slot_is_not_done(case: StoreCase) -> None:
+    gated = Gated()
+    runner = replica(case).inline(gated.run)
+    async with closing(runner):
+        await at_its_first_slot(case, runner)
+        report = await once(runner, Budget(0.2))
+        assert gated.canceled == 1
+        assert (report.processed, report.failed) == (1, 1)
+        assert report.error is not None
+        assert report.error.startswith("INTERRUPTED")
+        assert [error_code(run) for run in await runs_of(case)] == ["INTERRUPTED"]
+        assert (await shown(case, "cycle")).next_slot == START + MINUTE
+        gated.gate.set()
+        assert (await once(runner)).processed == 1
+    assert [slot.slot for slot in gated.slots] == [START + MINUTE] * 2
+
+
+async def test_a_thread_that_outlives_its_budget_keeps_the_lock(case: StoreCase, short_grace: None) -> None:
+    gated = Gated()
+    async with replicas(case, 2) as (one, two):
+        first, second = one.inline(gated.run_blocking), two.inline(quick)
+        async with closing(first, second):
+            await at_its_first_slot(case, first)
+            report = await once(first, Budget(0.2))
+            assert report.error is not None
+            assert report.error.startswith("INTERRUPTED")
+            assert (await once(second)).skipped == "another replica runs it"
+            assert (await once(first)).skipped == "still running from its last slot"
+            gated.thread_gate.set()
+
+            async def runs() -> bool:
+                return bool((await once(second)).processed)
+
+            await until(runs, "the other replica runs the slot")
+    assert [error_code(run) for run in await runs_of(case)] == ["INTERRUPTED", None]
+
+
+async def test_close_waits_for_what_runs(case: StoreCase) -> None:
+    gated = Gated()
+    runner = replica(case).inline(gated.run)
+    await at_its_first_slot(case, runner)
+    await runner.run(Budget(), to_end=False)
+    await gated.started.wait()
+    runner.stop()
+    assert (await runner.run(Budget(), to_end=False)).processed == 0
+    closed = asyncio.create_task(runner.close(60))
+    await asyncio.sleep(0)
+    gated.gate.set()
+    report = await closed
+    assert report is not None
+    assert (report.processed, report.error) == (1, None)
+    assert (await shown(case, "cycle")).next_slot == START + 2 * MINUTE
+    assert (await once(runner)).processed == 0
+
+
+async def test_close_interrupts_what_does_not_end_in_time(case: StoreCase, short_grace: None) -> None:
+    """A coroutine that stops, a thread that cannot."""
+    gated = Gated()
+    runners = [replica(case).inline(gated.run), replica(case).inline(gated.run_blocking, name="thread")]
+    await at_its_first_slot(case, *runners)
+    for runner in runners:
+        await runner.run(Budget(), to_end=False)
+    await until(lambda: len(gated.slots) == 2, "both have started")
+    for runner in runners:
+        report = await runner.close(0.05)
+        assert report is not None
+        assert (report.failed, report.error and report.error.partition(":")[0]) == (1, "INTERRUPTED")
+        assert [error_code(run) for run in await runs_of(case, runner.name)] == ["INTERRUPTED"]
+        assert (await shown(case, runner.name)).next_slot == START + MINUTE
+        async with case.schedules.singleton(f"lock of {runner.name}") as held:
+            assert held is not None
+    gated.thread_gate.set()
+
+
+async def test_a_stop_ends_the_wait_of_a_tick_but_not_the_run(case: StoreCase) -> None:
+    gated = Gated()
+    runner = replica(case).inline(gated.run)
+    await at_its_first_slot(case, runner)
+    tick = asyncio.create_task(once(runner))
+    await gated.started.wait()
+    runner.stop()
+    assert (await tick).processed == 0
+    gated.gate.set()
+    report = await runner.close(60)
+    assert report is not None
+    assert report.processed == 1
+
+
+async def test_a_run_left_unfinished_is_abandoned_by_the_next(case: StoreCase) -> None:
+    runner = replica(case).inline(quick)
+    async with closing(runner):
+        await at_its_first_slot(case, runner)
+        await case.runs.start(NewRun("cycle", "gone", START + MINUTE))
+        await case.runs.start(NewRun("other", "alive"))
+        await once(runner)
+    first, second = await runs_of(case)
+    assert (first.replica, error_code(first)) == ("gone", "REPLICA_LOST")
+    assert (second.replica, error_code(second)) == ("replica-1", None)
+    (other,) = await runs_of(case, "other")
+    assert other.finished_at is None
+
+
+async def test_a_lost_lock_stops_the_run_and_another_has_the_slot(case: StoreCase) -> None:
+    if not isinstance(case.store, PostgresStore):
+        pytest.skip("a lock in memory cannot be lost")
+    gated = Gated()
+    async with replicas(case, 2) as (one, two), connected(case.store.url) as admin:
+        first, second = one.inline(gated.run), two.inline(quick)
+        async with closing(first, second):
+            await at_its_first_slot(case, first)
+            tick = asyncio.create_task(once(first))
+            await gated.started.wait()
+            await admin.execute(f"SELECT pg_terminate_backend(pid, 10000) FROM ({_HOLDERS}) AS holder")
+            report = await tick
+            assert gated.canceled == 1
+            assert report.error is not None
+            assert report.error.startswith("LOCK_LOST")
+            assert (await shown(case, "cycle")).next_slot == START + MINUTE
+            assert (await once(second)).counts == {"slot": str(START + MINUTE)}
+    assert [error_code(run) for run in await runs_of(case)] == ["LOCK_LOST", None]
+
+
+async def test_a_lock_that_is_found_lost_at_the_end_does_not_mark_the_slot(case: StoreCase) -> None:
+    if not isinstance(case.store, PostgresStore):
+        pytest.skip("a lock in memory cannot be lost")
+    url = case.store.url
+
+    async def loses_its_lock(slot: InlineSlot) -> None:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(f"SELECT pg_terminate_backend(pid, 10000) FROM ({_HOLDERS}) AS holder".encode())
+
+    runner = replica(case).inline(loses_its_lock)
+    async with closing(runner):
+        await at_its_first_slot(case, runner)
+        report = await once(runner)
+        assert report.error is not None
+        assert report.error.startswith("LOCK_LOST")
+    assert [error_code(run) for run in await runs_of(case)] == ["LOCK_LOST"]
+    assert (await shown(case, "cycle")).next_slot == START + MINUTE
+
+
+async def test_an_outage_of_the_store_is_the_runners_error(case: StoreCase) -> None:
+    class Broken:
+        def __getattr__(self, name: str) -> object:
+            return getattr(case.runs, name)
+
+        async def start(self, run: object) -> int:
+            raise StoreUnavailable("gone")
+
+    runner = Replica("replica-1", case.schedules, Broken()).inline(quick)  # type: ignore[arg-type]
+    async with closing(runner):
+        await at_its_first_slot(case, runner)
+        with pytest.raises(StoreUnavailable):
+            await once(runner)
+        await runner.run(Budget(), to_end=False)
+        await until(lambda: runner.due_in() == 0, "the failure is to be told")
+        with pytest.raises(StoreUnavailable):
+            await runner.run(Budget(), to_end=False)
+    async with case.schedules.singleton("lock of cycle") as held:
+        assert held is not None
+
+
+@pytest.fixture
+def replica_processes(tmp_path: Path) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+async def test_a_killed_replica_leaves_its_slot_to_another(
+    database: Database, tmp_path: Path, replica_processes: list["subprocess.Popen[bytes]"]
+) -> None:
+    def start(name: str) -> "subprocess.Popen[bytes]":
+        path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [sys.executable, "-m", "tests.runtime.inline_replica", database.url, name, str(tmp_path)]
+        process = subprocess.Popen(command, cwd=_ROOT, env=os.environ | {"PYTHONPATH": path})
+        replica_processes.append(process)
+        return process
+
+    def journal() -> list[str]:
+        path = tmp_path / "journal"
+        return path.read_text().splitlines() if path.exists() else []
+
+    async with opened(database.url) as store:
+        await store.clock.freeze(START)
+        await once(Replica("first look", store.schedules, store.runs).inline(quick))
+        await store.clock.advance(MINUTE)
+        first = start("first")
+        await until(journal, "the first replica runs the slot")
+        waiting = start("waiting")
+        assert await asyncio.to_thread(waiting.wait, 60) == 0
+        assert len(journal()) == 1
+        first.send_signal(signal.SIGKILL)
+        await asyncio.to_thread(first.wait, 60)
+
+        # A killed client's connection is closed by its kernel; the server needs a moment to see that.
+        async def is_free() -> bool:
+            async with store.schedules.singleton("lock of cycle") as held:
+                return held is not None
+
+        await until(is_free, "the lock is free")
+        second = start("second")
+        await until(lambda: len(journal()) == 2, "the second replica runs the slot")
+        (tmp_path / "gate").touch()
+        assert await asyncio.to_thread(second.wait, 60) == 0
+        newest, killed = await store.runs.list("cycle", 10)
+        schedule = (await store.schedules.list())[0]
+    slots = [line.split(" ", 1)[1].rpartition(" ")[0] for line in journal()]
+    assert slots == [str(START + MINUTE)] * 2
+    assert (killed.replica, killed.slot, error_code(killed)) == ("first", START + MINUTE, "REPLICA_LOST")
+    assert (newest.replica, newest.slot, newest.error) == ("second", START + MINUTE, None)
+    assert newest.result == '{"by":"second"}'
+    assert (schedule.last_slot, schedule.next_slot) == (START + MINUTE, START + 2 * MINUTE)
