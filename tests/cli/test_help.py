@@ -13,6 +13,8 @@ from tests.databases import Database
 COMMANDS = [
     (), ("demo",), ("worker",), ("enqueue",), ("jobs",), ("jobs", "list"), ("jobs", "show"), ("jobs", "retry"),
     ("jobs", "cancel"), ("migrate",), ("doctor",), ("settings",), ("bench",),
+    ("schedules",), ("schedules", "list"), ("schedules", "add"), ("schedules", "remove"), ("schedules", "pause"),
+    ("schedules", "resume"), ("schedules", "run"), ("runs",), ("runs", "list"),
 ]  # fmt: skip
 
 
@@ -30,7 +32,7 @@ def test_every_command_explains_itself(cli: Cli, command: tuple[str, ...]) -> No
     assert all(len(line) <= 80 for line in done.out.splitlines())
 
 
-@pytest.mark.parametrize("command", [(), ("jobs",)])
+@pytest.mark.parametrize("command", [(), ("jobs",), ("schedules",), ("runs",)])
 def test_a_command_that_needs_another_shows_the_choice(cli: Cli, command: tuple[str, ...]) -> None:
     done = cli.run(*command)
     assert done.code == 0

@@ -1,14 +1,12 @@
 """`holdfast enqueue`: one job from the command line."""
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli.options import AppArgument, JsonOption, SchemaOption, StoreOption, check_kept, to_time, to_uuid
 from holdfast.cli.output import print_json, warn
-from holdfast.errors import InvalidInput
+from holdfast.cli.payload import PayloadArgument, to_payload
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
@@ -19,14 +17,7 @@ if TYPE_CHECKING:
 def enqueue(
     app: AppArgument,
     kind: Annotated[str, typer.Argument(metavar="KIND", help="Which handler does the work.", show_default=False)],
-    payload: Annotated[
-        str,
-        typer.Argument(
-            metavar="[JSON]",
-            help="What to work on: '{\"invoice\": 17}'. - reads stdin, @file reads a file.",
-            show_default=False,
-        ),
-    ] = "{}",
+    payload: PayloadArgument = "{}",
     queue: Annotated[
         str | None, typer.Option(metavar="NAME", help="Default: the handler's queue.", show_default=False)
     ] = None,
@@ -63,7 +54,7 @@ def enqueue(
     check_kept(loaded)
     job = loaded.job(
         kind,
-        _payload(payload),
+        to_payload(payload),
         queue=queue,
         priority=DEFAULT_PRIORITY if priority is None else priority,
         delay=delay,
@@ -87,22 +78,3 @@ async def _enqueue(app: "Holdfast", job: "NewJob") -> "Enqueued":
     async with app:
         (enqueued,) = await app.enqueue_many([job])
         return enqueued
-
-
-def _payload(text: str) -> object:
-    from holdfast.json_text import decode, parse
-
-    return decode(parse(_read(text)))
-
-
-def _read(text: str) -> str:
-    try:
-        if text == "-":
-            return sys.stdin.buffer.read().decode()
-        if text.startswith("@"):
-            return Path(text[1:]).read_bytes().decode()
-    except OSError as error:
-        raise InvalidInput(f"payload: cannot read {text[1:]!r}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InvalidInput("payload: is not UTF-8 text") from error
-    return text

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from holdfast.cli.options import check_kept
 from holdfast.errors import HoldfastError, InvalidInput
 
 if TYPE_CHECKING:
@@ -32,6 +33,15 @@ def load_app(address: str, *, store: str | None = None, schema: str | None = Non
         raise InvalidInput(f"app: {place}:{attribute} is a {type(found).__name__}, not a Holdfast app")
     found.settings = found.settings.changed(store=store or None, db_schema=schema or None, **given)
     return found
+
+
+def app_of_store(store: str | None, schema: str | None) -> "Holdfast":
+    """An app without handlers, for commands that only need the store."""
+    from holdfast.app import Holdfast
+
+    app = Holdfast(store, schema=schema)
+    check_kept(app)
+    return app
 
 
 def _import_file(path: Path) -> ModuleType:

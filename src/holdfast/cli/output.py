@@ -2,7 +2,7 @@
 
 import json
 import sys
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
 from holdfast.duration import rough as rough
@@ -50,3 +50,14 @@ def relative(moment: datetime, now: datetime) -> str:
     if abs(distance) < timedelta(seconds=1):
         return "now"
     return f"in {rough(distance)}" if distance > timedelta(0) else f"{rough(-distance)} ago"
+
+
+def in_zone(moment: datetime, zone: str, now: datetime) -> str:
+    """`2030-01-31 08:00:00-03:00 (in 2h)`."""
+    from zoneinfo import ZoneInfo
+
+    try:
+        place: tzinfo = ZoneInfo(zone)
+    except (KeyError, ValueError, OSError):
+        place = UTC  # A zone that only newer machines know.
+    return f"{moment.astimezone(place).isoformat(sep=' ', timespec='seconds')} ({relative(moment, now)})"

@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.jobs.selection import change_jobs, jobs_app, to_filter, to_selection
+from holdfast.cli.jobs.selection import change_jobs, to_filter, to_selection
+from holdfast.cli.load_app import app_of_store
 from holdfast.cli.options import (
     JsonOption,
     KindOption,
@@ -43,5 +44,5 @@ def cancel(
     `holdfast jobs cancel --all --state ready --kind invoice`.
     """
     selection = to_selection("cancel", _STATES, ids or [], to_filter(state, queue, kind, tenant), all, yes)
-    app = jobs_app(store, schema)
+    app = app_of_store(store, schema)
     change_jobs(app, selection, "cancel", app.cancel, _MEANINGS, as_json=as_json)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.jobs.selection import jobs_app, to_filter
+from holdfast.cli.jobs.selection import to_filter
+from holdfast.cli.load_app import app_of_store
 from holdfast.cli.options import (
     JsonOption,
     KindOption,
@@ -48,7 +49,7 @@ def list_jobs(
     if not 1 <= limit <= _MOST:
         raise InvalidInput(f"limit: {limit} is not a number from 1 to {_MOST:,}")
     wanted = to_filter(state, queue, kind, tenant)
-    page = asyncio.run(_read(jobs_app(store, schema), wanted, limit))
+    page = asyncio.run(_read(app_of_store(store, schema), wanted, limit))
     if as_json:
         print_json([job.as_dict() for job in page.jobs])
         return

@@ -11,7 +11,7 @@ from uuid import UUID
 import typer
 
 from holdfast.cli.errors import FAILED
-from holdfast.cli.options import check_kept, to_state, to_uuid
+from holdfast.cli.options import to_state, to_uuid
 from holdfast.cli.output import print_json, warn
 from holdfast.errors import InvalidInput
 
@@ -28,15 +28,6 @@ class Selection:
     filter: "JobFilter"
     is_all: bool
     is_confirmed: bool
-
-
-def jobs_app(store: str | None, schema: str | None) -> "Holdfast":
-    """An app without handlers, to look at a store."""
-    from holdfast.app import Holdfast
-
-    app = Holdfast(store, schema=schema)
-    check_kept(app)
-    return app
 
 
 def to_filter(state: str | None, queue: str | None, kind: str | None, tenant: str | None) -> "JobFilter":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.jobs.list import when
-from holdfast.cli.jobs.selection import jobs_app
+from holdfast.cli.load_app import app_of_store
 from holdfast.cli.options import JsonOption, SchemaOption, StoreOption, to_uuid
 from holdfast.cli.output import STATE_STYLES, console, print_json, printable, relative
 from holdfast.errors import UnknownJob
@@ -31,7 +31,7 @@ def show(
     """Show one job: its state, payload, result and errors."""
     import asyncio
 
-    job, now = asyncio.run(_read(jobs_app(store, schema), to_uuid(id)))
+    job, now = asyncio.run(_read(app_of_store(store, schema), to_uuid(id)))
     if as_json:
         print_json(job.as_dict())
     else:

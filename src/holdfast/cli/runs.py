@@ -1,0 +1,118 @@
+"""`holdfast runs list`: what ran, where, when, and what came of it."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.load_app import app_of_store
+from holdfast.cli.options import JsonOption, SchemaOption, StoreOption
+from holdfast.cli.output import console, in_zone, print_json, printable, rough
+from holdfast.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.table import Table
+
+    from holdfast.app import Holdfast
+    from holdfast.store.schedules import Run
+
+_MOST = 10_000
+
+commands = typer.Typer(help="Look at what ran.", rich_markup_mode=None)
+
+
+@commands.callback(invoke_without_command=True)
+def runs(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@commands.command("list")
+def list_runs(
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only runs of this schedule or runner.", show_default=False)
+    ] = None,
+    limit: Annotated[int, typer.Option(help="How many to show, the newest first.")] = 20,
+    store: StoreOption = None,
+    schema: SchemaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the newest runs of schedules and runners."""
+    import asyncio
+
+    if not 1 <= limit <= _MOST:
+        raise InvalidInput(f"limit: {limit} is not a number from 1 to {_MOST:,}")
+    page = asyncio.run(_read(app_of_store(store, schema), name, limit))
+    if as_json:
+        print_json([_as_dict(run) for run in page.runs])
+    elif page.runs:
+        console().print(_table(page))
+    else:
+        console().print("No runs yet." if name is None else f"No runs of {printable(name)}.", markup=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """`zones` has the time zone of each schedule by its name."""
+
+    runs: "Sequence[Run]"
+    zones: "Mapping[str, str]"
+    now: datetime
+
+
+async def _read(app: "Holdfast", name: str | None, limit: int) -> _Page:
+    async with app:
+        runs = await app.runs.list(name, limit)
+        zones = {schedule.name: schedule.zone for schedule in await app.schedules.list()}
+        return _Page(runs, zones, await app.clock.now())
+
+
+def _table(page: _Page) -> "Table":
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for heading in ("name", "started", "took", "slot", "replica", "result"):
+        table.add_column(heading, overflow="fold")
+    for run in page.runs:
+        zone = page.zones.get(run.name, "UTC")
+        ended = run.finished_at
+        table.add_row(
+            Text(printable(run.name)),
+            Text(in_zone(run.started_at, zone, page.now)),
+            Text("still runs" if ended is None else rough(ended - run.started_at)),
+            Text("" if run.slot is None else in_zone(run.slot, zone, page.now).partition(" (")[0]),
+            Text(printable(run.replica)),
+            Text(_outcome(run), style="red" if run.error else ""),
+        )
+    return table
+
+
+def _outcome(run: "Run") -> str:
+    from holdfast.json_text import decode
+
+    if run.error is not None:
+        error = decode(run.error)
+        said = f"{error.get('code', '')}: {error.get('message', '')}" if isinstance(error, dict) else str(error)
+        return printable(" ".join(said.split()))
+    return "" if run.result is None else printable(json.dumps(decode(run.result), ensure_ascii=False))
+
+
+def _as_dict(run: "Run") -> dict[str, object]:
+    from holdfast.json_text import decode
+
+    return {
+        "id": run.id,
+        "name": run.name,
+        "replica": run.replica,
+        "slot": None if run.slot is None else run.slot.isoformat(),
+        "started_at": run.started_at.isoformat(),
+        "finished_at": None if run.finished_at is None else run.finished_at.isoformat(),
+        "result": None if run.result is None else decode(run.result),
+        "error": None if run.error is None else decode(run.error),
+    }
