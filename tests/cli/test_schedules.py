@@ -95,7 +95,7 @@ def test_adding_again_changes_it(at_noon: Cli) -> None:
 
 def test_it_is_paused_run_now_resumed_and_removed(at_noon: Cli) -> None:
     add(at_noon)
-    assert at_noon.run("schedules", "pause", "report").out == "report  paused; paused\n"
+    assert at_noon.run("schedules", "pause", "report").out == "report  paused\n"
     assert listed(at_noon)[0]["paused"] is True
     assert "paused" in at_noon.run("schedules", "list").out
 

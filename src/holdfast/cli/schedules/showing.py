@@ -32,10 +32,9 @@ def change_schedule(
     schedule, now = asyncio.run(run())
     if as_json:
         print_json(None if schedule is None else as_dict(schedule))
-    elif schedule is None:
-        typer.echo(f"{printable(name)}  {done}")
     else:
-        typer.echo(f"{printable(name)}  {done}; {next_run(schedule, now)}")
+        said = [done] if schedule is None else [done, next_run(schedule, now)]
+        typer.echo(f"{printable(name)}  {'; '.join(dict.fromkeys(said))}")
 
 
 def next_run(schedule: "Schedule", now: "datetime") -> str:
