@@ -186,8 +186,9 @@ async def test_a_killed_connection_is_back_at_once_with_one_warning(database: Da
 @one_server
 @pytest.mark.fault
 async def test_a_link_that_swallows_everything_is_noticed_and_replaced(
-    database: Database, proxy: Proxy, lines: Lines
+    database: Database, proxy: Proxy, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(postgres, "_RENEW_SECONDS", 3600.0)
     async with running(Listening(proxy.url)) as at:
         await at.registered()
         proxy.swallow()

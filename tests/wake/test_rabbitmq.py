@@ -156,14 +156,12 @@ async def test_of_a_flood_that_meets_a_busy_worker_only_a_few_messages_are_kept(
     async with running(url, exchange) as at:
         await at.connected()
         at.calls.clear()
-        flood = threading.Thread(target=lambda: asyncio.run(send(url, exchange, *[GOOD] * 1000)))
+        flood = threading.Thread(target=lambda: asyncio.run(send(url, exchange, *[b"counted"] * 1000, GOOD)))
         flood.start()
         flood.join()  # the worker's event loop is blocked meanwhile
         await at.woken()
-        await send(url, exchange, b"the last one")
-        await until(lambda: at.subscriber.malformed == 1, "everything has arrived")
         # What was on its way to us, and what the broker kept.
-        assert 1 <= len(at.calls) <= 200
+        assert 1 <= at.subscriber.malformed < 200
 
 
 async def test_every_worker_is_woken(url: str, exchange: str) -> None:

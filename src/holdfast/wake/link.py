@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.errors import HoldfastError
 from holdfast.log import get_logger
@@ -17,6 +17,8 @@ Answer = TypeVar("Answer")
 # A session that ends sooner does not set the back-off to its beginning: whoever lets us in and throws us out again at
 # once is not asked without a pause.
 _STEADY_SECONDS = 2.0
+_LATE_SECONDS = 0.05
+_BLOCKED_WAITS = 10
 
 
 class LinkLost(HoldfastError):
@@ -87,7 +89,7 @@ class Link:
                 self._outage.goes_on(error)
             finally:
                 self._up_since = None
-            if failures > 1:
+            if failures > 1 and not self.stopping.is_set():
                 await self.pause(self._backoff.delay(failures - 1, self._random).total_seconds())
 
     async def pause(self, seconds: float) -> None:
@@ -103,7 +105,7 @@ class Link:
         task = asyncio.ensure_future(attempt)
         stopping = asyncio.ensure_future(self.stopping.wait())
         try:
-            await asyncio.wait({task, stopping}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await any_done([task, stopping], seconds)
             if task.done():
                 return task.result()
             if stopping.done():
@@ -113,6 +115,15 @@ class Link:
             for each in (task, stopping):
                 each.cancel()
             await asyncio.gather(task, stopping, return_exceptions=True)
+
+
+async def any_done(tasks: Iterable[asyncio.Future[Any]], seconds: float) -> None:
+    """Wait that long for one of them. If a handler blocked the event loop meanwhile, nothing is known: wait again."""
+    for _ in range(_BLOCKED_WAITS):
+        started = time.monotonic()
+        done, _pending = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if done or time.monotonic() < started + seconds + _LATE_SECONDS:
+            return
 
 
 def is_being_canceled() -> bool:

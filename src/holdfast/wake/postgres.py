@@ -19,7 +19,7 @@ from holdfast.retry import exponential
 from holdfast.store.postgres.driver import Address, open_connection, translated
 from holdfast.store.postgres.sql_files import quoted, statement
 from holdfast.wake import Wake
-from holdfast.wake.link import Link
+from holdfast.wake.link import Link, any_done
 
 if TYPE_CHECKING:
     import asyncpg
@@ -191,7 +191,7 @@ class Listener:
         patience = self._patience if seconds is None else seconds
         task = asyncio.ensure_future(request)
         try:
-            await asyncio.wait({task}, timeout=patience)
+            await any_done([task], patience)
             if not task.done():
                 raise StoreUnavailable(f"PostgreSQL did not answer within {patience:g} s")
             with translated():

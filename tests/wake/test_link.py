@@ -1,0 +1,99 @@
+"""What both sources of wake-ups share: trying again, telling of outages, waiting no longer than they should."""
+
+import asyncio
+import time
+from datetime import timedelta
+from random import Random
+
+import pytest
+
+from holdfast.wake.link import Link, LinkLost, Stopped, any_done
+from tests.wake.conftest import Lines
+from tests.worker.harness import PATIENCE
+
+
+class NotedBackoff:
+    """No pause at all, but it notes after how many failures it was asked for one."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def delay(self, n: int, random: Random) -> timedelta:
+        self.asked.append(n)
+        return timedelta(0)
+
+
+async def test_the_first_new_try_comes_at_once_and_an_outage_is_told_once(lines: Lines) -> None:
+    backoff = NotedBackoff()
+    tries = 0
+
+    async def session() -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 5:
+            raise LinkLost("nobody is there")
+        link.up()
+        link.stop()
+
+    link = Link("test", session, backoff)
+    await link.run()
+    assert backoff.asked == [1, 2, 3]
+    assert (lines.outages, lines.returns, len(lines.warnings)) == (1, 1, 1)
+
+
+async def test_who_lets_us_in_and_throws_us_out_at_once_is_not_asked_without_a_pause() -> None:
+    backoff = NotedBackoff()
+    tries = 0
+
+    async def session() -> None:
+        nonlocal tries
+        tries += 1
+        link.up()
+        if tries == 5:
+            link.stop()
+        raise LinkLost("thrown out")
+
+    link = Link("test", session, backoff)
+    await link.run()
+    assert backoff.asked == [1, 2, 3]
+
+
+async def test_an_error_of_our_own_is_told_with_its_trace_and_does_not_end_it(lines: Lines) -> None:
+    tries = 0
+
+    async def session() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise RuntimeError("a bug")
+        link.stop()
+
+    link = Link("test", session, NotedBackoff())
+    await link.run()
+    assert tries == 2
+    assert "Traceback" in lines.warnings[0]
+
+
+async def test_a_wait_ends_when_it_takes_too_long_or_the_link_is_stopped() -> None:
+    async def session() -> None:
+        raise NotImplementedError
+
+    link = Link("test", session, NotedBackoff())
+    with pytest.raises(LinkLost, match=r"no answer within 0\.01 s"):
+        await link.within(0.01, asyncio.Event().wait())
+    waiting = asyncio.create_task(link.within(PATIENCE, asyncio.Event().wait()))
+    await asyncio.sleep(0)
+    link.stop()
+    with pytest.raises(Stopped):
+        await waiting
+
+
+async def test_time_in_which_a_handler_blocked_the_event_loop_does_not_count() -> None:
+    async def answer() -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(answer())
+    asyncio.get_running_loop().call_soon(time.sleep, 0.3)
+    await any_done([task], 0.1)
+    assert task.done()
