@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 
 from holdfast.duration import rough
-from holdfast.errors import SchemaMismatch
 from holdfast.insight.findings import Finding, Level, Limits, plural, some
 from holdfast.store.postgres.examine import Examiner
 
@@ -42,10 +41,7 @@ async def check_runs(examiner: Examiner, limits: Limits) -> AsyncIterator[Findin
 
 
 async def check_listeners(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:
-    try:
-        lost = await examiner.lost_sleepers(limits.sleeper)
-    except SchemaMismatch:
-        return
+    lost = await examiner.lost_sleepers(limits.sleeper)
     if lost.processes and lost.oldest is not None:
         yield Finding(
             "listeners",
