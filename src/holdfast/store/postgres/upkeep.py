@@ -15,7 +15,7 @@ _DAYS_AHEAD = 8
 _BATCH = 1_000
 _LEDGER_BATCH = 100_000
 # Moving so many jobs takes about a fifth of a second, during which everybody waits.
-_MOST_MOVED = 20_000
+_MOST_MOVED = 10_000
 _DROP_TRIES = 5
 _DROP_PAUSE = 0.3
 _BESIDE_JOB = ("key", "attempt_error", "progress")
