@@ -52,6 +52,7 @@ _OF_KUBERNETES = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP
 _KUBERNETES_VALUE = re.compile(r"(tcp|udp|sctp)://")
 _SHORTEST_WAIT = timedelta(milliseconds=1)
 _SHORTEST_RETENTION = timedelta(hours=1)
+_RUNNER_MAX = timedelta(minutes=1)
 _IDLE_BACKOFF_MIN = timedelta(milliseconds=20)
 _ERROR_BACKOFF_MIN = timedelta(milliseconds=100)
 
@@ -149,7 +150,11 @@ class Settings(BaseSettings):
 
     runners: Names = Field((), description="What a tick runs, in order, separated by commas; empty: everything")
     tick_max: Wait = Field(timedelta(minutes=8), description="Longest time for one tick of `holdfast tick`")
-    runner_max: Wait | None = Field(None, description="Longest time for one runner in a tick; unset: that of the tick")
+    runner_max: Wait = Field(
+        # So that runners after a queue with a long backlog have their turn too.
+        default_factory=lambda given: min(_RUNNER_MAX, given["tick_max"]),
+        description="Longest time for one runner in a tick of `holdfast tick`; jobs that it started may go on",
+    )
     runner_items: Annotated[int, _at_least(1)] | None = Field(
         None, description="Most items that one runner takes in a tick; unset: no limit"
     )

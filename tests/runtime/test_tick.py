@@ -18,7 +18,7 @@ pytestmark = pytest.mark.postgres
 
 
 def with_settings(app: Holdfast, **settings: object) -> Holdfast:
-    app.settings = app.settings.model_copy(update=settings)
+    app.settings = app.settings.changed(**settings)
     return app
 
 
@@ -224,4 +224,6 @@ async def test_a_worker_in_the_background_obeys_its_limit_of_items_too(app: Hold
 
 def test_settings_know_the_budgets() -> None:
     settings = Settings.load()
-    assert (settings.tick_max, settings.runner_max, settings.runner_items) == (timedelta(minutes=8), None, None)
+    assert (settings.tick_max, settings.runner_max) == (timedelta(minutes=8), timedelta(minutes=1))
+    assert settings.runner_items is None
+    assert settings.changed(tick_max="5s").runner_max == timedelta(seconds=5)

@@ -33,7 +33,7 @@ Milliseconds become durations: `60000` is `60s` here.
 _KNOBS = (
     ("WORKER_TICK_RUNNERS", "runners", "unset runs everything that the app declares"),
     ("WORKER_TICK_OVERALL_MAX_MS", "tick_max", "the same default"),
-    ("WORKER_TICK_RUNNER_MAX_MS", "runner_max", "no limit of its own unless set; 60s there"),
+    ("WORKER_TICK_RUNNER_MAX_MS", "runner_max", "the same: 60s"),
     ("WORKER_TICK_RUNNER_MAX_ITEMS", "runner_items", "no limit unless set; 200 there"),
     ("WORKER_TICK_SHARD_INDEX", "shard_index", "only together with the count"),
     ("WORKER_TICK_SHARD_COUNT", "shard_count", "only together with the index"),
