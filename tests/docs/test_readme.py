@@ -93,3 +93,8 @@ async def test_the_readme_works_when_it_is_followed(reader: Reader) -> None:
         assert worker.returncode == 0
         assert len(reader.states()) == 4
         assert "succeeded" in reader.run(*list_jobs)
+        (reader.folder / "tasks.py").write_text(blocks("python")[0] + blocks("python")[3], encoding="utf-8")
+        report = json.loads(reader.run("holdfast", "tick", "tasks:app", "--json"))
+        assert [part["runner"] for part in report["runners"]] == ["schedules", "queue", "reminders", "maintenance"]
+        declared = json.loads(reader.run("holdfast", "schedules", "list", "--json"))
+        assert [schedule["name"] for schedule in declared] == ["close_the_day", "reminders"]
