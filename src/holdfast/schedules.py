@@ -18,7 +18,6 @@ from holdfast.store.schedules import JobTemplate, NewSchedule, Origin, Schedule,
 
 RESERVED_NAMES = ("queue", "schedules", "maintenance")
 MISSED_LIMITS = range(1, 10_001)
-LOCK_PREFIX = "holdfast:runner:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +36,14 @@ InlineFunction = Callable[[InlineSlot], Awaitable[object]] | Callable[[InlineSlo
 
 @dataclass(frozen=True, slots=True)
 class Inline:
-    """The function of an inline runner, and the text of the lock under which one replica at a time runs it."""
+    """The function of an inline runner. `lock` is None for the lock that is named after schema and runner."""
 
     function: InlineFunction
-    lock: str
+    lock: str | None
+
+    def lock_of(self, schema: str, name: str) -> str:
+        """The text of the lock under which one replica at a time runs it."""
+        return f"{schema}:runner:{name}" if self.lock is None else self.lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,8 @@ class Declarations:
         # A tick's runners are chosen by a list of names with commas between them.
         if "," in self._new_name(name):
             raise InvalidInput(f"runner: {name!r} has a comma, which separates names in --runners")
-        lock = f"{LOCK_PREFIX}{name}" if lock is None else check_name("lock", lock)
+        if lock is not None:
+            check_name("lock", lock)
         self._add(Declared(name, terms, inline=Inline(_taking_a_slot(name, function), lock)))
 
     def _new_name(self, name: str) -> str:

@@ -111,7 +111,9 @@ def test_an_inline_runner_has_a_documented_lock(app: Holdfast) -> None:
     assert first.job is second.job is None
     assert first.inline is not None
     assert second.inline is not None
-    assert (first.inline.lock, second.inline.lock) == ("holdfast:runner:invoiceReminders", "shop:cleanup")
+    assert first.inline.lock_of("holdfast", first.name) == "holdfast:runner:invoiceReminders"
+    assert first.inline.lock_of("shop", first.name) == "shop:runner:invoiceReminders"
+    assert second.inline.lock_of("shop", second.name) == "shop:cleanup"
     assert second.inline.function is clean_up
     assert len(app.handlers) == 0
 

@@ -63,7 +63,13 @@ def _runners(app: AppParts, queue: QueueRunner, replica: str) -> list[Runner]:
     inline = [
         InlineRunner(
             InlineParts(
-                each.name, each.inline.function, each.inline.lock, store.schedules, store.runs, replica, app.failures
+                name=each.name,
+                function=each.inline.function,
+                lock=each.inline.lock_of(app.settings.db_schema, each.name),
+                schedules=store.schedules,
+                runs=store.runs,
+                replica=replica,
+                failures=app.failures,
             ),
             board,
         )
