@@ -1,0 +1,48 @@
+"""What the ticks of test_ticks_at_once.py run: jobs that succeed at once, at the second try or later, and schedules."""
+
+import asyncio
+
+from holdfast import Holdfast, InlineSlot, RunningJob, Snooze, steps
+from tests.runtime.apps.effects import note, was_noted
+
+app = Holdfast()
+
+
+@app.handler("plain")
+async def plain(job: RunningJob[object]) -> None:
+    await note("done", job.id, job.fence)
+
+
+@app.handler("flaky", queue="other", backoff=steps("100ms"))
+async def flaky(job: RunningJob[object]) -> None:
+    if job.attempt == 1:
+        raise RuntimeError("not the first time")
+    await note("done", job.id, job.fence)
+
+
+@app.handler("patient")
+async def patient(job: RunningJob[object]) -> None:
+    # A snooze gives the attempt back: the job itself does not tell that there was one.
+    if not await was_noted("snoozed", job.id):
+        await note("snoozed", job.id, job.fence)
+        raise Snooze("100ms")
+    await note("done", job.id, job.fence)
+
+
+@app.schedule("every 1s", name="each second", missed="all", missed_limit=10_000)
+async def each_second(job: RunningJob[object]) -> None:
+    await note("done", job.id, job.fence)
+
+
+@app.schedule("* * * * *", name="each minute", missed="all")
+async def each_minute(job: RunningJob[object]) -> None:
+    await note("done", job.id, job.fence)
+
+
+@app.runner("cycle", "every 5s", missed="all")
+async def cycle(slot: InlineSlot) -> dict[str, int]:
+    assert slot.slot is not None
+    await note(f"start {slot.slot.isoformat()}")
+    await asyncio.sleep(0.02)
+    await note(f"end {slot.slot.isoformat()}")
+    return {"seen": 1}

@@ -1,0 +1,143 @@
+"""`holdfast tick`, started again and again on three machines at once as cron does it: everything exactly once."""
+
+import asyncio
+import json
+from collections import Counter
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast
+from tests.runtime.processes import Command, Commands
+from tests.worker.harness import Database, until
+
+KINDS = {"plain": 4_000, "flaky": 500, "patient": 500}
+SECONDS = timedelta(seconds=1)
+STEPS, STEP = 6, timedelta(seconds=25)
+"""How far the store's clock is moved while the ticks run: over two whole minutes."""
+MOST = "500"
+"""Items for one runner in one tick, so that many ticks have to share the jobs."""
+
+
+def tick(commands: Commands) -> Command:
+    # The clock is moved by minutes, and a lease that runs out on the way would rightly be given to somebody else.
+    return commands.start("tick", "tests.runtime.apps.ticking", "--json", "--max-items", MOST, lease="1h")
+
+
+async def ended(command: Command) -> dict[str, Any]:
+    """Its report, once it has ended in good order."""
+    await until(lambda: not command.is_running, "the tick ends", 60)
+    assert command.exit_code() == 0, command.out + command.log
+    report: dict[str, Any] = json.loads(command.out)
+    assert report["ok"]
+    return report
+
+
+async def keep_ticking(commands: Commands, stop: asyncio.Event, reports: list[dict[str, Any]]) -> None:
+    while not stop.is_set():
+        reports.append(await ended(tick(commands)))
+
+
+async def move_the_clock(app: Holdfast, reports: list[dict[str, Any]]) -> None:
+    """Each step comes after another tick, so that ticks are under way all the time."""
+    for step in range(STEPS):
+        await until(lambda done=step: len(reports) > done, "another tick ends", 60)  # type: ignore[misc]
+        await app.clock.advance(STEP)
+
+
+@pytest.mark.slow
+async def test_everything_happens_exactly_once(database: Database, commands: Commands) -> None:
+    reports: list[dict[str, Any]] = []
+    stop = asyncio.Event()
+    async with Holdfast(database.url) as app:
+        for kind, number in KINDS.items():
+            queue = "other" if kind == "flaky" else "default"
+            await app.enqueue_many([app.job(kind, {}, queue=queue) for _ in range(number)])
+        async with asyncio.TaskGroup() as loops:
+            for _ in range(3):
+                loops.create_task(keep_ticking(commands, stop, reports))
+            await move_the_clock(app, reports)
+            await until(lambda: jobs_done(database) == sum(KINDS.values()), "the jobs are done", 90)
+            stop.set()
+        # The clock stands still now, so that after this tick nothing is due any more.
+        await app.clock.freeze(await app.clock.now())
+        reports.append(await ended(tick(commands)))
+    check_jobs(database)
+    check_slots(database)
+    check_inline_runs(database)
+    check_reports(database, reports)
+
+
+def jobs_done(database: Database) -> object:
+    """How many of the jobs that no schedule made."""
+    return count(database, "holdfast.finished JOIN holdfast.job USING (id) WHERE headers IS NULL")
+
+
+def count(database: Database, what: str) -> object:
+    ((number,),) = database.query(f"SELECT count(*) FROM {what}")
+    return number
+
+
+def check_jobs(database: Database) -> None:
+    assert [count(database, f"holdfast.{table}") for table in ("ready", "lease", "dead_letter")] == [0, 0, 0]
+    done = Counter(job for (job,) in database.query("SELECT job FROM effect WHERE note = 'done'"))
+    assert done == Counter(id for (id,) in database.query("SELECT id FROM holdfast.finished WHERE state = 'succeeded'"))
+    assert jobs_done(database) == sum(KINDS.values())
+
+
+def check_slots(database: Database) -> None:
+    for name, apart, least in (("each second", SECONDS, 150), ("each minute", 60 * SECONDS, 2)):
+        rows = database.query(
+            "SELECT (headers->>'holdfast.slot')::timestamptz FROM holdfast.job"
+            " WHERE headers->>'holdfast.schedule' = %s ORDER BY 1",
+            name,
+        )
+        slots = [slot for (slot,) in rows if isinstance(slot, datetime)]
+        assert slots == every(apart, slots)
+        assert len(slots) >= least
+        assert database.query("SELECT last_slot, next_slot FROM holdfast.schedule WHERE name = %s", name) == [
+            (slots[-1], slots[-1] + apart)
+        ]
+        assert database.query("SELECT next_slot > holdfast.now() FROM holdfast.schedule WHERE name = %s", name) == [
+            (True,)
+        ]
+
+
+def every(apart: timedelta, slots: list[datetime]) -> list[datetime]:
+    """The slots from the first to the last, none left out."""
+    return [slots[0] + apart * number for number in range((slots[-1] - slots[0]) // apart + 1)]
+
+
+def check_inline_runs(database: Database) -> None:
+    notes = database.query("SELECT note FROM effect WHERE note ^@ 'start ' OR note ^@ 'end ' ORDER BY number")
+    # Rows are numbered as they are written, so two runs at once would show as two starts in a row.
+    pairs = [str(note).split() for (note,) in notes]
+    starts = [slot for what, slot in pairs if what == "start"]
+    assert pairs == [[what, slot] for slot in starts for what in ("start", "end")]
+    slots = [datetime.fromisoformat(slot) for slot in starts]
+    assert slots == every(5 * SECONDS, slots)
+    assert len(slots) >= 30
+    runs = database.query("SELECT slot, finished_at IS NULL, error FROM holdfast.run WHERE name = 'cycle' ORDER BY id")
+    assert runs == [(slot, False, None) for slot in slots]
+
+
+def check_reports(database: Database, reports: list[dict[str, Any]]) -> None:
+    """What the ticks say adds up to what the store has."""
+    processed: Counter[str] = Counter()
+    queue: Counter[str] = Counter()
+    for part in (part for report in reports for part in report["runners"]):
+        processed[part["runner"]] += part["processed"]
+        assert part["failed"] == 0
+        if part["runner"] == "queue":
+            queue.update(part["counts"])
+    succeeded = count(database, "holdfast.finished")
+    assert queue == {"succeed": succeeded, "retry": KINDS["flaky"], "snooze": KINDS["patient"]}
+    assert processed["queue"] == queue.total()
+    assert processed["schedules"] == count(database, "holdfast.job WHERE headers IS NOT NULL")
+    assert processed["cycle"] == count(database, "effect WHERE note ^@ 'start '")
+    recorded: Counter[str] = Counter()
+    for (result,) in database.query("SELECT result FROM holdfast.run WHERE name = 'queue'"):
+        assert isinstance(result, dict)
+        recorded.update(result)
+    assert recorded == queue
