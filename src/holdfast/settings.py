@@ -324,4 +324,7 @@ def _duration(value: object) -> timedelta:
 
 
 def _names(value: object) -> object:
-    return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    # An empty name between two commas is kept, and then refused: dropped in silence, it could mean all of them.
+    return tuple(name.strip() for name in value.split(",")) if value.strip() else ()

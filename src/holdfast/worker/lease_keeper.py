@@ -168,7 +168,8 @@ class LeaseKeeper:
 
     @property
     def is_alive(self) -> bool:
-        return self._thread.is_alive()
+        """False only after it ended: before its start there is nothing to renew."""
+        return self._thread.ident is None or self._thread.is_alive()
 
     def stop(self) -> None:
         self._stopping.set()
