@@ -23,6 +23,7 @@ log = get_logger("holdfast.worker")
 QUEUE = "queue"
 
 _RESCUE_FAILED_SECONDS = 5.0
+_LAST_RECORD_SECONDS = 2.0
 _UNDONE = frozenset({Event.RELEASE, "lost", "stale"})
 _DEAD = (Event.FAIL, Event.EXHAUST)
 
@@ -87,6 +88,7 @@ class QueueRunner:
     async def _work_to_end(self, budget: Budget) -> None:
         """Until nothing is due and nothing runs, or the budget is spent."""
         while not budget.is_spent:
+            await self._rescue()
             self._something_ended.clear()
             was_empty = self._worker.is_empty
             look = await self._worker.fill(budget.items_left)
@@ -151,5 +153,7 @@ class QueueRunner:
             return None
         await self._worker.close(seconds)
         report = self._report()
-        await self._runs.write(at_once=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_RECORD_SECONDS):
+                await self._runs.write(at_once=True)
         return report

@@ -270,6 +270,7 @@ class Worker:
 
     async def _shut_down(self, grace: float) -> None:
         self.stop()
+        deadline = time.monotonic() + grace
         log.info("worker is stopping", running=len(self._slots.running), waiting=len(self._slots.waiting))
         self._give_back(list(self._slots.waiting))
         self._slots.waiting.clear()
@@ -280,7 +281,7 @@ class Worker:
         for held in list(self._slots.running.values()):
             if not held.settled:
                 self._give_up(held)
-        await self._finisher.drained(max(grace, GRACE_SECONDS))
+        await self._finisher.drained(max(deadline - time.monotonic(), GRACE_SECONDS))
 
     async def _handlers_over(self, seconds: float) -> None:
         tasks = [held.task for held in self._slots.running.values() if held.task is not None and not held.task.done()]
