@@ -150,6 +150,9 @@ class Settings(BaseSettings):
 
     runners: Names = Field((), description="What a tick runs, in order, separated by commas; empty: everything")
     tick_max: Wait = Field(timedelta(minutes=8), description="Longest time for one tick of `holdfast tick`")
+    tick_items: Annotated[int, _at_least(1)] | None = Field(
+        None, description="Most items that all runners together take in a tick; unset: no limit"
+    )
     runner_max: Wait = Field(
         # So that runners after a queue with a long backlog have their turn too.
         default_factory=lambda given: min(_RUNNER_MAX, given["tick_max"]),

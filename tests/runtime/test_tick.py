@@ -62,7 +62,7 @@ async def test_who_comes_after_the_end_of_the_budget_is_skipped_and_told_why() -
     whole = Budget(60)
     first, second = FakeRunner("first", spend), FakeRunner("second")
     report = await run_tick([first, second], TickLimits(), whole, to_end=True)
-    assert [part.skipped for part in report.runners] == [None, "the tick's time is spent"]
+    assert [part.skipped for part in report.runners] == [None, "the tick's budget is spent"]
     assert (second.turns, report.is_fine) == (0, True)
 
 
@@ -77,6 +77,19 @@ async def test_a_runner_has_no_more_than_its_share_and_no_more_than_the_tick() -
     await run_tick([FakeRunner("one", look)], TickLimits(), Budget(10), to_end=True)
     await run_tick([FakeRunner("one", look)], TickLimits(), Budget(), to_end=True)
     assert seen == [(7, True), (None, True), (None, False)]
+
+
+async def test_what_runners_take_comes_out_of_the_budget_of_the_tick() -> None:
+    left: list[int | None] = []
+
+    async def take(budget: Budget) -> None:
+        left.append(budget.items_left)
+        budget.take(2)
+
+    runners = [FakeRunner(name, take) for name in ("a", "b", "c", "d")]
+    report = await run_tick(runners, TickLimits(runner_items=4), Budget(items=5), to_end=True)
+    assert left == [4, 3, 1]
+    assert [part.skipped for part in report.runners] == [None, None, None, "the tick's budget is spent"]
 
 
 async def test_a_tick_works_until_nothing_is_due_and_nothing_runs(app: Holdfast) -> None:

@@ -21,6 +21,13 @@ def tick(
         typer.Option(metavar="TIME", help="Longest time for the whole tick. Default: 8m.", show_default=False),
     ] = None,
     max_items: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Most items for the whole tick. Default: no limit.", show_default=False),
+    ] = None,
+    runner_max_time: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Longest time for one runner. Default: 1m.", show_default=False)
+    ] = None,
+    runner_max_items: Annotated[
         int | None, typer.Option(metavar="N", help="Most items for one runner. Default: no limit.", show_default=False)
     ] = None,
     shard: Annotated[
@@ -47,7 +54,9 @@ def tick(
         store=store,
         schema=schema,
         tick_max=to_length(max_time, "max-time"),
-        runner_items=max_items,
+        tick_items=max_items,
+        runner_max=to_length(runner_max_time, "runner-max-time"),
+        runner_items=runner_max_items,
         shard_index=index,
         shard_count=count,
     )

@@ -75,7 +75,7 @@ class Background:
             self._awake.clear()
             due = [runner for runner in self._runners if self._due_in(runner) <= 0]
             if due:
-                report = await run_tick(due, self._limits, Budget(), to_end=False)
+                report = await run_tick(due, self._limits, Budget(items=self._limits.items), to_end=False)
                 for part in report.runners:
                     self._take_in(part)
             await self._pause(min((self._due_in(runner) for runner in self._runners), default=math.inf))

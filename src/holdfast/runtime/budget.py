@@ -8,8 +8,13 @@ class Budget:
     def __init__(self, seconds: float | None = None, items: int | None = None, outer: "Budget | None" = None) -> None:
         self._deadline = math.inf if seconds is None else time.monotonic() + seconds
         self._outer = outer
-        self.items_left = items
+        self._items = items
+
+    @property
+    def items_left(self) -> int | None:
         """None: no limit."""
+        outer = None if self._outer is None else self._outer.items_left
+        return min((items for items in (self._items, outer) if items is not None), default=None)
 
     @property
     def seconds_left(self) -> float:
@@ -22,8 +27,10 @@ class Budget:
         return self.items_left == 0 or self.seconds_left == 0
 
     def take(self, items: int) -> None:
-        if self.items_left is not None:
-            self.items_left = max(0, self.items_left - items)
+        if self._items is not None:
+            self._items = max(0, self._items - items)
+        if self._outer is not None:
+            self._outer.take(items)
 
     def end(self) -> None:
         """Nothing more may be begun, within this budget or one inside it."""

@@ -94,7 +94,7 @@ def _add_listener(app: AppParts, process: Process, queue: QueueRunner, worker: W
 def _process_settings(given: Settings, worker: WorkerSettings, names: tuple[str, ...]) -> ProcessSettings:
     return ProcessSettings(
         names=names,
-        limits=TickLimits(given.runner_max, given.runner_items),
+        limits=TickLimits(given.tick_items, given.runner_max, given.runner_items),
         pacing=Pacing(
             busy_delay=given.busy_delay,
             # A poll below the default back-off is no contradiction: it is what somebody asked for.

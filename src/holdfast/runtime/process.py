@@ -94,7 +94,7 @@ class Process:
     async def tick(self) -> TickReport:
         """Each runner once, in order, to its end or that of its budget; then everything is ended and reported."""
         started = time.monotonic()
-        self._budget = Budget(self._settings.tick_max.total_seconds())
+        self._budget = Budget(self._settings.tick_max.total_seconds(), self._settings.limits.items)
         if self.is_stopping:
             self._budget.end()
         tick = asyncio.create_task(run_tick(self._runners, self._settings.limits, self._budget, to_end=True))

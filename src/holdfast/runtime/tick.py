@@ -17,8 +17,9 @@ log = get_logger("holdfast.tick")
 
 @dataclass(frozen=True, slots=True)
 class TickLimits:
-    """What one runner may take in one tick; None: no limit of its own."""
+    """What a tick, and one runner in it, may take; None: no limit of its own."""
 
+    items: int | None = None
     runner: timedelta | None = None
     runner_items: int | None = None
 
@@ -56,7 +57,7 @@ async def run_tick(runners: Sequence[Runner], limits: TickLimits, whole: Budget,
     report = TickReport()
     for runner in runners:
         if whole.is_spent:
-            report.runners.append(RunnerReport(runner.name, skipped="the tick's time is spent"))
+            report.runners.append(RunnerReport(runner.name, skipped="the tick's budget is spent"))
             continue
         report.runners.append(await _run(runner, whole.inner(seconds, limits.runner_items), to_end=to_end))
     report.seconds = time.monotonic() - started
