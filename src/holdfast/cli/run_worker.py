@@ -4,16 +4,15 @@ import asyncio
 import gc
 import logging
 import os
-import signal
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import FrameType
 
 from holdfast.app import Holdfast
 from holdfast.cli.options import without_password
+from holdfast.cli.stop_signals import StopSignals
 from holdfast.http.health import ReadinessProbe
 from holdfast.http.health_server import HealthServer
 from holdfast.log import get_logger
@@ -26,37 +25,13 @@ _PATIENCE_SECONDS = 1.0
 _THREADS = "holdfast-"
 
 
-class _StopSignals:
-    """The first SIGTERM or SIGINT asks to stop, the second one exits at once.
-
-    Python-level handlers and not the event loop's: they run even while a handler blocks the loop.
-    """
-
-    def __init__(self) -> None:
-        self._received = False
-        self._stop: Callable[[], None] | None = None
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._receive)
-
-    def then(self, stop: Callable[[], None]) -> None:
-        self._stop = stop
-        if self._received:
-            stop()
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        if self._received:
-            os._exit(128 + number)
-        self._received = True
-        if self._stop is not None:
-            self._stop()
-
-
 Work = Callable[[Process], Awaitable[int]]
 
 
-def run_worker(app: Holdfast, settings: WorkerSettings, runners: Sequence[str] | None, work: Work) -> int:
+def run_worker(
+    app: Holdfast, settings: WorkerSettings, runners: Sequence[str] | None, work: Work, signals: StopSignals
+) -> int:
     """What `work` returns. Does not return if a handler cannot be stopped: the process then ends here."""
-    signals = _StopSignals()
     _collect_garbage_less_often()
     threads = ThreadPoolExecutor(thread_name_prefix=f"{_THREADS}default")
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -85,9 +60,11 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _work(
-    app: Holdfast, settings: WorkerSettings, runners: Sequence[str] | None, work: Work, signals: _StopSignals
+    app: Holdfast, settings: WorkerSettings, runners: Sequence[str] | None, work: Work, signals: StopSignals
 ) -> int:
-    async with app:
+    try:
+        if not await _opened(app, signals):
+            return 0
         process = app.worker(settings, runners=runners)
         log.info(
             "app opened",
@@ -99,6 +76,21 @@ async def _work(
         loop = asyncio.get_running_loop()
         signals.then(lambda: _soon(loop, process.stop))
         return await work(process)
+    finally:
+        await app.close()
+
+
+async def _opened(app: Holdfast, signals: StopSignals) -> bool:
+    """False if a signal came before; a store that does not answer makes nobody wait then."""
+    loop = asyncio.get_running_loop()
+    opening = asyncio.ensure_future(app.open())
+    signals.then(lambda: _soon(loop, opening.cancel))
+    try:
+        await opening
+    except asyncio.CancelledError:
+        if not signals.received:
+            raise
+    return not signals.received
 
 
 async def run_in_background(app: Holdfast, process: Process) -> int:
@@ -118,7 +110,7 @@ async def run_in_background(app: Holdfast, process: Process) -> int:
         return await process.run()
 
 
-def _soon(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+def _soon(loop: asyncio.AbstractEventLoop, stop: Callable[[], object]) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(stop)
 

@@ -6,6 +6,7 @@ import typer
 
 from holdfast.cli.options import AppArgument, JsonOption, RunnersOption, SchemaOption, StoreOption, to_length, to_names
 from holdfast.cli.output import console, print_json, printable, rough
+from holdfast.cli.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from holdfast.runtime.process import Process
@@ -44,6 +45,7 @@ def tick(
     Any number of ticks may run at the same time, on any number of machines. The exit code is 0 only if every runner was
     fine; a job that failed is retried or kept as a dead letter and does not count as a runner's error.
     """
+    signals = StopSignals()
     from holdfast.cli.load_app import load_app
     from holdfast.cli.logs import configure_logging
     from holdfast.cli.run_worker import run_worker
@@ -67,7 +69,7 @@ def tick(
         print_json(_as_json(report)) if json else _show(report)
         return 0 if report.is_fine and not process.worker.is_stuck else 1
 
-    raise typer.Exit(run_worker(loaded, loaded.worker_settings(), to_names(runners), work))
+    raise typer.Exit(run_worker(loaded, loaded.worker_settings(), to_names(runners), work, signals))
 
 
 def _to_shard(text: str | None) -> tuple[int | None, int | None]:

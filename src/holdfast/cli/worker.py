@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.options import AppArgument, RunnersOption, SchemaOption, StoreOption, to_length, to_names
+from holdfast.cli.stop_signals import StopSignals
 
 
 def worker(
@@ -50,6 +51,7 @@ def worker(
 
     The first signal lets running handlers finish and gives the rest back; a second one exits at once.
     """
+    signals = StopSignals()
     from holdfast.cli.load_app import load_app
     from holdfast.cli.logs import configure_logging
     from holdfast.cli.run_worker import run_in_background, run_worker
@@ -64,5 +66,5 @@ def worker(
     )
     configure_logging(log_level)
     raise typer.Exit(
-        run_worker(loaded, settings, to_names(runners), lambda process: run_in_background(loaded, process))
+        run_worker(loaded, settings, to_names(runners), lambda process: run_in_background(loaded, process), signals)
     )
