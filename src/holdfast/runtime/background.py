@@ -13,10 +13,12 @@ from holdfast.runtime.budget import Budget
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.runner import Runner, RunnerReport
 from holdfast.runtime.tick import TickLimits, run_tick
+from holdfast.worker.loop import cancel_within
 
 log = get_logger("holdfast.background")
 
 _LAST_TICK_SECONDS = 5.0
+_CANCELED_SECONDS = 1.0
 
 
 class Background:
@@ -110,9 +112,9 @@ class Background:
         # A claim that is under way may still bring jobs, and those must be given back too.
         await asyncio.wait([ticks], timeout=_LAST_TICK_SECONDS)
         await close_all(self._runners, grace)
-        ticks.cancel()
-        with suppress(asyncio.CancelledError):
-            await ticks
+        if ticks.done():
+            ticks.result()
+        await cancel_within(_CANCELED_SECONDS, ticks)
 
 
 async def close_all(runners: Sequence[Runner], seconds: float) -> list[RunnerReport]:

@@ -10,11 +10,14 @@ from holdfast.maintenance.steps import Retention, all_steps, run_step
 from holdfast.runtime.budget import Budget
 from holdfast.runtime.runner import RunnerReport
 from holdfast.store.upkeep import Upkeep
+from holdfast.worker.loop import cancel_within
 
 MAINTENANCE = "maintenance"
 EVERY_SECONDS = 600.0
 AGAIN_SECONDS = 60.0
 SPREAD_SECONDS = 60.0
+
+_CANCELED_SECONDS = 1.0
 
 
 class Maintenance:
@@ -87,6 +90,7 @@ class Maintenance:
             return None
         going, self._pass = self._pass, None
         await asyncio.wait([going], timeout=seconds)
-        if going.cancel():
-            await asyncio.wait([going])
-        return RunnerReport(self.name, skipped="it was stopped") if going.cancelled() else going.result()
+        if going.done():
+            return going.result()
+        await cancel_within(_CANCELED_SECONDS, going)
+        return RunnerReport(self.name, skipped="it was stopped")

@@ -13,15 +13,17 @@ from holdfast.runtime.background import Background, close_all
 from holdfast.runtime.budget import Budget
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.queue_runner import QUEUE
-from holdfast.runtime.runner import Runner
+from holdfast.runtime.runner import Runner, RunnerReport
 from holdfast.runtime.tick import TickLimits, TickReport, run_tick
 from holdfast.wake.postgres import Listener
 from holdfast.wake.rabbitmq import Subscriber
+from holdfast.worker.loop import cancel_within
 from holdfast.worker.worker import Worker
 
 log = get_logger("holdfast.process")
 
 _SOURCES_SECONDS = 3.0
+_CANCELED_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,7 @@ class Process:
                 source.stop()
             if tasks:
                 await asyncio.wait(tasks, timeout=_SOURCES_SECONDS)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_within(_CANCELED_SECONDS, *tasks)
         return int(self.worker.is_stuck)
 
     async def tick(self) -> TickReport:
@@ -97,9 +97,14 @@ class Process:
         self._budget = Budget(self._settings.tick_max.total_seconds(), self._settings.limits.items)
         if self.is_stopping:
             self._budget.end()
-        tick = asyncio.create_task(run_tick(self._runners, self._settings.limits, self._budget, to_end=True))
+        report = TickReport()
+        tick = asyncio.create_task(
+            run_tick(self._runners, self._settings.limits, self._budget, to_end=True, report=report)
+        )
         try:
-            report = await self._ended(tick)
+            if not await self._ended(tick):
+                for unended in self._runners[len(report.runners) :][:1]:
+                    report.runners.append(RunnerReport(unended.name, error="it did not end in time"))
         except asyncio.CancelledError:
             tick.cancel()
             await close_all(self._runners, 0.0)
@@ -109,19 +114,18 @@ class Process:
         report.seconds = time.monotonic() - started
         return report
 
-    async def _ended(self, tick: "asyncio.Task[TickReport]") -> TickReport:
+    async def _ended(self, tick: "asyncio.Task[TickReport]") -> bool:
         """A stop ends the budget, which runners see by themselves; what goes on after the shutdown time is canceled."""
         stop = asyncio.create_task(self._background.stop_requested())
         try:
             await asyncio.wait([tick, stop], return_when=asyncio.FIRST_COMPLETED)
             if not tick.done():
                 await asyncio.wait([tick], timeout=self._settings.shutdown.total_seconds())
-                tick.cancel()
-            return await tick
-        except asyncio.CancelledError:
-            if not tick.cancelled():
-                raise
-            return TickReport()
+            if tick.done():
+                await tick
+                return True
+            await cancel_within(_CANCELED_SECONDS, tick)
+            return False
         finally:
             stop.cancel()
 

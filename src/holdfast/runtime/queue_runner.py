@@ -16,6 +16,7 @@ from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.queue_runs import QueueRuns
 from holdfast.runtime.runner import RunnerReport
 from holdfast.worker.claimer import Look
+from holdfast.worker.loop import cancel_within
 from holdfast.worker.worker import Rescue, Worker
 
 log = get_logger("holdfast.worker")
@@ -23,7 +24,7 @@ log = get_logger("holdfast.worker")
 QUEUE = "queue"
 
 _RESCUE_FAILED_SECONDS = 5.0
-_LAST_RECORD_SECONDS = 2.0
+_LAST_RUN_SECONDS = 1.0
 _UNDONE = frozenset({Event.RELEASE, "lost", "stale"})
 _DEAD = (Event.FAIL, Event.EXHAUST)
 
@@ -153,7 +154,9 @@ class QueueRunner:
             return None
         await self._worker.close(seconds)
         report = self._report()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_RECORD_SECONDS):
-                await self._runs.write(at_once=True)
+        if self._worker.unwritten:
+            report.error = f"the outcomes of {self._worker.unwritten} jobs could not be written"
+        writing = asyncio.create_task(self._runs.write(at_once=True))
+        await asyncio.wait([writing], timeout=_LAST_RUN_SECONDS)
+        await cancel_within(_LAST_RUN_SECONDS, writing)
         return report

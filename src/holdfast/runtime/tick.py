@@ -50,11 +50,16 @@ class TickReport:
         self.runners.append(later)
 
 
-async def run_tick(runners: Sequence[Runner], limits: TickLimits, whole: Budget, *, to_end: bool) -> TickReport:
-    """`to_end`: each runner goes on until it has nothing more to do or its budget is spent."""
+async def run_tick(
+    runners: Sequence[Runner], limits: TickLimits, whole: Budget, *, to_end: bool, report: TickReport | None = None
+) -> TickReport:
+    """`to_end`: each runner goes on until it has nothing more to do or its budget is spent.
+
+    A `report` that is given fills up as runners end, for whoever cannot wait for the tick.
+    """
     started = time.monotonic()
     seconds = None if limits.runner is None else limits.runner.total_seconds()
-    report = TickReport()
+    report = TickReport() if report is None else report
     for runner in runners:
         if whole.is_spent:
             report.runners.append(RunnerReport(runner.name, skipped="the tick's budget is spent"))

@@ -35,6 +35,7 @@ class Finisher:
         self._store = store
         self._written = written
         self._pending: list[Pending] = []
+        self._under_way: list[Pending] = []
         self._arrived: Callable[[], None] = lambda: None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -54,11 +55,14 @@ class Finisher:
         if len(self._pending) < _MOST_AT_ONCE:
             await asyncio.sleep(_GATHER_SECONDS)
         batch, self._pending = self._pending[:_MOST_AT_ONCE], self._pending[_MOST_AT_ONCE:]
+        self._under_way = batch
         try:
             answers = await self._answers(batch)
         except BaseException:
             self._pending = batch + self._pending
             raise
+        finally:
+            self._under_way = []
         fresh = bool(self._pending)
         self._pending += [pending for pending, fenced in zip(batch, answers, strict=True) if fenced is Fenced.LOCKED]
         for pending, fenced in zip(batch, answers, strict=True):
@@ -109,13 +113,14 @@ class Finisher:
             )
         self._written(pending.held, pending.finish, fenced)
 
-    async def drained(self, seconds: float) -> None:
-        """Wait until everything is written; what is not by then is left to the rescue of its lease."""
+    async def drained(self, seconds: float) -> int:
+        """Wait until everything is written. How many are not by then; they are left to the rescue of their leases."""
         try:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
         except TimeoutError:
             pass
-        if self._pending:
-            left = [str(pending.held.id) for pending in self._pending]
+        left = [str(pending.held.id) for pending in [*self._under_way, *self._pending]]
+        if left:
             log.error("stopping although outcomes could not be written", count=len(left), job_ids=left[:20])
+        return len(left)

@@ -6,6 +6,7 @@ All of the worker's activities start, wait, wake, back off and stop the same way
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import Any
 
 from holdfast.errors import StoreUnavailable
 from holdfast.log import get_logger
@@ -20,6 +21,25 @@ def is_being_canceled() -> bool:
     """Whether somebody cancels this very task. Otherwise a CancelledError is that of something it waited for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+async def cancel_within(seconds: float, *tasks: "asyncio.Task[Any]") -> None:
+    """Cancel tasks and wait that long for their end; how they ended is of no interest any more.
+
+    A canceled request first waits until the server has heard of it, and a server that is cut off hears nothing. Such a
+    task is left to the end of its connection.
+    """
+    for task in tasks:
+        task.cancel()
+        task.add_done_callback(_forget)
+    if tasks:
+        await asyncio.wait(tasks, timeout=seconds)
+
+
+def _forget(task: "asyncio.Task[Any]") -> None:
+    # An error that nobody asks for is logged as such when the task is collected.
+    if not task.cancelled():
+        task.exception()
 
 
 class Loop:

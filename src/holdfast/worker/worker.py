@@ -30,7 +30,7 @@ from holdfast.worker.executor import Executor, outcome_of_interruption
 from holdfast.worker.finisher import Finisher, Pending
 from holdfast.worker.held import HeldJob, Interruption, Slots
 from holdfast.worker.lease_keeper import GRACE_SECONDS, LeaseKeeper
-from holdfast.worker.loop import Loop
+from holdfast.worker.loop import Loop, cancel_within
 from holdfast.worker.settings import WorkerSettings
 
 log = get_logger("holdfast.worker")
@@ -70,6 +70,8 @@ class Worker:
         self.on_stuck: Callable[[], None] = lambda: None
         """Called once when half of the slots are lost to handlers that cannot be stopped."""
         self.is_stuck = False
+        self.unwritten = 0
+        """How many outcomes could not be written until the end; their leases run out."""
         self._store = store
         self._settings = settings
         self._random = Random()  # noqa: S311 - spreads retries, guards nothing
@@ -142,9 +144,7 @@ class Worker:
             # A step that waits for a store that does not answer would keep the worker from ending.
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=_LAST_STEP_SECONDS)
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await cancel_within(_LAST_STEP_SECONDS, *self._tasks)
             await asyncio.to_thread(self._keeper.join, 5.0)
             self._executor.close()
             log.info("worker stopped", holder=str(self.holder), **self.tally)
@@ -270,7 +270,7 @@ class Worker:
 
     async def _shut_down(self, grace: float) -> None:
         self.stop()
-        deadline = time.monotonic() + grace
+        end = time.monotonic() + grace
         log.info("worker is stopping", running=len(self._slots.running), waiting=len(self._slots.waiting))
         self._give_back(list(self._slots.waiting))
         self._slots.waiting.clear()
@@ -281,7 +281,8 @@ class Worker:
         for held in list(self._slots.running.values()):
             if not held.settled:
                 self._give_up(held)
-        await self._finisher.drained(max(deadline - time.monotonic(), GRACE_SECONDS))
+        # In what the handlers have left of the time, so that a store that is out does not double it.
+        self.unwritten = await self._finisher.drained(max(end - time.monotonic(), GRACE_SECONDS))
 
     async def _handlers_over(self, seconds: float) -> None:
         tasks = [held.task for held in self._slots.running.values() if held.task is not None and not held.task.done()]
