@@ -31,6 +31,10 @@ class Proxy:
     def url(self) -> str:
         return f"postgresql://postgres@127.0.0.1:{self._port}/{self._database}"
 
+    @property
+    def connections(self) -> int:
+        return len(self._writers) // 2
+
     def cut(self) -> None:
         """Close every connection and refuse new ones."""
         self._refuses = True
