@@ -1,0 +1,40 @@
+"""A slow job and slow runners beside fast ones, for test_side_by_side.py."""
+
+import asyncio
+
+from holdfast import Holdfast, InlineSlot, RunningJob
+from tests.runtime.apps.effects import note, until_there
+
+app = Holdfast()
+
+
+@app.handler("slow", queue="slow", limit=1)
+async def slow(job: RunningJob[object]) -> None:
+    await note("slow started", job.id)
+    await until_there("gate")
+    await note("slow ended", job.id)
+
+
+@app.handler("quick", queue="quick")
+async def quick(job: RunningJob[object]) -> None:
+    await note("quick", job.id)
+
+
+@app.schedule("every 1s", name="each second", missed="all", queue="quick")
+async def each_second(job: RunningJob[object]) -> None:
+    await note(f"job {job.headers['holdfast.slot']}", job.id)
+
+
+@app.runner("beat", "every 1s", missed="all")
+async def beat(slot: InlineSlot) -> None:
+    assert slot.slot is not None
+    await note(f"beat {slot.slot.isoformat()}")
+
+
+@app.runner("drag", "every 1s")
+async def drag(slot: InlineSlot) -> None:
+    """Takes three and a half of its slots."""
+    assert slot.slot is not None
+    await note(f"drag started {slot.slot.isoformat()}")
+    await asyncio.sleep(3.5)
+    await note("drag ended")

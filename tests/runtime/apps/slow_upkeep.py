@@ -1,0 +1,21 @@
+"""The app of side_by_side.py in a process whose maintenance is due at once and takes its time."""
+
+from collections.abc import AsyncGenerator
+
+import holdfast.runtime.maintenance
+from holdfast.store.postgres.upkeep import PostgresUpkeep
+from holdfast.store.upkeep import Batch
+from tests.runtime.apps.effects import note, until_there
+from tests.runtime.apps.side_by_side import app
+
+__all__ = ["app"]
+
+
+async def _slow_step(_upkeep: PostgresUpkeep) -> AsyncGenerator[Batch, None]:
+    await note("upkeep started")
+    await until_there("gate")
+    yield Batch()
+
+
+holdfast.runtime.maintenance.SPREAD_SECONDS = 0.0
+PostgresUpkeep.add_partitions = _slow_step  # type: ignore[assignment, method-assign]

@@ -1,0 +1,107 @@
+"""Slow jobs, slow inline runners and slow maintenance delay nobody else. Checked by slots, not by the clock."""
+
+import signal
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from holdfast import Holdfast
+from tests.runtime.processes import Command, Commands
+from tests.worker.harness import Database, eventually
+
+APP = "tests.runtime.apps.side_by_side"
+SECOND = timedelta(seconds=1)
+
+
+def worker(commands: Commands, app: str, *options: str, **settings: str) -> Command:
+    return commands.start("worker", app, *options, **({"poll": "200ms", "shutdown": "200ms"} | settings))
+
+
+def notes(database: Database) -> list[str]:
+    """What was done, in order."""
+    return [str(note) for (note,) in database.query("SELECT note FROM effect ORDER BY number")]
+
+
+def slots(found: list[str], what: str) -> list[datetime]:
+    return [datetime.fromisoformat(note.removeprefix(f"{what} ")) for note in found if note.startswith(f"{what} ")]
+
+
+def have_every_slot(found: list[str], number: int, *names: str) -> bool:
+    """Whether each has run for so many slots and for every one in between."""
+    return all(_is_complete(slots(found, name), number) for name in names)
+
+
+def _is_complete(found: list[datetime], number: int) -> bool:
+    # Jobs of two slots may run side by side, and be done in any order.
+    return len(found) >= number and sorted(found) == [min(found) + SECOND * index for index in range(len(found))]
+
+
+async def enqueue(database: Database, **kinds: int) -> None:
+    async with Holdfast(database.url) as app:
+        await app.enqueue_many([app.job(kind, {}, queue=kind) for kind, number in kinds.items() for _ in range(number)])
+
+
+def end(*commands: Command) -> None:
+    for command in commands:
+        command.send(signal.SIGTERM)
+    for command in commands:
+        assert command.exit_code() == 0, command.log
+
+
+async def test_a_worker_without_a_free_slot_goes_on_with_its_schedules(
+    database: Database, commands: Commands, tmp_path: Path
+) -> None:
+    await enqueue(database, slow=2)
+    full = worker(commands, APP, "--queues", "slow", "--concurrency", "1", "--runners", "schedules,queue,beat")
+    eventually(lambda: "slow started" in notes(database), "its only slot is taken")
+    other = worker(commands, APP, "--queues", "quick", "--runners", "queue")
+    eventually(lambda: have_every_slot(notes(database), 4, "job", "beat"), "schedules go on")
+    await enqueue(database, quick=20)
+    eventually(lambda: notes(database).count("quick") == 20, "new jobs are taken where slots are free")
+    found = notes(database)
+    assert "slow ended" not in found
+    assert found.count("slow started") == 1
+    (tmp_path / "gate").touch()
+    eventually(lambda: notes(database).count("slow ended") == 2, "the slow jobs end")
+    end(full, other)
+
+
+async def test_a_kind_at_its_limit_leaves_the_other_slots_to_others(database: Database, commands: Commands) -> None:
+    await enqueue(database, slow=3)
+    only = worker(commands, APP, "--concurrency", "2", "--runners", "queue")
+    eventually(lambda: "slow started" in notes(database), "a slow job runs, and more of its kind are due")
+    for number in range(1, 6):
+        await enqueue(database, quick=1)
+        eventually(lambda n=number: notes(database).count("quick") == n, "a new job is taken meanwhile")  # type: ignore[misc]
+    assert notes(database).count("slow started") == 1
+    end(only)
+
+
+async def test_an_inline_runner_slower_than_its_timetable_skips_slots_and_holds_nobody_up(
+    database: Database, commands: Commands
+) -> None:
+    first, second = (worker(commands, APP, "--runners", "schedules,queue,drag") for _ in range(2))
+    eventually(lambda: any("drag started" in note for note in notes(database)), "it runs")
+    await enqueue(database, quick=20)
+    eventually(lambda: len(slots(notes(database), "drag started")) >= 2, "it runs again")
+    found = notes(database)
+    turns = [note.split()[1] for note in found if note.startswith("drag ")]
+    assert turns == ["started", "ended", "started"]
+    one, two = slots(found, "drag started")
+    assert two - one >= 4 * SECOND
+    meanwhile = found[: found.index("drag ended")]
+    assert meanwhile.count("quick") == 20
+    assert len(slots(meanwhile, "job")) >= 2
+    logs = first.log + second.log
+    assert "still running from its last slot  runner=drag slot=" in logs
+    assert "slots came due while it ran and are skipped" in logs
+    end(first, second)
+
+
+async def test_maintenance_that_takes_long_delays_nobody(database: Database, commands: Commands) -> None:
+    only = worker(commands, "tests.runtime.apps.slow_upkeep", "--runners", "maintenance,schedules,queue,beat")
+    eventually(lambda: "upkeep started" in notes(database), "maintenance is at work")
+    await enqueue(database, quick=20)
+    eventually(lambda: notes(database).count("quick") == 20, "jobs are taken meanwhile")
+    eventually(lambda: have_every_slot(notes(database), 3, "job", "beat"), "schedules go on")
+    # It is at its first step still, and does not keep the process from ending.
+    end(only)
