@@ -2,7 +2,8 @@
 
 Say `asleep()` before each wait with free slots; while the rows are there it does nothing. If it returns False they are
 written at once, and `wake(None)` follows: look once more, for a producer that committed before did not see them. Say
-`awake()` when there is no time to wait: the rows go when no `asleep()` follows for about a second.
+`awake()` when there is no time to wait: the rows go when no `asleep()` follows for about a second. They go at once when
+rings come faster than a hundred a second, because each of them makes commits wait for each other.
 """
 
 import asyncio
@@ -29,8 +30,11 @@ log = get_logger("holdfast.wake")
 Answer = TypeVar("Answer")
 
 _BACKOFF = exponential(base="100ms", max="2s")
-_SLEEP = timedelta(seconds=30)
-_RENEW_SECONDS = 10.0
+_SLEEP = timedelta(seconds=15)
+_RENEW_SECONDS = 5.0
+_COUNTED_SECONDS = 0.5
+_MOST_RINGS = 50
+"""In that time; more are not worth what they cost the producers."""
 _LINGER_SECONDS = 1.0
 _FORGET_SECONDS = 60.0
 _CONNECT_SECONDS = 5.0
@@ -85,13 +89,24 @@ class Listener:
         self._registered: float | None = None
         """When the rows were last written; None if there are none, or none that can be relied on."""
         self._forgot = float("-inf")
+        self._is_loud = False
+        self._rings = 0
+        self._counting_since = float("-inf")
 
     @property
     def is_listening(self) -> bool:
         return self._link.is_up
 
-    def asleep(self) -> bool:
-        """Whether producers know; if not, they soon will, and then `wake(None)` is called."""
+    def asleep(self, is_quiet: bool = True) -> bool:
+        """Whether producers know; if not, they soon will, and then `wake(None)` is called.
+
+        After rings came too fast to be worth it, they are told again only when the queue `is_quiet`: until then it is
+        looked at every few milliseconds anyway.
+        """
+        if self._is_loud:
+            if not is_quiet:
+                return False
+            self._is_loud = False
         self._busy_since = None
         if self._registered is None:
             self._changed.set()
@@ -172,7 +187,19 @@ class Listener:
 
     def _heard(self, connection: object, pid: int, channel: str, payload: object) -> None:  # noqa: ARG002
         if payload in self._queues:
+            self._count_ring()
             self._wake(str(payload))
+
+    def _count_ring(self) -> None:
+        now = time.monotonic()
+        if now >= self._counting_since + _COUNTED_SECONDS:
+            self._counting_since, self._rings = now, 0
+        self._rings += 1
+        if self._rings > _MOST_RINGS and not self._is_loud:
+            # Every ring makes a commit wait for the one before it. Somebody who commits so often needs no ring.
+            self._is_loud = True
+            self._busy_since = float("-inf")
+            self._changed.set()
 
     async def _wait(self, seconds: float) -> None:
         try:
