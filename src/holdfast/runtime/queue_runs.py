@@ -21,16 +21,24 @@ class QueueRuns:
         self._run = NewRun(name, replica)
         self._counts: Counter[str] = Counter()
         self._since: float | None = None
+        self._not_before = 0.0
+
+    def begin(self) -> None:
+        """Work was claimed: the minute in which it is done starts now, if none has."""
+        if self._since is None:
+            self._since = time.monotonic()
 
     def add(self, counts: Mapping[str, int]) -> None:
         if counts:
+            self.begin()
             self._counts.update(counts)
-            if self._since is None:
-                self._since = time.monotonic()
 
     async def write(self, *, at_once: bool = False) -> None:
-        """Write the row when its minute is over. An outage delays it; nothing but the row's start is lost by that."""
-        if self._since is None or (not at_once and time.monotonic() < self._since + _MINUTE):
+        """Write the row when its minute is over. During an outage minutes become one; a process that is killed leaves
+        its last minute out."""
+        if not self._counts or self._since is None:
+            return
+        if not at_once and time.monotonic() < max(self._since + _MINUTE, self._not_before):
             return
         counts, since = self._counts, self._since
         self._counts, self._since = Counter(), None
@@ -38,6 +46,7 @@ class QueueRuns:
             ago = timedelta(seconds=time.monotonic() - since)
             await self._runs.record(self._run, ago, encode(dict(counts)), None)
         except StoreUnavailable as error:
-            log.info("could not record what the queue did, trying again", error=str(error))
+            log.info("could not record what the queue did", error=str(error))
             self._counts.update(counts)
-            self._since = since if at_once else time.monotonic()
+            self._since = since
+            self._not_before = time.monotonic() + _MINUTE
