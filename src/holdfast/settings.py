@@ -154,8 +154,8 @@ class Settings(BaseSettings):
         None, description="Most items that all runners together take in a tick; unset: no limit"
     )
     runner_max: Wait = Field(
-        # So that runners after a queue with a long backlog have their turn too.
-        default_factory=lambda given: min(_RUNNER_MAX, given["tick_max"]),
+        # So that runners after a queue with a long backlog have their turn too, and its last jobs time to finish.
+        default_factory=lambda given: min(_RUNNER_MAX, given["tick_max"] / 2),
         description="Longest time for one runner in a tick of `holdfast tick`; jobs that it started may go on",
     )
     runner_items: Annotated[int, _at_least(1)] | None = Field(

@@ -239,4 +239,4 @@ def test_settings_know_the_budgets() -> None:
     settings = Settings.load()
     assert (settings.tick_max, settings.runner_max) == (timedelta(minutes=8), timedelta(minutes=1))
     assert settings.runner_items is None
-    assert settings.changed(tick_max="5s").runner_max == timedelta(seconds=5)
+    assert settings.changed(tick_max="5s").runner_max == timedelta(seconds=2.5)
