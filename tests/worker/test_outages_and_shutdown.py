@@ -284,3 +284,16 @@ async def test_a_worker_that_is_canceled_interrupts_its_handlers_and_gives_the_r
         assert (await app.jobs.count())[JobState.READY] == 5
         jobs = [job for id in stopped if (job := await app.jobs.get(id)) is not None]
     assert [codes(job) for job in jobs] == [["INTERRUPTED"], ["INTERRUPTED"]]
+
+
+async def test_a_tick_on_a_store_that_hangs_ends_and_says_so() -> None:
+    app = FaultyApp()
+    app.handler("do")(quick)
+    app.settings = app.settings.changed(tick_max="1s")
+    app.store.hangs["claim"] = asyncio.Event()
+    async with app:
+        await app.enqueue("do")
+        report = await asyncio.wait_for(app.tick(runners=["queue"]), 30)
+        app.store.hangs["claim"].set()
+    assert [(part.runner, part.error) for part in report.runners] == [("queue", "it did not end in time")]
+    assert not report.is_fine

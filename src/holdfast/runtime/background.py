@@ -17,7 +17,8 @@ from holdfast.worker.loop import cancel_within
 
 log = get_logger("holdfast.background")
 
-_LAST_TICK_SECONDS = 5.0
+_LAST_TICK_SECONDS = 2.0
+_SHORTEST_HOLD_SECONDS = 0.1
 _CANCELED_SECONDS = 1.0
 
 
@@ -31,6 +32,7 @@ class Background:
         self._shutdown = shutdown
         self._random = Random()  # noqa: S311 - spreads retries, guards nothing
         self._failures: Counter[str] = Counter()
+        self._failed_at: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
         self._awake = asyncio.Event()
         self._stop_requested = asyncio.Event()
@@ -55,9 +57,15 @@ class Background:
         """A hint that there may be work for a runner, or for any: it ends whatever wait it is in."""
         for runner in self._runners:
             if name in (None, runner.name):
-                self._not_before.pop(runner.name, None)
+                self._hold_back_less(runner.name)
                 runner.wake()
         self._awake.set()
+
+    def _hold_back_less(self, name: str) -> None:
+        """After a failure even a wake-up waits a moment: there may be thousands of them, and the store may be away."""
+        if name in self._not_before:
+            soon = self._failed_at[name] + _SHORTEST_HOLD_SECONDS
+            self._not_before[name] = min(self._not_before[name], soon)
 
     async def run(self) -> None:
         ticks = asyncio.create_task(self._repeat())
@@ -92,9 +100,9 @@ class Background:
         if report.is_outage:
             self._failures[name] += 1
             if self._failures[name] == 1:
-                log.warning("runner failed, trying again", runner=name, error=report.error)
-            wait = self._pacing.error(self._failures[name], self._random)
-            self._not_before[name] = time.monotonic() + wait
+                log.warning("runner failed, trying again", runner=name, error=report.error, exc_info=report.failure)
+            self._failed_at[name] = time.monotonic()
+            self._not_before[name] = time.monotonic() + self._pacing.error(self._failures[name], self._random)
         elif failures := self._failures.pop(name, 0):
             self._not_before.pop(name, None)
             log.warning("runner works again", runner=name, after_failures=failures)
@@ -109,9 +117,10 @@ class Background:
 
     async def _end(self, ticks: "asyncio.Task[None]", grace: float) -> None:
         self.stop()
+        end = time.monotonic() + grace
         # A claim that is under way may still bring jobs, and those must be given back too.
         await asyncio.wait([ticks], timeout=_LAST_TICK_SECONDS)
-        await close_all(self._runners, grace)
+        await close_all(self._runners, max(0.0, end - time.monotonic()))
         if ticks.done():
             ticks.result()
         await cancel_within(_CANCELED_SECONDS, ticks)

@@ -22,7 +22,8 @@ from holdfast.worker.worker import Worker
 
 log = get_logger("holdfast.process")
 
-_SOURCES_SECONDS = 3.0
+_SOURCES_SECONDS = 1.0
+_OVERTIME_SECONDS = 2.0
 _CANCELED_SECONDS = 1.0
 
 
@@ -72,20 +73,24 @@ class Process:
         """Start nothing new, let what runs finish, give the rest back; `run` or `tick` then returns."""
         self._budget.end()
         self._background.stop()
+        for source in self._sources:
+            source.stop()
 
     def wake(self, queue: str | None = None) -> None:  # noqa: ARG002
         """A hint that there may be work; any queue's is as good as another's."""
         self._background.wake(QUEUE)
 
+    @property
+    def _sources(self) -> "list[Listener | Subscriber]":
+        return [source for source in (self.listener, self.subscriber) if source is not None]
+
     async def run(self) -> int:
         """In the background until stopped: 0, or 1 if too many handlers could not be stopped."""
-        sources = [source for source in (self.listener, self.subscriber) if source is not None]
-        tasks = [asyncio.create_task(source.run()) for source in sources]
+        tasks = [asyncio.create_task(source.run()) for source in self._sources]
         try:
             await self._background.run()
         finally:
-            for source in sources:
-                source.stop()
+            self.stop()
             if tasks:
                 await asyncio.wait(tasks, timeout=_SOURCES_SECONDS)
             await cancel_within(_CANCELED_SECONDS, *tasks)
@@ -109,6 +114,9 @@ class Process:
             tick.cancel()
             await close_all(self._runners, 0.0)
             raise
+        for part in report.runners:
+            if part.failure is not None:
+                log.error("runner failed", runner=part.runner, error=part.error, exc_info=part.failure)
         for later in await close_all(self._runners, self._seconds_to_close()):
             report.add(later)
         report.seconds = time.monotonic() - started
@@ -118,8 +126,10 @@ class Process:
         """A stop ends the budget, which runners see by themselves; what goes on after the shutdown time is canceled."""
         stop = asyncio.create_task(self._background.stop_requested())
         try:
-            await asyncio.wait([tick, stop], return_when=asyncio.FIRST_COMPLETED)
-            if not tick.done():
+            # Runners keep to the budget by themselves; one that waits for a store that hangs cannot.
+            limit = self._budget.seconds_left + _OVERTIME_SECONDS
+            await asyncio.wait([tick, stop], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            if not tick.done() and self.is_stopping:
                 await asyncio.wait([tick], timeout=self._settings.shutdown.total_seconds())
             if tick.done():
                 await tick

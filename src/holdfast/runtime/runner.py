@@ -24,6 +24,8 @@ class RunnerReport:
     counts: dict[str, object] = field(default_factory=dict)
     is_outage: bool = False
     """It could not do its work and wants to try again after a while."""
+    failure: BaseException | None = None
+    """An error that nobody foresaw, for the log."""
 
     @property
     def is_fine(self) -> bool:

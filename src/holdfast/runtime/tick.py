@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from holdfast.errors import InvalidInput, StoreUnavailable
-from holdfast.log import get_logger
+from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.runtime.budget import Budget
 from holdfast.runtime.runner import Runner, RunnerReport
 from holdfast.worker.loop import is_being_canceled
-
-log = get_logger("holdfast.tick")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +70,13 @@ async def _run(runner: Runner, budget: Budget, *, to_end: bool) -> RunnerReport:
     started = time.monotonic()
     try:
         report = await runner.run(budget, to_end=to_end)
-    except StoreUnavailable as error:
+    except HoldfastError as error:
         report = RunnerReport(runner.name, error=str(error), is_outage=True)
     except (Exception, asyncio.CancelledError) as error:
         if is_being_canceled():
             raise
-        log.exception("runner failed", runner=runner.name)
-        report = RunnerReport(runner.name, error=f"{type(error).__name__}: {error}", is_outage=True)
+        said = f"{type(error).__name__}: {error}"
+        report = RunnerReport(runner.name, error=said, is_outage=True, failure=error)
     report.seconds = time.monotonic() - started
     return report
 

@@ -39,6 +39,8 @@ _RESCUE_AT_ONCE = 500
 _WATCH_SECONDS = 0.05
 _LONGEST_WAIT_SECONDS = 1.0
 _LAST_STEP_SECONDS = 1.0
+_LAST_WRITES_SECONDS = 2.0
+_KEEPER_SECONDS = 2.0
 
 
 class Rescue(NamedTuple):
@@ -145,7 +147,7 @@ class Worker:
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=_LAST_STEP_SECONDS)
             await cancel_within(_LAST_STEP_SECONDS, *self._tasks)
-            await asyncio.to_thread(self._keeper.join, 5.0)
+            await asyncio.to_thread(self._keeper.join, _KEEPER_SECONDS)
             self._executor.close()
             log.info("worker stopped", holder=str(self.holder), **self.tally)
 
@@ -282,7 +284,7 @@ class Worker:
             if not held.settled:
                 self._give_up(held)
         # In what the handlers have left of the time, so that a store that is out does not double it.
-        self.unwritten = await self._finisher.drained(max(end - time.monotonic(), GRACE_SECONDS))
+        self.unwritten = await self._finisher.drained(max(end - time.monotonic(), _LAST_WRITES_SECONDS))
 
     async def _handlers_over(self, seconds: float) -> None:
         tasks = [held.task for held in self._slots.running.values() if held.task is not None and not held.task.done()]

@@ -73,7 +73,7 @@ class PostgresStore:
         if self._pool is not None:
             pool, self._pool = self._pool, None
             try:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(2):
                     await pool.close()
             except TimeoutError:
                 pool.terminate()
