@@ -26,7 +26,7 @@ from tests.runtime.schedule_steps import (
     runs_of,
     shown,
 )
-from tests.worker.harness import until
+from tests.worker.harness import PATIENCE, until
 
 
 @pytest.fixture
@@ -124,6 +124,17 @@ async def test_a_plain_function_runs_in_a_thread(case: StoreCase) -> None:
         await at_its_first_slot(case, runner, broken)
         assert (await once(runner)).counts == {"thread": "holdfast-handler"}
         assert (await once(broken)).error == "ERROR: ValueError: no"
+
+
+async def test_a_plain_function_that_finds_nothing_ends(case: StoreCase) -> None:
+    def breaks(slot: InlineSlot) -> object:
+        return next(iter([]))
+
+    runner = replica(case).inline(breaks)
+    async with closing(runner):
+        await at_its_first_slot(case, runner)
+        assert (await once(runner, Budget(PATIENCE))).error == "ERROR: RuntimeError: StopIteration()"
+        assert [error_code(run) for run in await runs_of(case)] == ["ERROR"]
 
 
 async def test_one_of_many_replicas_runs_a_slot(case: StoreCase) -> None:

@@ -102,6 +102,18 @@ async def test_an_unknown_exception_is_retried_and_kept_with_all_that_helps(
     assert "in handle" in str(error["traceback"])
 
 
+@pytest.mark.parametrize("handler", [raising, raising_in_thread])
+async def test_a_stop_iteration_is_an_error_like_any_other(handler: Callable[[object], Handle]) -> None:
+    """A future cannot carry one, so the worker would wait for ever."""
+    async with attempted(handler(StopIteration("nothing there"))) as job:
+        pass
+    assert job.state is JobState.READY
+    (error,) = errors(job)
+    assert (error["code"], error["type"]) == ("ERROR", "RuntimeError")
+    assert "StopIteration: nothing there" in str(error["traceback"])
+    assert "in handle" in str(error["traceback"])
+
+
 async def test_attempts_that_are_used_up_end_dead_with_every_error() -> None:
     app = Holdfast("memory:")
 

@@ -47,7 +47,16 @@ def _run(future: Future[object], call: Callable[[], object]) -> None:
         return
     try:
         value = call()
+    except StopIteration as error:
+        # asyncio's futures refuse it, and whoever waits for one would wait for ever. A coroutine does the same to it.
+        future.set_exception(_as_runtime_error(error))
     except BaseException as error:  # noqa: BLE001 - the waiting side decides
         future.set_exception(error)
     else:
         future.set_result(value)
+
+
+def _as_runtime_error(error: StopIteration) -> RuntimeError:
+    wrapped = RuntimeError(repr(error))
+    wrapped.__cause__ = error
+    return wrapped
