@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from holdfast.wake.link import Link, LinkLost, Stopped, any_done
+from holdfast.waiting import any_done
+from holdfast.wake.link import Link, LinkLost, Stopped
 from tests.wake.conftest import Lines
 from tests.worker.harness import PATIENCE
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.runtime.budget import Budget
 from holdfast.runtime.runner import Runner, RunnerReport
-from holdfast.worker.loop import is_being_canceled
+from holdfast.waiting import is_being_canceled
 
 
 @dataclass(frozen=True, slots=True)

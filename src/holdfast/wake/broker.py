@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 from holdfast.errors import InvalidInput
 from holdfast.log import get_logger
-from holdfast.wake.link import LinkLost, is_being_canceled
+from holdfast.waiting import is_being_canceled
+from holdfast.wake.link import LinkLost
 
 if TYPE_CHECKING:
     from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange

@@ -2,13 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from holdfast.errors import HoldfastError
 from holdfast.log import get_logger
 from holdfast.retry import Backoff
+from holdfast.waiting import any_done, is_being_canceled
 
 log = get_logger("holdfast.wake")
 
@@ -17,8 +18,6 @@ Answer = TypeVar("Answer")
 # A session that ends sooner does not set the back-off to its beginning: whoever lets us in and throws us out again at
 # once is not asked without a pause.
 _STEADY_SECONDS = 2.0
-_LATE_SECONDS = 0.05
-_BLOCKED_WAITS = 10
 
 
 class LinkLost(HoldfastError):
@@ -115,21 +114,6 @@ class Link:
             for each in (task, stopping):
                 each.cancel()
             await asyncio.gather(task, stopping, return_exceptions=True)
-
-
-async def any_done(tasks: Iterable[asyncio.Future[Any]], seconds: float) -> None:
-    """Wait that long for one of them. If a handler blocked the event loop meanwhile, nothing is known: wait again."""
-    for _ in range(_BLOCKED_WAITS):
-        started = time.monotonic()
-        done, _pending = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if done or time.monotonic() < started + seconds + _LATE_SECONDS:
-            return
-
-
-def is_being_canceled() -> bool:
-    """Whether somebody cancels this very task. Otherwise a CancelledError is that of something it waited for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _line(error: BaseException) -> str:

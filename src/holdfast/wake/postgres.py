@@ -19,8 +19,9 @@ from holdfast.log import get_logger
 from holdfast.retry import exponential
 from holdfast.store.postgres.driver import Address, open_connection, translated
 from holdfast.store.postgres.sql_files import quoted, statement
+from holdfast.waiting import any_done
 from holdfast.wake import Wake
-from holdfast.wake.link import Link, any_done
+from holdfast.wake.link import Link
 
 if TYPE_CHECKING:
     import asyncpg

@@ -15,9 +15,10 @@ from uuid import UUID
 from holdfast.json_text import decode, encode
 from holdfast.log import get_logger
 from holdfast.retry import exponential
+from holdfast.waiting import is_being_canceled
 from holdfast.wake import Wake
 from holdfast.wake.broker import CONNECT_SECONDS, Broker, as_lost, close, closing, quietly, translated
-from holdfast.wake.link import Link, LinkLost, Outage, is_being_canceled
+from holdfast.wake.link import Link, LinkLost, Outage
 
 if TYPE_CHECKING:
     from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange, AbstractIncomingMessage

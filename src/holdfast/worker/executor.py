@@ -20,8 +20,8 @@ from holdfast.job import JobError
 from holdfast.json_text import Json, decode
 from holdfast.lifecycle import CANCEL_REQUESTED
 from holdfast.outcome import Canceled, Failed, Outcome, Retried, Succeeded
+from holdfast.waiting import is_being_canceled
 from holdfast.worker.held import HeldJob, Interruption
-from holdfast.worker.loop import is_being_canceled
 from holdfast.worker.processes import Attempt, Processes
 from holdfast.worker.threads import HandlerThreads
 

@@ -18,8 +18,8 @@ from holdfast.job import Lease
 from holdfast.json_text import Json
 from holdfast.log import get_logger
 from holdfast.store.contract import Fenced, Renewal, Renewed, Renewer
+from holdfast.waiting import is_being_canceled
 from holdfast.worker.held import HeldJob, Interruption
-from holdfast.worker.loop import is_being_canceled
 
 log = get_logger("holdfast.lease_keeper")
 

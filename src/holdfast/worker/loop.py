@@ -11,16 +11,11 @@ from typing import Any
 from holdfast.errors import StoreUnavailable
 from holdfast.log import get_logger
 from holdfast.retry import exponential
+from holdfast.waiting import is_being_canceled
 
 log = get_logger("holdfast.worker")
 
 _BACKOFF = exponential(base="100ms", max="5s", jitter="200ms")
-
-
-def is_being_canceled() -> bool:
-    """Whether somebody cancels this very task. Otherwise a CancelledError is that of something it waited for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def cancel_within(seconds: float, *tasks: "asyncio.Task[Any]") -> None:
