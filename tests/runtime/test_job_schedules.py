@@ -16,6 +16,8 @@ from holdfast.errors import StoreUnavailable
 from holdfast.job import NewJob
 from holdfast.json_text import Json, decode, encode
 from holdfast.runtime.budget import Budget
+from holdfast.runtime.job_schedules import JobSchedules
+from holdfast.runtime.runner import RunnerReport
 from holdfast.store.memory import MemoryStore
 from holdfast.store.memory_schedules import MemoryRuns, MemorySchedules
 from holdfast.store.schedules import JobTemplate, NewRun, Origin, Schedule, ScheduleStore
@@ -253,6 +255,86 @@ async def test_a_schedule_that_cannot_be_read_does_not_stop_the_others(
     assert report.error.startswith("schedule 'a': timetable: 'when it rains'")
     await once(runner)
     assert len([line for line in caplog.messages if "schedule cannot be read" in line]) == 1
+
+
+class Breaking:
+    """A store that fails to move some schedules on."""
+
+    def __init__(self, schedules: ScheduleStore, errors: dict[str, Exception]) -> None:
+        self._schedules = schedules
+        self.errors = errors
+        self.sizes: list[tuple[int, int]] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._schedules, name)
+
+    async def advance(
+        self, schedule: Schedule, next_slot: datetime, jobs: Sequence[NewJob], run: NewRun, result: Json
+    ) -> bool:
+        if schedule.name in self.errors:
+            raise self.errors[schedule.name]
+        self.sizes.append((len(jobs), sum(len(job.payload) for job in jobs)))
+        return await self._schedules.advance(schedule, next_slot, jobs, run, result)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("the connection was lost"), ValueError("a bug")])
+async def test_schedules_that_fail_do_not_stop_the_others(
+    case: StoreCase, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    broken = Breaking(case.schedules, dict.fromkeys("abcd", error))
+    view = replace(replica(case), schedules=cast(ScheduleStore, broken))
+    # More than those that fail, so that an outage is not waited for again and again.
+    runner = view.job_schedules(*(declared(name) for name in "abcdef"))
+    await once(runner)
+    errors = set()
+    for _ in range(3):
+        await case.clock.advance(MINUTE)
+        errors |= {report.error for _ in range(2) if (report := await _once_or_none(runner)) is not None}
+    assert None not in errors
+    made = Counter((job.headers and decode(job.headers)["holdfast.schedule"]) for job in await jobs_of(case))
+    assert made == {"e": 3, "f": 3}
+    lines = [line for line in caplog.messages if "schedule could not be moved on" in line]
+    assert len(lines) == 4
+    broken.errors.clear()
+    assert (await once(runner)).error is None
+    assert len(await jobs_of(case)) == 10
+
+
+async def _once_or_none(runner: JobSchedules) -> RunnerReport | None:
+    """None if nothing at all went well: then it is for the tick to deal with."""
+    try:
+        return await once(runner)
+    except (StoreUnavailable, ValueError):
+        return None
+
+
+async def test_many_large_slots_are_made_by_and_by(case: StoreCase) -> None:
+    counting = Breaking(case.schedules, {})
+    view = replace(replica(case), schedules=cast(ScheduleStore, counting))
+    large = JobTemplate("work", encode({"text": "x" * 1_000_000}))
+    runner = view.job_schedules(declared(missed=Missed.ALL, missed_limit=9, job=large))
+    await once(runner)
+    await case.clock.advance(11 * MINUTE)
+    report = await once(runner, Budget(items=4))
+    assert report.processed == 4
+    assert runner.due_in() == 0
+    report = await once(runner)
+    assert (report.processed, report.error) == (5, None)
+    assert [slot_of(job) for job in await jobs_of(case)] == [START + number * MINUTE for number in range(3, 12)]
+    assert max(size for _, size in counting.sizes) < 5_000_000
+    assert (await shown(case, "report")).next_slot == START + 12 * MINUTE
+    dropped = [decode(run.result)["dropped"] for run in await runs_of(case, "report") if run.result]
+    assert sum(dropped) == 2
+
+
+async def test_many_small_slots_are_made_together(case: StoreCase) -> None:
+    counting = Breaking(case.schedules, {})
+    view = replace(replica(case), schedules=cast(ScheduleStore, counting))
+    runner = view.job_schedules(declared(missed=Missed.ALL, missed_limit=1200))
+    await once(runner)
+    await case.clock.advance(1200 * MINUTE)
+    assert (await once(runner)).processed == 1200
+    assert [jobs for jobs, _ in counting.sizes] == [500, 500, 200]
 
 
 async def test_stored_schedules_are_found_and_those_of_other_apps_rest(case: StoreCase) -> None:

@@ -99,7 +99,7 @@ class InlineAttempt:
         planned = await self._plan(schedule, now)
         slot = planned.slots[0] if planned.slots else None
         if planned.dropped:
-            log_dropped(schedule, planned)
+            log_dropped(schedule, planned.dropped)
             self.report.counts["dropped"] = planned.dropped
         await self._abandon_others()
         run = await self._parts.runs.start(NewRun(schedule.name, self._parts.replica, slot))

@@ -1,10 +1,12 @@
 """The job schedules as a runner: makes one job per slot, in the transaction that moves the schedule on."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from holdfast.cron import Plan
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, StoreUnavailable
 from holdfast.job import NewJob
 from holdfast.json_text import Json, decode, encode
 from holdfast.log import get_logger
@@ -13,6 +15,7 @@ from holdfast.runtime.runner import RunnerReport
 from holdfast.runtime.schedule_board import ScheduleBoard
 from holdfast.runtime.slots import log_dropped, slots_to_run
 from holdfast.store.schedules import JobTemplate, NewRun, Schedule, ScheduleStore
+from holdfast.waiting import is_being_canceled
 
 log = get_logger("holdfast.schedules")
 
@@ -22,6 +25,10 @@ SLOT_HEADER = "holdfast.slot"
 """The slot in UTC, ISO 8601. A job that was asked for with run now has none."""
 
 _LISTED_JOBS = 100
+_MOST_SLOTS_AT_ONCE = 500
+_MOST_CHARACTERS_AT_ONCE = 4 * 1024 * 1024
+# An outage can take long to show itself, each time that the store is asked.
+_MOST_OUTAGES = 3
 
 
 class JobSchedules:
@@ -34,6 +41,7 @@ class JobSchedules:
         self._replica = replica
         self._is_stopping = False
         self._unreadable: set[tuple[str, str, str]] = set()
+        self._failing: dict[str, str] = {}
 
     @property
     def name(self) -> str:
@@ -54,13 +62,27 @@ class JobSchedules:
     async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:  # noqa: ARG002 - a pass is its end
         report = RunnerReport(SCHEDULES)
         await self._board.look()
-        for schedule in self._board.due_jobs():
-            if self._is_stopping:
+        moved, outages, first = 0, 0, None
+        # Those that failed the last time come last, so that they are in nobody's way.
+        for schedule in sorted(self._board.due_jobs(), key=lambda schedule: schedule.name in self._failing):
+            if self._is_stopping or outages == _MOST_OUTAGES:
                 break
             if budget.is_spent:
                 report.skipped = "its budget is spent"
                 break
-            await self._move_on(schedule, budget, report)
+            try:
+                await self._move_on(schedule, budget, report)
+            except (Exception, asyncio.CancelledError) as error:
+                if is_being_canceled():
+                    raise
+                first = first or error
+                outages += isinstance(error, StoreUnavailable)
+                self._tell_failed(schedule, error, report)
+            else:
+                moved += 1
+                self._failing.pop(schedule.name, None)
+        if first is not None and not moved:
+            raise first
         return report
 
     async def _move_on(self, schedule: Schedule, budget: Budget, report: RunnerReport) -> None:
@@ -73,19 +95,27 @@ class JobSchedules:
             self._tell_unreadable(schedule, error)
             report.error = f"schedule {schedule.name!r}: {error}"
             return
-        jobs = _jobs(schedule, planned)
-        slot = planned.slots[-1] if planned.slots else None
+        for step in _steps(schedule, planned):
+            if budget.is_spent or self._is_stopping or not await self._take(schedule, step, budget, report):
+                self._board.expect(step.seen.next_slot, now)
+                break
+        else:
+            self._board.expect(planned.next_slot, now)
+
+    async def _take(self, schedule: Schedule, step: "_Step", budget: Budget, report: RunnerReport) -> bool:
+        """Whether it was this process that took it."""
+        jobs = [_job(schedule, slot) for slot in step.slots]
         listed = [str(job.id) for job in jobs[:_LISTED_JOBS]]
-        result = encode({"enqueued": len(jobs), "dropped": planned.dropped, "jobs": listed}, name="result")
-        run = NewRun(schedule.name, self._replica, slot)
-        won = await self._schedules.advance(schedule, planned.next_slot, jobs, run, result)
-        self._board.expect(planned.next_slot, now)
+        result = encode({"enqueued": len(jobs), "dropped": step.dropped, "jobs": listed}, name="result")
+        run = NewRun(schedule.name, self._replica, step.slots[-1] if step.slots else None)
+        won = await self._schedules.advance(step.seen, step.next_slot, jobs, run, result)
         if won:
             budget.take(len(jobs))
             report.processed += len(jobs)
-            _count(report, planned.dropped)
-            if planned.dropped:
-                log_dropped(schedule, planned)
+            _count(report, step.dropped)
+            if step.dropped:
+                log_dropped(schedule, step.dropped)
+        return won
 
     def _tell_unreadable(self, schedule: Schedule, error: InvalidInput) -> None:
         """Once: it stays so until somebody changes the schedule, or this process is a newer one."""
@@ -94,16 +124,49 @@ class JobSchedules:
             self._unreadable.add(key)
             log.error("schedule cannot be read", schedule=schedule.name, error=str(error))
 
+    def _tell_failed(self, schedule: Schedule, error: BaseException, report: RunnerReport) -> None:
+        """Once for each error, until it goes well again: it may fail at every look."""
+        said = f"{type(error).__name__}: {error}"
+        report.error = f"schedule {schedule.name!r}: {said}"
+        if self._failing.get(schedule.name) != said:
+            self._failing[schedule.name] = said
+            trace = None if isinstance(error, StoreUnavailable) else error
+            log.error("schedule could not be moved on", schedule=schedule.name, error=said, exc_info=trace)
 
-def _jobs(schedule: Schedule, planned: Plan) -> list[NewJob]:
-    """One for each slot. A request to run now is answered by any of them, or else by one of its own."""
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What one transaction does: a job for each of `slots`, from the schedule as `seen` on to `next_slot`."""
+
+    seen: Schedule
+    slots: tuple[datetime | None, ...]
+    next_slot: datetime
+    dropped: int = 0
+
+
+def _steps(schedule: Schedule, planned: Plan) -> Iterator[_Step]:
+    """A request to run now is answered by any of the slots, or else by a job of its own."""
+    slots: tuple[datetime | None, ...] = planned.slots or ((None,) if schedule.run_now else ())
+    seen, dropped, size = schedule, planned.dropped, _slots_at_once(schedule)
+    for start in range(0, max(1, len(slots)), size):
+        later = planned.slots[start + size : start + size + 1]
+        next_slot = later[0] if later else planned.next_slot
+        yield _Step(seen, slots[start : start + size], next_slot, dropped)
+        seen, dropped = replace(seen, next_slot=next_slot, run_now=0), 0
+
+
+def _slots_at_once(schedule: Schedule) -> int:
+    """Slots that were missed can be thousands; payloads and headers, which are sent for each, a megabyte."""
+    template = schedule.job
+    size = 0 if template is None else len(template.payload) + len(template.headers or "")
+    return max(1, min(_MOST_SLOTS_AT_ONCE, _MOST_CHARACTERS_AT_ONCE // max(1, size)))
+
+
+def _job(schedule: Schedule, slot: datetime | None) -> NewJob:
     template = schedule.job
     if template is None:
-        return []
-    slots: list[datetime | None] = list(planned.slots)
-    if not slots and schedule.run_now:
-        slots.append(None)
-    return [template.job(_headers(template, schedule.name, slot)) for slot in slots]
+        raise TypeError(f"schedule {schedule.name!r} has no job")
+    return template.job(_headers(template, schedule.name, slot))
 
 
 def _headers(template: JobTemplate, schedule: str, slot: datetime | None) -> Json:

@@ -17,11 +17,11 @@ def slots_to_run(schedule: Schedule, now: datetime) -> Plan:
     return plan(timetable, schedule.next_slot, now, schedule.missed, schedule.missed_limit)
 
 
-def log_dropped(schedule: Schedule, planned: Plan) -> None:
+def log_dropped(schedule: Schedule, dropped: int) -> None:
     log.warning(
         "slots were missed and are skipped",
         schedule=schedule.name,
-        skipped=planned.dropped,
+        skipped=dropped,
         oldest=schedule.next_slot.isoformat(),
         policy=schedule.missed.value,
     )
