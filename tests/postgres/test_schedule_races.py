@@ -1,7 +1,8 @@
 """Many processes at one slot, and locks whose connection dies or falls silent."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import pytest
+import uvloop
 
 from holdfast.errors import StoreUnavailable
 from holdfast.job import JobState
@@ -254,6 +256,27 @@ async def test_a_watched_lock_stays_held_and_usable(database: Database, impatien
             run = await PostgresRuns(store).start(NewRun("report", "me"))
             await held.done(schedule, START + 2 * MINUTE, None, run, None, None)
         assert (await PostgresSchedules(store).due(["report"])).due == []
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_an_event_loop_that_is_blocked_does_not_lose_the_lock(
+    database: Database, impatient_lock: None, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def hold() -> bool:
+        async with held_lock(database.url, "holdfast", "report") as held:
+            assert held is not None
+            losing = asyncio.create_task(held.lost())
+            for _ in range(15):
+                # Longer than an answer may take, as a handler that should have been a plain `def`.
+                time.sleep(0.35)  # noqa: ASYNC251
+                await asyncio.sleep(0)
+            is_lost = losing.done()
+            losing.cancel()
+            await held.due("report")
+            return is_lost
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert not runner.run(hold())
 
 
 async def test_a_held_lock_does_not_pin_the_vacuum_horizon(database: Database) -> None:

@@ -17,6 +17,7 @@ from holdfast.store.postgres.driver import open_connection, translated
 from holdfast.store.postgres.schedule_rows import due_schedules
 from holdfast.store.postgres.sql_files import statement
 from holdfast.store.schedules import DueSchedules, Schedule
+from holdfast.waiting import any_done
 
 if TYPE_CHECKING:
     import asyncpg
@@ -123,7 +124,7 @@ class PostgresSingleton:
         """
         answer = asyncio.ensure_future(asked)
         try:
-            await asyncio.wait({answer}, timeout=seconds)
+            await any_done([answer], seconds)
         finally:
             if not answer.done():
                 self._lost.set()
