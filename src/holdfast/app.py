@@ -23,6 +23,7 @@ from holdfast.settings import Settings
 from holdfast.store.contract import Canceling, Enqueued, JobReader, Retrying, Shard, StoreClock
 from holdfast.store.opening import OpenStore, opened
 from holdfast.store.schedules import RunStore
+from holdfast.wake.publisher import Publisher
 from holdfast.wake.rabbitmq import Trigger
 from holdfast.worker.settings import WorkerSettings
 
@@ -66,7 +67,7 @@ class Holdfast:
         self.declarations = Declarations()
         self.failures = Failures()
         self._open: OpenStore | None = None
-        self._trigger: Trigger | None = None
+        self._publisher: Publisher | None = None
         self._exits = AsyncExitStack()
 
     def handler(self, kind: str, **options: Unpack[HandlerOptions]) -> Callable[[Function], Function]:
@@ -141,8 +142,8 @@ class Holdfast:
 
     async def open(self) -> None:
         if self.settings.rabbitmq_url is not None:
-            self._trigger = Trigger(broker(self.settings))
-            self._exits.push_async_callback(self._trigger.close)
+            self._publisher = Publisher(Trigger(broker(self.settings)))
+            self._exits.push_async_callback(self._publisher.close)
         self._open = await self._exits.enter_async_context(opened(self.settings.store, self.settings.db_schema))
 
     async def close(self) -> None:
@@ -170,9 +171,12 @@ class Holdfast:
         return enqueued
 
     async def ring(self, ids: Sequence[UUID]) -> None:
-        """Wake workers by RabbitMQ, if there is one, after a commit of your own; everybody else needs no call."""
-        if self._trigger is not None:
-            await self._trigger.publish(ids)
+        """Wake workers by RabbitMQ, if there is one, after a commit of your own; everybody else needs no call.
+
+        Does not wait for the broker: the wake-up is sent beside, before `close` at the latest.
+        """
+        if self._publisher is not None:
+            self._publisher.hand_over(ids)
 
     def job(self, kind: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> NewJob:
         """A checked job that is not enqueued yet; its id is known already."""

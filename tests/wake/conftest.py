@@ -1,10 +1,13 @@
 """Servers that a test can cut off or stop, and the lines that wake-ups log."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
+from uuid import uuid4
 
+import aio_pika
 import pytest
 
 from tests.databases import Database
@@ -26,16 +29,17 @@ class Lines:
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self._caplog = caplog
 
-    def _count(self, beginning: str) -> int:
-        return sum(record.getMessage().startswith(beginning) for record in self._caplog.records)
+    def _count(self, *beginnings: str) -> int:
+        return sum(record.getMessage().startswith(beginnings) for record in self._caplog.records)
 
     @property
     def outages(self) -> int:
-        return self._count("no wake-ups, polling goes on")
+        """Of one who is woken, or of one who wakes."""
+        return self._count("no wake-ups, polling goes on", "wake-ups are not sent")
 
     @property
     def returns(self) -> int:
-        return self._count("wake-ups are back")
+        return self._count("wake-ups are back", "wake-ups are sent again")
 
     @property
     def warnings(self) -> list[str]:
@@ -60,6 +64,29 @@ def broker_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         yield own.port
     finally:
         own.stop()
+
+
+@pytest.fixture
+def url(broker_port: int) -> str:
+    return f"amqp://guest:guest@127.0.0.1:{broker_port}/"
+
+
+@pytest.fixture
+async def exchange(url: str) -> AsyncIterator[str]:
+    """The name of an exchange of the test's own."""
+    name = f"holdfast-test-{uuid4().hex}"
+    yield name
+    async with channel_to(url) as channel:
+        await channel.exchange_delete(name)
+
+
+@asynccontextmanager
+async def channel_to(url: str) -> AsyncIterator[aio_pika.abc.AbstractChannel]:
+    connection = await aio_pika.connect(url)
+    try:
+        yield await connection.channel()
+    finally:
+        await connection.close()
 
 
 @pytest.fixture

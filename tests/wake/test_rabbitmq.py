@@ -17,7 +17,7 @@ from holdfast.wake import rabbitmq
 from holdfast.wake.rabbitmq import Broker, Subscriber, Trigger, is_well_formed
 from tests.databases import no_task_left
 from tests.wake.broker import PrivateBroker
-from tests.wake.conftest import Lines
+from tests.wake.conftest import Lines, channel_to
 from tests.worker.harness import PATIENCE, until
 from tests.worker.proxy import Proxy
 
@@ -43,29 +43,6 @@ MALFORMED = {
 async def nothing_is_left() -> AsyncIterator[None]:
     async with no_task_left():
         yield
-
-
-@pytest.fixture
-def url(broker_port: int) -> str:
-    return f"amqp://guest:guest@127.0.0.1:{broker_port}/"
-
-
-@pytest.fixture
-async def exchange(url: str) -> AsyncIterator[str]:
-    """The name of an exchange of the test's own."""
-    name = f"holdfast-test-{uuid4().hex}"
-    yield name
-    async with channel_to(url) as channel:
-        await channel.exchange_delete(name)
-
-
-@asynccontextmanager
-async def channel_to(url: str) -> AsyncIterator[aio_pika.abc.AbstractChannel]:
-    connection = await aio_pika.connect(url)
-    try:
-        yield await connection.channel()
-    finally:
-        await connection.close()
 
 
 async def send(url: str, exchange: str, *bodies: bytes, routing_key: str = "jobs.trigger") -> None:

@@ -31,20 +31,24 @@ class Stopped(HoldfastError):
 class Outage:
     """Says once that it began and once that it is over."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(
+        self, source: str, *, begins: str = "no wake-ups, polling goes on", ends: str = "wake-ups are back"
+    ) -> None:
         self._source = source
+        self._begins = begins
+        self._ends = ends
         self._goes_on = False
 
     def goes_on(self, error: BaseException) -> None:
         if not self._goes_on:
             self._goes_on = True
             trace = None if isinstance(error, HoldfastError) else error
-            log.warning("no wake-ups, polling goes on", source=self._source, error=_line(error), exc_info=trace)
+            log.warning(self._begins, source=self._source, error=_line(error), exc_info=trace)
 
     def is_over(self) -> None:
         if self._goes_on:
             self._goes_on = False
-            log.info("wake-ups are back", source=self._source)
+            log.info(self._ends, source=self._source)
 
 
 class Link:

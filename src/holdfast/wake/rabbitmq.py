@@ -149,7 +149,11 @@ class Trigger:
     def __init__(self, broker: Broker, *, patience: timedelta = timedelta(seconds=2)) -> None:
         self._broker = broker
         self._patience = patience.total_seconds()
-        self._outage = Outage("RabbitMQ, publishing")
+        self._outage = Outage(
+            "RabbitMQ",
+            begins="wake-ups are not sent, workers find the jobs when they poll",
+            ends="wake-ups are sent again",
+        )
         self._random = Random()  # noqa: S311 - spreads retries, guards nothing
         self._failures = 0
         self._not_before = 0.0
@@ -163,12 +167,17 @@ class Trigger:
     def is_connected(self) -> bool:
         return self._exchange is not None and self._channel is not None and not self._channel.is_closed
 
-    async def publish(self, job_ids: Sequence[UUID]) -> bool:
+    @property
+    def rest(self) -> float:
+        """For how many seconds after a failure `publish` does not try."""
+        return max(0.0, self._not_before - time.monotonic())
+
+    async def publish(self, job_ids: Sequence[UUID], *, at_once: bool = False) -> bool:
         """Whether the broker took it: one message for all these jobs. Never raises for the broker's sake.
 
-        Takes at most `patience`; after a failure it returns at once for a while.
+        Takes at most `patience`; after a failure it returns at once for a while, unless it is to try `at_once`.
         """
-        if not job_ids or time.monotonic() < self._not_before:
+        if not job_ids or (self.rest and not at_once):
             return False
         with quietly():
             try:
