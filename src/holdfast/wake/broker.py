@@ -116,7 +116,7 @@ def _require_aio_pika() -> None:
     try:
         import aio_pika  # noqa: F401
     except ImportError as error:
-        raise InvalidInput('RabbitMQ needs aio-pika; run: pip install "holdfast[rabbitmq]"') from error
+        raise InvalidInput("RabbitMQ needs aio-pika; run: pip install aio-pika") from error
     for name in ("aiormq.connection", "aiormq.channel", "aio_pika.connection", "aio_pika.channel", "aio_pika.queue"):
         logging.getLogger(name).addFilter(_not_ours)
 
