@@ -2,7 +2,10 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
+import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -98,18 +101,34 @@ def as_lost(error: BaseException, when_late: str) -> BaseException:
         case TimeoutError():
             return LinkLost(when_late)
         case ProbableAuthenticationError():
-            return LinkLost(f"wrong user or password: {_reason(error)}")
+            return LinkLost("login refused; are user and password right?")
+        case InvalidFrameError() if "Connection.OpenOk" in str(error):
+            return LinkLost("virtual host refused; is its name right?")
         case InvalidFrameError():
-            return LinkLost(f"the broker refused the connection; is the virtual host right? ({_reason(error)})")
+            return LinkLost("the answer is not one of RabbitMQ; are host and port right?")
         case AMQPError() | OSError() | asyncio.CancelledError():
-            return LinkLost(_reason(error))
+            # aiormq puts the arguments of what went wrong below into an error of its own, and forgets its type.
+            cause = error.__cause__
+            return LinkLost(_reason(cause if isinstance(cause, OSError | EOFError) else error))
         case _:
             return error
 
 
 def _reason(error: BaseException) -> str:
-    said = ", ".join(str(part) for part in error.args) or str(error)
-    return said or type(error).__name__
+    match error:
+        case ssl.SSLCertVerificationError():
+            return f"TLS error: {error.verify_message}"
+        case ssl.SSLError():
+            return f"TLS error: {(error.reason or 'no reason given').replace('_', ' ').lower()}"
+        case socket.gaierror():
+            return "host not found"
+        case ConnectionResetError() | BrokenPipeError() | EOFError():
+            return "the broker closed the connection"
+        # Of a host with several addresses there is one error for all of them, which has only a text.
+        case OSError() if error.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(error):
+            return "connection refused"
+        case _:
+            return ", ".join(part for part in error.args if isinstance(part, str)) or type(error).__name__
 
 
 def _require_aio_pika() -> None:
