@@ -168,6 +168,27 @@ async def test_rows_of_the_dead_are_removed_by_whoever_comes_next(database: Data
         assert len(await rows(database.url)) == 1
 
 
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+async def test_rows_of_the_dead_are_removed_by_whoever_sleeps_on_but_not_all_the_time(
+    database: Database, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr(postgres, "_RENEW_SECONDS", 0.1)
+    monkeypatch.setattr(postgres, "_FORGET_SECONDS", seconds)
+    async with running(Listening(database.url, queues=("default",))) as at:
+        await at.registered()
+        async with connected(database.url) as connection:
+            dead = uuid4()
+            await connection.execute(statement("asleep", "holdfast"), ["default"], dead, timedelta(minutes=-2))
+        versions: set[str] = set()
+
+        async def is_renewed() -> bool:
+            versions.update(row[3] for row in await rows(database.url) if row[1] == HOLDER)
+            return len(versions) >= 3
+
+        await until(is_renewed, "renewed twice")
+        assert (dead in {row[1] for row in await rows(database.url)}) == (seconds > 0)
+
+
 @pytest.mark.fault
 async def test_a_killed_connection_is_back_at_once_with_one_warning(database: Database, lines: Lines) -> None:
     async with running(Listening(database.url)) as at:

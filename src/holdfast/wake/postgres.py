@@ -172,7 +172,7 @@ class Listener:
         is_fresh = self._registered is None
         if self._registered is not None and now < self._registered + _RENEW_SECONDS:
             return False, False
-        if is_fresh and now >= self._forgot + _FORGET_SECONDS:
+        if now >= self._forgot + _FORGET_SECONDS:
             await self._forget_sleepers(connection)
         asleep = statement("asleep", self._schema)
         await self._answer(connection, connection.execute(asleep, sorted(self._queues), self._holder, _SLEEP))
