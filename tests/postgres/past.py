@@ -87,7 +87,14 @@ async def skipped(store: PostgresStore, retention: timedelta = RETENTION) -> set
 async def prune_held_open(url: str, days_ago: int) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
     """A transaction that has dropped the partitions of a day, and commits at the end of the block."""
     async with connected(url) as connection, connection.transaction():
-        row = await connection.fetchrow("SELECT * FROM holdfast.prune_day($1, $2, 1000)", day_of(days_ago), RETENTION)
+        row = await connection.fetchrow(
+            """
+            SELECT dropped.outcome FROM holdfast.look_at_day($1, $2, 1000, 1000000) AS look
+            CROSS JOIN LATERAL holdfast.drop_day($1, look.entries, look.recent, 1000, 1000000) AS dropped
+            """,
+            day_of(days_ago),
+            RETENTION,
+        )
         assert row is not None
         assert row["outcome"] == "dropped"
         yield connection

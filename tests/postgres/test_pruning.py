@@ -1,6 +1,7 @@
 """Retention drops whole days. What is live, or was finished lately, outlives its day; nothing else does."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from uuid import UUID
@@ -148,6 +149,56 @@ async def test_a_day_with_too_many_jobs_that_stay_is_pruned_one_by_one(
         assert len(await store.claim(wants())) == 11
 
 
+async def test_a_day_with_too_many_bytes_that_stay_is_not_moved_behind_a_lock(database: Database) -> None:
+    """While they were moved, every enqueue and claim would wait."""
+    async with opened_store(database.url) as store, connected(database.url) as other:
+        await add_days(other, DAYS_AGO)
+        await ended(store, "work", SUCCEED, key="old")
+        await PostgresClock(store).advance(timedelta(days=10))
+        large = [job(id=id_of(DAYS_AGO), payload=Json(f'"{random.randbytes(50_000).hex()}"')) for _ in range(60)]
+        await store.enqueue(large)
+        day = day_of(DAYS_AGO)
+        async with other.transaction():
+            # A producer who is in the middle of it. Nobody tries to lock it out: the answer would be another one.
+            await other.execute("SELECT FROM holdfast.job LIMIT 1")
+            assert [reason for reason in await skipped(store) if str(day) in reason] == [
+                f"{day}: too many jobs must stay to drop its partitions, so that they are pruned one by one"
+            ]
+            assert (await PostgresReader(store).count())[JobState.SUCCEEDED] == 0
+        assert day in await days_with_partitions(other)
+        await is_sound(other)
+        leased = await store.claim(wants(limit=100))
+        assert {each.id: each.payload for each in leased} == {each.id: each.payload for each in large}
+
+
+async def test_a_drop_that_takes_too_long_gives_its_locks_back(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "_DROP_SECONDS", 0.2)
+    async with opened_store(database.url) as store, connected(database.url) as other:
+        await add_days(other, MOST_DAYS)
+        await ended(store, "work", SUCCEED, key="old")
+        await PostgresClock(store).advance(timedelta(days=10))
+        ready = job(id=id_of(DAYS_AGO))
+        await store.enqueue([ready])
+        # A server that has come to a standstill in the middle.
+        await other.execute(
+            """
+            CREATE FUNCTION public.stand_still() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM pg_sleep(600); RETURN NEW; END $$;
+            CREATE TRIGGER slow BEFORE INSERT ON holdfast.job_other FOR EACH ROW EXECUTE FUNCTION public.stand_still()
+            """
+        )
+        day = day_of(DAYS_AGO)
+        assert f"{day}: it took too long to move what must stay, so that its jobs are pruned one by one" in (
+            await skipped(store)
+        )
+        assert (await PostgresReader(store).count())[JobState.SUCCEEDED] == 0
+        assert day in await days_with_partitions(other)
+        await is_sound(other)
+        assert [each.id for each in await store.claim(wants())] == [ready.id]
+
+
 async def test_a_day_in_use_is_left_for_the_next_time(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "_DROP_TRIES", 1)
     async with opened_store(database.url) as store, connected(database.url) as other:
@@ -184,15 +235,14 @@ async def test_a_job_that_is_finished_while_its_day_is_about_to_go_stays(databas
             (leased,) = await store.claim(wants(lease=LONG))
             async with other.transaction():
                 await other.execute(_FINISH_IN, leased.id, leased.lease.fence, leased.lease.holder)
-                pruning = asyncio.ensure_future(store.fetch_upkeep("prune_day", day_of(DAYS_AGO), RETENTION, 1000))
+                pruning = asyncio.ensure_future(upkeep.drop_day(store, day_of(DAYS_AGO), RETENTION))
                 await until(lambda: pruning.done() or _waits(watching), "the drop waits for the lock")
-            ((outcome, *_),) = await pruning
-            outcomes.append(outcome)
+            outcomes.append((await pruning)[0])
             assert await PostgresReader(store).get(new.id) is not None
             await is_sound(watching)
             return outcomes[-1] == "changed"
 
-        # The drop gives up after a fifth of a second, which a busy machine may need for the commit.
+        # The drop gives up after a tenth of a second, which a busy machine may need for the commit.
         await until(meet, "a finish came in between")
         assert set(outcomes) <= {"locked", "changed"}
 
@@ -308,7 +358,7 @@ async def test_pruning_refuses_a_transaction_that_could_not_see_everything(datab
         await add_days(connection, MOST_DAYS)
         async with connection.transaction(isolation="repeatable_read"):
             with pytest.raises(asyncpg.RaiseError, match="read committed"):
-                await connection.fetch("SELECT * FROM holdfast.prune_day($1, $2, 10)", day_of(DAYS_AGO), RETENTION)
+                await connection.fetch("SELECT * FROM holdfast.drop_day($1, 0, '{}', 10, 10)", day_of(DAYS_AGO))
         # The engine asks for what it needs, whatever the database's default is.
         await connection.execute(
             f"ALTER DATABASE \"{database.name}\" SET default_transaction_isolation = 'repeatable read'"

@@ -19,6 +19,7 @@ _PASSING = (
     pg.PostgresConnectionError,
     pg.ConnectionDoesNotExistError,
     pg.OperatorInterventionError,
+    pg.IdleInTransactionSessionTimeoutError,
     pg.InsufficientResourcesError,
     pg.TransactionRollbackError,
     pg.ReadOnlySQLTransactionError,

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from holdfast.errors import StoreUnavailable
@@ -41,6 +41,12 @@ _LOCKED_TRIES = 20
 _LOCKED_SECONDS = 0.05
 _UPKEEP_SECONDS = 600.0
 _PLAIN_SUCCESS = Transition(Event.SUCCEED)
+
+
+class Fetch(Protocol):
+    """Runs sql/<verb>.sql."""
+
+    async def __call__(self, verb: str, *arguments: object) -> "list[asyncpg.Record]": ...
 
 
 class PostgresStore:
@@ -99,8 +105,18 @@ class PostgresStore:
 
     async def fetch_upkeep(self, verb: str, *arguments: object) -> "list[asyncpg.Record]":
         """Like fetch, for statements of maintenance: they may take long, and count on read committed."""
+        async with self.upkeep_transaction() as fetch:
+            return await fetch(verb, *arguments)
+
+    @asynccontextmanager
+    async def upkeep_transaction(self) -> AsyncIterator["Fetch"]:
+        """For statements of maintenance that belong together."""
         async with self._acquire() as connection, connection.transaction(isolation="read_committed"):
-            return await connection.fetch(statement(verb, self.schema), *arguments, timeout=_UPKEEP_SECONDS)
+
+            async def fetch(verb: str, *arguments: object) -> "list[asyncpg.Record]":
+                return await connection.fetch(statement(verb, self.schema), *arguments, timeout=_UPKEEP_SECONDS)
+
+            yield fetch
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         if not jobs:

@@ -14,8 +14,11 @@ log = get_logger("holdfast.upkeep")
 _DAYS_AHEAD = 8
 _BATCH = 1_000
 _LEDGER_BATCH = 100_000
-# Moving so many jobs takes about a fifth of a second, during which everybody waits.
+# Moving so many jobs, or so much of them, takes about a fifth of a second, during which everybody waits.
 _MOST_MOVED = 10_000
+_MOST_BYTES = 4_000_000
+# Whatever happens, nobody waits for longer.
+_DROP_SECONDS = 1.0
 _DROP_TRIES = 5
 _DROP_PAUSE = 0.3
 _BESIDE_JOB = ("key", "attempt_error", "progress")
@@ -45,7 +48,7 @@ class PostgresUpkeep:
             yield batch
             if outcome == "busy":
                 return
-            if outcome == "crowded":
+            if outcome in ("crowded", "slow"):
                 after: UUID | None = _FIRST
                 while after is not None:
                     after, batch = await self._prune_part(f"{row['day']:%Y%m%d}", retention, after)
@@ -65,17 +68,16 @@ class PostgresUpkeep:
         for number in range(_DROP_TRIES):
             if number:
                 await asyncio.sleep(_DROP_PAUSE)
-            (row,) = await self._store.fetch_upkeep("prune_day", day, retention, _MOST_MOVED)
-            outcome = row["outcome"]
+            outcome, counts = await drop_day(self._store, day, retention)
             if outcome == "dropped":
                 self._must_sweep = True
-                counts = {"partitions_dropped": 2, "jobs_pruned": row["pruned"], "jobs_moved": row["moved"]}
-                return outcome, Batch(counts)
+                return outcome, Batch({"partitions_dropped": 2, **counts})
             if outcome not in ("locked", "changed"):
                 break
         reasons = {
             "busy": "another process is at it",
             "crowded": f"{day}: too many jobs must stay to drop its partitions, so that they are pruned one by one",
+            "slow": f"{day}: it took too long to move what must stay, so that its jobs are pruned one by one",
             "changed": f"{day}: its jobs keep changing",
             "locked": f"{day}: its partitions are in use",
         }
@@ -120,3 +122,14 @@ class PostgresUpkeep:
             (row,) = await self._store.fetch_upkeep("compact_ledger", after, newest["number"], _LEDGER_BATCH)
             after = row["last_number"]
             yield _BUSY if row["outcome"] == "busy" else Batch({"entries_merged": row["merged"]})
+
+
+async def drop_day(store: PostgresStore, day: date, retention: timedelta) -> tuple[str, dict[str, int]]:
+    """The outcome, and how many jobs were pruned and moved."""
+    async with store.upkeep_transaction() as fetch:
+        (look,) = await fetch("look_at_day", day, retention, _MOST_MOVED, _MOST_BYTES)
+        if look["outcome"] != "droppable":
+            return look["outcome"], {}
+        await fetch("drop_bounds", f"{_DROP_SECONDS * 1000:.0f}")
+        (row,) = await fetch("drop_day", day, look["entries"], look["recent"], _MOST_MOVED, _MOST_BYTES)
+        return row["outcome"], {"jobs_pruned": row["pruned"], "jobs_moved": row["moved"]}

@@ -20,9 +20,11 @@ CREATE FUNCTION holdfast.is_past(day date, retention interval) RETURNS boolean L
     SELECT (day + 1)::timestamp AT TIME ZONE 'UTC' <= holdfast.now() - retention
 $$;
 
--- Drops a day's partitions of job and finished after moving out what must stay: jobs that are ready or leased, and those
--- that finished within the retention. Answers what it did: dropped; locked (somebody is at work in these tables); changed
--- (a job of the day was finished or retried meanwhile); crowded (too much must stay to be moved behind a lock); busy.
+-- A day's partitions of job and finished are dropped after what must stay was moved out: jobs that are ready or leased, and
+-- those that finished within the retention. Two statements of one transaction: `look_at_day`, which may take long and
+-- disturbs nobody, and `drop_day`, behind whose lock everybody waits. Answers: droppable, then dropped; locked (somebody is
+-- at work in these tables); changed (a job of the day was finished or retried meanwhile); crowded (too much must stay to be
+-- moved behind a lock); slow (the statement's time was over); busy.
 --
 -- Nothing is lost, because
 -- - whoever reads or writes a job holds a lock on `job` or `finished` until its transaction ends, so with both locked
@@ -32,49 +34,51 @@ $$;
 -- - the jobs that finished within the retention are looked for before the lock, because that is a scan of the day. Its rows
 --   of the ledger are only added to while compaction is locked out: as many as before means that no job of the day has become
 --   final, or live again, since.
-CREATE FUNCTION holdfast.prune_day(day date, retention interval, at_most integer)
+CREATE FUNCTION holdfast.look_at_day(day date, retention interval, at_most integer, most_bytes bigint)
+RETURNS TABLE (outcome text, entries bigint, recent uuid[])
+LANGUAGE plpgsql SET jit = off AS $$
+#variable_conflict use_variable
+DECLARE
+    finished_part text := format('holdfast.%I', 'finished_' || to_char(day, 'YYYYMMDD'));
+    live uuid[];
+BEGIN
+    IF NOT holdfast.try_step('prune_jobs') OR NOT holdfast.try_step('compact_counts') THEN
+        outcome := 'busy';
+    ELSIF NOT holdfast.is_past(day, retention) OR to_regclass(finished_part) IS NULL THEN
+        outcome := 'changed';
+    ELSE
+        SELECT count(*) INTO entries FROM holdfast.ledger WHERE ledger.day = day;
+        EXECUTE format('SELECT ARRAY(SELECT id FROM %s WHERE finished_at >= $1 LIMIT $2)', finished_part)
+            INTO recent USING holdfast.now() - retention, at_most + 1;
+        live := holdfast.live_ids(day, at_most + 1);
+        outcome := CASE WHEN holdfast.is_too_much(day, live || recent, at_most, most_bytes)
+                        THEN 'crowded' ELSE 'droppable' END;
+    END IF;
+    RETURN NEXT;
+END
+$$;
+
+-- In the transaction and with the answer of `look_at_day`. The caller bounds the statement's time; that a statement is
+-- canceled is an answer like others, which gives the locks back at once.
+CREATE FUNCTION holdfast.drop_day(day date, entries bigint, recent uuid[], at_most integer, most_bytes bigint)
 RETURNS TABLE (outcome text, pruned bigint, moved bigint)
-LANGUAGE plpgsql SET lock_timeout = '200ms' SET jit = off AS $$
+LANGUAGE plpgsql SET lock_timeout = '100ms' SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
     job_part text := format('holdfast.%I', 'job_' || to_char(day, 'YYYYMMDD'));
     finished_part text := format('holdfast.%I', 'finished_' || to_char(day, 'YYYYMMDD'));
-    first uuid := holdfast.first_id(day::timestamp AT TIME ZONE 'UTC');
-    upto uuid := holdfast.first_id((day + 1)::timestamp AT TIME ZONE 'UTC');
-    cutoff timestamptz := holdfast.now() - retention;
-    entries bigint;
-    recent uuid[];
     live uuid[];
 BEGIN
     pruned := 0;
     moved := 0;
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'prune_day: only under read committed does a statement see what was committed before its lock';
-    ELSIF NOT holdfast.try_step('prune_jobs') OR NOT holdfast.try_step('compact_counts') THEN
-        outcome := 'busy';
-        RETURN NEXT;
-        RETURN;
-    ELSIF NOT holdfast.is_past(day, retention)
-          OR to_regclass(job_part) IS NULL OR to_regclass(finished_part) IS NULL THEN
-        outcome := 'changed';
-        RETURN NEXT;
-        RETURN;
-    END IF;
-    SELECT count(*) INTO entries FROM holdfast.ledger WHERE ledger.day = day;
-    EXECUTE format('SELECT ARRAY(SELECT id FROM %s WHERE finished_at >= $1 LIMIT $2)', finished_part)
-        INTO recent USING cutoff, at_most + 1;
-    live := holdfast.live_ids(first, upto, at_most + 1);
-    IF cardinality(recent) + cardinality(live) > at_most THEN
-        outcome := 'crowded';
-        RETURN NEXT;
-        RETURN;
+        RAISE EXCEPTION 'drop_day: only under read committed does a statement see what was committed before its lock';
     END IF;
     BEGIN
-        LOCK TABLE ONLY holdfast.job, ONLY holdfast.finished IN ACCESS EXCLUSIVE MODE;
-        EXECUTE format('LOCK TABLE %s, %s IN ACCESS EXCLUSIVE MODE', job_part, finished_part);
-        live := holdfast.live_ids(first, upto, at_most + 1);
+        PERFORM holdfast.lock_day(day);
+        live := holdfast.live_ids(day, at_most + 1);
         IF (SELECT count(*) FROM holdfast.ledger WHERE ledger.day = day) <> entries
-           OR cardinality(recent) + cardinality(live) > at_most THEN
+           OR holdfast.is_too_much(day, live || recent, at_most, most_bytes) THEN
             RAISE EXCEPTION 'the day has changed' USING ERRCODE = 'HF003';
         END IF;
         EXECUTE format('ALTER TABLE holdfast.job DETACH PARTITION %s', job_part);
@@ -93,16 +97,58 @@ BEGIN
     EXCEPTION
         WHEN lock_not_available OR deadlock_detected THEN
             outcome := 'locked';
-            moved := 0;
-        WHEN SQLSTATE 'HF003' THEN
+        WHEN query_canceled THEN
+            outcome := 'slow';
+        WHEN SQLSTATE 'HF003' OR undefined_table THEN
             outcome := 'changed';
     END;
+    IF outcome <> 'dropped' THEN
+        pruned := 0;
+        moved := 0;
+    END IF;
     RETURN NEXT;
 END
 $$;
 
-CREATE FUNCTION holdfast.live_ids(first uuid, upto uuid, at_most integer) RETURNS uuid[]
+-- Everything that a drop needs, in the order in which everybody else takes it: parents first. While it waits for one lock,
+-- whoever comes later waits behind it, so the time is one for all of them together: what is left of it is set anew each time.
+CREATE FUNCTION holdfast.lock_day(day date) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    upto timestamptz := clock_timestamp() + current_setting('lock_timeout')::interval;
+    part text;
+BEGIN
+    -- The default partitions too: a detach locks them.
+    FOREACH part IN ARRAY ARRAY['job', 'finished', 'job_other', 'finished_other',
+                                'job_' || to_char(day, 'YYYYMMDD'), 'finished_' || to_char(day, 'YYYYMMDD')] LOOP
+        PERFORM set_config('lock_timeout', greatest(1, round(1000 * extract(epoch FROM upto - clock_timestamp())))::text, true);
+        EXECUTE format('LOCK TABLE ONLY holdfast.%I IN ACCESS EXCLUSIVE MODE', part);
+    END LOOP;
+END
+$$;
+
+-- Sizes are those in which values are stored: what lies in TOAST is not read for it.
+CREATE FUNCTION holdfast.is_too_much(day date, ids uuid[], at_most integer, most_bytes bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
+DECLARE
+    jobs bigint;
+    results bigint;
+BEGIN
+    IF cardinality(ids) > at_most THEN
+        RETURN true;
+    END IF;
+    EXECUTE format('SELECT sum(pg_column_size(payload) + coalesce(pg_column_size(headers), 0)) FROM holdfast.%I WHERE id = ANY ($1)',
+                   'job_' || to_char(day, 'YYYYMMDD')) INTO jobs USING ids;
+    EXECUTE format('SELECT sum(pg_column_size(result)) FROM holdfast.%I WHERE id = ANY ($1)',
+                   'finished_' || to_char(day, 'YYYYMMDD')) INTO results USING ids;
+    RETURN coalesce(jobs, 0) + coalesce(results, 0) > most_bytes;
+END
+$$;
+
+CREATE FUNCTION holdfast.live_ids(day date, at_most integer) RETURNS uuid[]
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
+DECLARE
+    first uuid := holdfast.first_id(day::timestamp AT TIME ZONE 'UTC');
+    upto uuid := holdfast.first_id((day + 1)::timestamp AT TIME ZONE 'UTC');
 BEGIN
     RETURN ARRAY(SELECT id FROM holdfast.ready WHERE id >= first AND id < upto LIMIT at_most)
         || ARRAY(SELECT id FROM holdfast.lease WHERE id >= first AND id < upto LIMIT at_most);
