@@ -25,6 +25,7 @@ QUEUE = "queue"
 
 _RESCUE_FAILED_SECONDS = 5.0
 _QUIET_LOOKS = 3
+_NOW = -math.inf
 _LAST_RUN_SECONDS = 1.0
 _UNDONE = frozenset({Event.RELEASE, "lost", "stale"})
 _DEAD = (Event.FAIL, Event.EXHAUST)
@@ -42,7 +43,7 @@ class QueueRunner:
         self._runs = runs
         self._random = Random()  # noqa: S311 - spreads looks, guards nothing
         self._is_started = False
-        self._look_at = self._rescue_at = float("-inf")
+        self._look_at = self._rescue_at = _NOW
         self._empty_looks = 0
         self._reported: Counter[str] = Counter()
         self._something_ended = asyncio.Event()
@@ -57,11 +58,13 @@ class QueueRunner:
         return max(0.0, min(self._look_at, self._rescue_at) - time.monotonic())
 
     def wake(self) -> None:
-        self._look_at = float("-inf")
+        self._look_at = _NOW
 
     def _hear(self) -> None:
-        self.wake()
-        self.on_wake()
+        # Twice for each job at full speed, when the next look is due already.
+        if self._look_at != _NOW:
+            self.wake()
+            self.on_wake()
 
     async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:
         if not self._is_started:
