@@ -163,10 +163,13 @@ class Schedules:
 
     async def resume(self, name: str) -> None:
         """Go on with the next slot from now: what passed during the pause was not missed."""
-        found = [schedule for schedule in await self._store.list() if schedule.name == name]
-        _check_known(name, bool(found))
-        slot = parse_timetable(found[0].timetable, found[0].zone).next_after(await self._store.now())
-        _check_known(name, await self._store.resume(name, slot))
+        is_resumed = False
+        while not is_resumed:
+            found = [schedule for schedule in await self._store.list() if schedule.name == name]
+            _check_known(name, bool(found))
+            slot = parse_timetable(found[0].timetable, found[0].zone).next_after(await self._store.now())
+            # Not if its timetable was changed since: the slot would be one of the old timetable.
+            is_resumed = await self._store.resume(found[0], slot)
 
     async def run_now(self, name: str) -> None:
         """Ask for one run beside the slots, as soon as a process looks; also while it is paused."""

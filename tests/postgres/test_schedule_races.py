@@ -79,7 +79,7 @@ async def test_a_schedule_that_somebody_has_locked_is_not_waited_for(database: D
             async with asyncio.timeout(20):
                 assert not await advanced(PostgresSchedules(store), schedule)
         assert not await advanced(PostgresSchedules(store), schedule)
-        await PostgresSchedules(store).resume("report", schedule.next_slot)
+        await PostgresSchedules(store).resume(schedule, schedule.next_slot)
         assert await advanced(PostgresSchedules(store), schedule)
 
 

@@ -343,3 +343,22 @@ async def test_what_is_wrong_is_refused_when_it_is_saved(changes: dict[str, Any]
 def test_a_closed_app_has_no_schedules_to_show(app: Holdfast) -> None:
     with pytest.raises(InvalidInput, match="the app is not open"):
         _ = app.schedules
+
+
+async def test_a_schedule_that_changes_while_it_is_resumed_goes_on_by_its_new_timetable(
+    open_app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedules, store = open_app.schedules, open_app.opened.schedules
+    await schedules.save("report", "03:17 daily", kind="report.build", payload=Report(7))
+    await schedules.pause("report")
+    read = store.now
+
+    async def changed_meanwhile() -> datetime:
+        monkeypatch.setattr(store, "now", read)
+        await schedules.save("report", "23:00 daily", kind="report.build", payload=Report(7))
+        return await read()
+
+    monkeypatch.setattr(store, "now", changed_meanwhile)
+    await schedules.resume("report")
+    found = await shown(open_app, "report")
+    assert (found.paused, found.next_slot) == (False, NOON.replace(hour=23))

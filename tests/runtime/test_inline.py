@@ -190,7 +190,7 @@ async def test_run_now_also_while_paused(case: StoreCase) -> None:
         assert (await once(runner)).counts == {"slot": "None"}
         schedule = await shown(case, "cycle")
         assert (schedule.next_slot, schedule.last_slot, schedule.run_now) == (START + MINUTE, None, 0)
-        await case.schedules.resume("cycle", START + 2 * MINUTE)
+        await case.schedules.resume(await shown(case, "cycle"), START + 2 * MINUTE)
         assert (await once(runner)).processed == 0
         await case.schedules.run_now("cycle")
         assert (await once(runner)).processed == 1

@@ -192,7 +192,7 @@ async def test_pause_resume_and_run_now(case: StoreCase) -> None:
     await case.schedules.run_now("report")
     assert (await once(runner)).processed == 1
     assert (await once(runner)).processed == 0
-    await case.schedules.resume("report", START + 6 * MINUTE)
+    await case.schedules.resume(await shown(case, "report"), START + 6 * MINUTE)
     assert (await once(runner)).processed == 0
     await case.schedules.run_now("report")
     await case.schedules.run_now("report")

@@ -224,17 +224,28 @@ async def test_a_paused_schedule_is_not_due_and_not_moved(case: StoreCase) -> No
 
 
 async def test_a_resumed_schedule_goes_on_without_what_it_missed(case: StoreCase) -> None:
-    await due_schedule(case)
+    schedule = await due_schedule(case)
     await case.schedules.pause("report")
     await case.clock.advance(10 * MINUTE)
-    assert await case.schedules.resume("report", START + 12 * MINUTE)
+    assert await case.schedules.resume(schedule, START + 12 * MINUTE)
     assert await case.schedules.due(["report"]) == DueSchedules(START + 11 * MINUTE, [], MINUTE)
-    assert not await case.schedules.resume("nobody", START)
+    assert not await case.schedules.resume(replace(schedule, name="nobody"), START)
+
+
+@pytest.mark.parametrize("change", [ScheduleOptions(timetable="5 * * * *"), ScheduleOptions(zone="Europe/Berlin")])
+async def test_a_slot_of_another_timetable_is_not_gone_on_with(case: StoreCase, change: ScheduleOptions) -> None:
+    schedule = await declared(case)
+    await case.schedules.pause("report")
+    changed = await declared(case, **change)
+    assert not await case.schedules.resume(schedule, START + 12 * MINUTE)
+    assert await shown_schedule(case) == changed
+    assert await case.schedules.resume(changed, START + 6 * MINUTE)
+    assert await shown_schedule(case) == replace(changed, paused=False, next_slot=START + 6 * MINUTE)
 
 
 async def test_resuming_what_is_not_paused_leaves_its_due_slot(case: StoreCase) -> None:
     schedule = await due_schedule(case)
-    assert await case.schedules.resume("report", START + 12 * MINUTE)
+    assert await case.schedules.resume(schedule, START + 12 * MINUTE)
     assert (await case.schedules.due(["report"])).due == [schedule]
 
 
@@ -348,7 +359,7 @@ async def test_what_changed_while_it_ran_keeps_its_new_slot(case: StoreCase, cha
                 await case.schedules.remove("report")
             case _:
                 await case.schedules.pause("report")
-                await case.schedules.resume("report", later)
+                await case.schedules.resume(schedule, later)
         await held.done(schedule, START + 2 * MINUTE, START + MINUTE, run, None, None)
     slots = [(found.next_slot, found.last_slot) for found in await case.schedules.list()]
     assert slots == ([] if change == "removed" else [(later, START + MINUTE)])

@@ -168,10 +168,12 @@ class MemorySchedules:
     async def pause(self, name: str) -> bool:
         return self._change(name, paused=True)
 
-    async def resume(self, name: str, next_slot: datetime) -> bool:
+    async def resume(self, schedule: Schedule, next_slot: datetime) -> bool:
         with self._lock:
-            kept = self._schedules.get(name)
-            return self._change(name, next_slot=next_slot if kept and kept.paused else None, paused=False)
+            kept = self._schedules.get(schedule.name)
+            if kept is None or (kept.timetable, kept.zone) != (schedule.timetable, schedule.zone):
+                return False
+            return self._change(kept.name, next_slot=next_slot if kept.paused else None, paused=False)
 
     async def run_now(self, name: str) -> bool:
         with self._lock:

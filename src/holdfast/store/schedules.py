@@ -189,8 +189,11 @@ class ScheduleStore(Protocol):
 
     async def pause(self, name: str) -> bool: ...
 
-    async def resume(self, name: str, next_slot: datetime) -> bool:
-        """Slots that passed during the pause are not missed: it goes on at `next_slot`. Unpaused, it is left alone."""
+    async def resume(self, schedule: Schedule, next_slot: datetime) -> bool:
+        """Slots that passed during the pause are not missed: it goes on at `next_slot`. Unpaused, it is left alone.
+
+        False, and nothing is done, if it is gone or has another timetable or zone than the one that was seen.
+        """
 
     async def run_now(self, name: str) -> bool:
         """Ask for a run beside the slots, also of a paused one. Requests that are open together get one run."""

@@ -74,8 +74,9 @@ class PostgresSchedules:
     async def pause(self, name: str) -> bool:
         return bool(await self._store.fetch("schedule_pause", name))
 
-    async def resume(self, name: str, next_slot: datetime) -> bool:
-        return bool(await self._store.fetch("schedule_resume", name, next_slot))
+    async def resume(self, schedule: Schedule, next_slot: datetime) -> bool:
+        seen = (schedule.name, schedule.timetable, schedule.zone)
+        return bool(await self._store.fetch("schedule_resume", *seen, next_slot))
 
     async def run_now(self, name: str) -> bool:
         return bool(await self._store.fetch("schedule_run_now", name))
