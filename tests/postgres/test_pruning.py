@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import date, timedelta
 from uuid import UUID
 
 import asyncpg
@@ -42,9 +42,11 @@ DAYS_AGO = 5
 MOST_DAYS = 8
 
 
-async def ended(store: PostgresStore, kind: str, transition: Transition, key: str | None = None) -> UUID:
+async def ended(
+    store: PostgresStore, kind: str, transition: Transition, key: str | None = None, days_ago: int = DAYS_AGO
+) -> UUID:
     """A job of an old day that has ended like this just now."""
-    new = job(id=id_of(DAYS_AGO), kind=kind, key=key)
+    new = job(id=id_of(days_ago), kind=kind, key=key)
     await store.enqueue([new])
     (leased,) = await store.claim(wants(kind, lease=LONG))
     assert await store.finish([Finish(leased.lease, transition)]) == [Fenced.DONE]
@@ -202,7 +204,7 @@ async def test_a_drop_that_takes_too_long_gives_its_locks_back(
 async def test_a_day_in_use_is_left_for_the_next_time(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "_DROP_TRIES", 1)
     async with opened_store(database.url) as store, connected(database.url) as other:
-        await add_days(other, MOST_DAYS)
+        await add_days(other, DAYS_AGO)
         (new, behind) = (job(id=id_of(DAYS_AGO)), job(id=id_of(DAYS_AGO)))
         await store.enqueue([new, behind])
         (leased, _) = await store.claim(wants(lease=LONG))
@@ -217,6 +219,47 @@ async def test_a_day_in_use_is_left_for_the_next_time(database: Database, monkey
         assert shown is not None
         assert shown.state is JobState.SUCCEEDED
         await is_sound(other)
+
+
+async def test_nobody_is_made_to_wait_for_one_day_after_another(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try makes everybody wait who comes after it, and a long reader of one day is in the way of all."""
+    tried: list[date] = []
+    drop_day = upkeep.drop_day
+
+    async def noted(store: PostgresStore, day: date, retention: timedelta) -> object:
+        tried.append(day)
+        return await drop_day(store, day, retention)
+
+    monkeypatch.setattr(upkeep, "drop_day", noted)
+    async with opened_store(database.url) as store, connected(database.url) as other:
+        await add_days(other, MOST_DAYS)
+        in_default = await ended(store, "work", SUCCEED, days_ago=MOST_DAYS + 1)
+        await PostgresClock(store).advance(timedelta(days=10))
+        async with other.transaction():
+            await other.execute("SELECT FROM holdfast.job LIMIT 1")
+            assert await skipped(store) == {f"{day_of(MOST_DAYS)}: its partitions are in use"}
+        assert set(tried) == {day_of(MOST_DAYS)}
+        assert len(tried) <= 2
+        assert await PostgresReader(store).get(in_default) is None, "what needs no such lock is done all the same"
+
+
+async def test_all_locks_of_a_drop_have_one_time_together(database: Database) -> None:
+    async with (
+        connected(database.url) as connection,
+        connected(database.url) as other,
+        connected(database.url) as watching,
+    ):
+        await add_days(connection, 1)
+        async with connection.transaction():
+            await connection.execute("SET LOCAL lock_timeout = '1h'")
+            async with other.transaction():
+                await other.execute("LOCK TABLE ONLY holdfast.job IN ACCESS SHARE MODE")
+                locking = asyncio.ensure_future(connection.execute("SELECT holdfast.lock_day($1)", day_of(1)))
+                await until(lambda: _waits(watching), "it waits for the first lock")
+            await locking
+            assert await connection.fetchval("SELECT current_setting('lock_timeout')::interval < '1 hour'")
 
 
 async def test_a_job_that_is_finished_while_its_day_is_about_to_go_stays(database: Database) -> None:

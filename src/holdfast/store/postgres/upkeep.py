@@ -19,7 +19,7 @@ _MOST_MOVED = 10_000
 _MOST_BYTES = 4_000_000
 # Whatever happens, nobody waits for longer.
 _DROP_SECONDS = 1.0
-_DROP_TRIES = 5
+_DROP_TRIES = 2
 _DROP_PAUSE = 0.3
 _BESIDE_JOB = ("key", "attempt_error", "progress")
 _BUSY = Batch(skipped="another process is at it")
@@ -48,11 +48,16 @@ class PostgresUpkeep:
             yield batch
             if outcome == "busy":
                 return
+            if outcome == "locked":
+                # Whoever is in the way of one day is most likely in that of all, and each try makes others wait.
+                break
             if outcome in ("crowded", "slow"):
                 after: UUID | None = _FIRST
                 while after is not None:
                     after, batch = await self._prune_part(f"{row['day']:%Y%m%d}", retention, after)
                     yield batch
+            if outcome == "slow":
+                break
         while True:
             last, batch = await self._prune_part("other", retention, self._pruned_up_to)
             self._pruned_up_to = last or _FIRST
