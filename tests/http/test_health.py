@@ -21,8 +21,8 @@ from holdfast.http import health_server
 from holdfast.http.health import Check, Health, ReadinessProbe, liveness, readiness
 from holdfast.http.health_server import HealthServer
 from tests.databases import Database, connected
+from tests.proxy import Proxy
 from tests.worker.harness import until
-from tests.worker.proxy import Proxy
 
 ONE_SERVER = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 FINE = Health((Check("store", True, "answers"),))

@@ -23,10 +23,10 @@ from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from holdfast.store.schedules import NewRun, Schedule, ScheduleStore, lock_key
 from tests.databases import Database, connected, opened_store
+from tests.proxy import Proxy
 from tests.store_contract.schedule_steps import MINUTE, advanced, new_schedule
 from tests.store_contract.steps import START
 from tests.worker.harness import until
-from tests.worker.proxy import Proxy
 
 _HOLDERS = """
 SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted

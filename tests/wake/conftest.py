@@ -11,8 +11,8 @@ import aio_pika
 import pytest
 
 from tests.databases import Database
+from tests.proxy import Proxy
 from tests.wake.broker import PrivateBroker, answers, installed_program
-from tests.worker.proxy import Proxy
 
 
 @pytest.fixture

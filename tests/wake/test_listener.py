@@ -15,10 +15,10 @@ from holdfast.store.postgres.sql_files import statement
 from holdfast.wake import postgres
 from holdfast.wake.postgres import Listener, listener_url
 from tests.databases import Database, connected, opened_store
+from tests.proxy import Proxy
 from tests.store_contract.steps import job
 from tests.wake.conftest import Lines
 from tests.worker.harness import PATIENCE, until
-from tests.worker.proxy import Proxy
 
 QUICK = timedelta(milliseconds=200)
 HOLDER = UUID("00000000-0000-4000-8000-000000000007")

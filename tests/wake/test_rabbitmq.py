@@ -17,10 +17,10 @@ from holdfast.wake import rabbitmq
 from holdfast.wake.broker import as_lost
 from holdfast.wake.rabbitmq import Broker, Subscriber, Trigger, is_well_formed
 from tests.databases import no_task_left
+from tests.proxy import Proxy
 from tests.wake.broker import PrivateBroker
 from tests.wake.conftest import Lines, channel_to
 from tests.worker.harness import PATIENCE, until
-from tests.worker.proxy import Proxy
 
 GOOD = json.dumps({"job_id": str(uuid4())}).encode()
 MALFORMED = {

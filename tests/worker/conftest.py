@@ -14,8 +14,8 @@ import pytest_asyncio
 
 from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
 from holdfast.store.opening import migrate
+from tests.proxy import Proxy
 from tests.worker.harness import Database, WorkerProcess, child_processes, eventually
-from tests.worker.proxy import Proxy
 
 _TEMPLATE = "worker_template"
 _TABLES = "CREATE TABLE effect (number bigint GENERATED ALWAYS AS IDENTITY, job uuid, fence bigint, note text)"

@@ -13,6 +13,7 @@ import pytest
 
 from holdfast import Holdfast, JobState, RunningJob, StoreUnavailable
 from holdfast.json_text import decode
+from tests.proxy import Proxy
 from tests.worker import children, jobs
 from tests.worker.conftest import Workers
 from tests.worker.harness import (
@@ -28,7 +29,6 @@ from tests.worker.harness import (
     until,
     working,
 )
-from tests.worker.proxy import Proxy
 
 pytestmark = [pytest.mark.postgres, pytest.mark.fault]
 

@@ -1,4 +1,4 @@
-"""A TCP proxy before a server that a test can cut, or make swallow everything. Runs in its own thread."""
+"""A TCP proxy before a server, for tests and bench, to be cut or to swallow everything. Runs in its own thread."""
 
 import asyncio
 import contextlib
@@ -19,6 +19,7 @@ class Proxy:
         self._thread = threading.Thread(target=self._run, name="test-proxy", daemon=True)
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._dead: set[asyncio.StreamWriter] = set()
         self._swallows = False
         self._refuses = False
         self._port = 0
@@ -43,6 +44,10 @@ class Proxy:
     def swallow(self) -> None:
         """Keep every connection, accept new ones, and let no byte through."""
         self._swallows = True
+
+    def half_open(self) -> None:
+        """Let no byte through on the connections that there are, and tell nobody; new ones go through."""
+        self._call(lambda: self._dead.update(self._writers))
 
     def restore(self) -> None:
         """Connections that were swallowed are reset, as routers do; new ones go through."""
@@ -102,6 +107,7 @@ class Proxy:
             await asyncio.gather(self._pump(reader, server_writer), self._pump(server_reader, writer))
         finally:
             self._writers -= pair
+            self._dead -= pair
             for each in pair:
                 each.transport.abort()
 
@@ -113,7 +119,7 @@ class Proxy:
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             while received := await reader.read(65536):
-                if not self._swallows:
+                if not self._swallows and writer not in self._dead:
                     writer.write(received)
                     await writer.drain()
         writer.transport.abort()
