@@ -6,6 +6,7 @@ import time
 import pytest
 
 from holdfast import Holdfast
+from tests.proxy import Proxy
 from tests.runtime.processes import Command, Commands
 from tests.worker.harness import Database, eventually
 
@@ -56,6 +57,19 @@ async def test_a_worker_that_never_polls_is_woken_also_after_its_connection_was_
     assert worker.log.count("wake-ups are back") == 2
     end(worker)
     assert sleepers(database) == 0
+
+
+@pytest.mark.fault
+async def test_a_worker_that_never_polls_notices_that_its_link_is_dead(
+    database: Database, commands: Commands, proxy: Proxy
+) -> None:
+    worker = commands.start("worker", APP, poll="1h", idle_backoff_min="1h", listen_url=proxy.url)
+    async with Holdfast(database.url) as app:
+        eventually(lambda: sleepers(database), "it sleeps")
+        proxy.half_open()
+        await enqueue_one_by_one(app, database)
+    assert "did not answer" in worker.log
+    end(worker)
 
 
 async def test_a_worker_that_does_not_listen_finds_jobs_by_polling(database: Database, commands: Commands) -> None:
