@@ -19,6 +19,7 @@ from tests.runtime.inline_steps import Gated, at_its_first_slot, closing, quick
 from tests.runtime.schedule_steps import (
     MINUTE,
     START,
+    declared,
     error_code,
     once,
     replica,
@@ -26,6 +27,7 @@ from tests.runtime.schedule_steps import (
     runs_of,
     shown,
 )
+from tests.store_contract.schedule_steps import new_schedule
 from tests.worker.harness import PATIENCE, until
 
 
@@ -135,6 +137,47 @@ async def test_a_plain_function_that_finds_nothing_ends(case: StoreCase) -> None
         await at_its_first_slot(case, runner)
         assert (await once(runner, Budget(PATIENCE))).error == "ERROR: RuntimeError: StopIteration()"
         assert [error_code(run) for run in await runs_of(case)] == ["ERROR"]
+
+
+async def test_what_has_become_a_job_schedule_runs_no_function(
+    case: StoreCase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As during a deploy, in a process of the old version: with what it saw before, and with what it sees then."""
+    gated = Gated()
+    gated.gate.set()
+    runner = replica(case).inline(gated.run)
+    late = replica(case).inline(gated.run, look_every=timedelta(hours=1))
+    async with closing(runner, late):
+        await at_its_first_slot(case, runner, late)
+        late.wake()
+        await late._board.look()
+        assert late.due_in() == 0
+        await case.schedules.declare([declared("cycle").as_new(START)])
+        for each in (late, runner, runner):
+            report = await once(each)
+            assert (report.processed, report.error) == (0, None)
+            assert report.skipped == "it has become a job schedule, so the function does not run"
+        assert (await once(replica(case).job_schedules(declared("cycle")))).processed == 1
+    assert gated.slots == []
+    assert len([line for line in caplog.messages if "has become a job schedule" in line]) == 2
+
+
+async def test_a_timetable_that_cannot_be_read_is_told_once(case: StoreCase, caplog: pytest.LogCaptureFixture) -> None:
+    runner = replica(case).inline(quick, look_every=timedelta(milliseconds=1))
+    async with closing(runner):
+        await at_its_first_slot(case, runner)
+        await case.schedules.declare(
+            [new_schedule(name="cycle", timetable="when it rains", job=None, first_slot=START)]
+        )
+        for _ in range(3):
+            await until(lambda: runner.due_in() == 0, "it is due again")
+            report = await once(runner)
+            assert report.error is not None
+            assert report.error.startswith("schedule 'cycle': timetable: 'when it rains'")
+        assert len([line for line in caplog.messages if "schedule cannot be read" in line]) == 1
+        assert await runs_of(case) == []
+        await case.schedules.declare([declared("cycle", job=None).as_new(START)])
+        await until(lambda: _ended(runner), "it runs again")
 
 
 async def test_one_of_many_replicas_runs_a_slot(case: StoreCase) -> None:

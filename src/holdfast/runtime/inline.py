@@ -13,7 +13,7 @@ from contextlib import suppress
 from holdfast.errors import StoreUnavailable
 from holdfast.log import get_logger
 from holdfast.runtime.budget import Budget
-from holdfast.runtime.inline_attempt import InlineAttempt, InlineParts
+from holdfast.runtime.inline_attempt import MAKES_JOBS, InlineAttempt, InlineParts
 from holdfast.runtime.inline_call import GRACE_SECONDS
 from holdfast.runtime.runner import RunnerReport
 from holdfast.runtime.schedule_board import ScheduleBoard
@@ -42,6 +42,7 @@ class InlineRunner:
         self._is_collected = False
         self._stop_requested = asyncio.Event()
         self._retry_at = -math.inf
+        self._is_told = False
 
     @property
     def name(self) -> str:
@@ -77,7 +78,16 @@ class InlineRunner:
             while is_done and (self._attempt is not None or await self._may_begin(budget)):
                 is_done = await self._to_end(self._attempt or self._begin(budget), budget)
                 self._collect(report)
+        self._tell_if_it_makes_jobs(report)
         return report
+
+    def _tell_if_it_makes_jobs(self, report: RunnerReport) -> None:
+        """Once: a version of the app that started later wants it so, and this process will not see another."""
+        if self._board.has_job(self.name):
+            report.skipped = MAKES_JOBS
+        if report.skipped == MAKES_JOBS and not self._is_told:
+            self._is_told = True
+            log.warning(MAKES_JOBS, runner=self.name)
 
     async def _to_end(self, attempt: InlineAttempt, budget: Budget) -> bool:
         """Whether the attempt has ended and done its slot."""

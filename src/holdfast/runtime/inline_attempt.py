@@ -2,18 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from holdfast.cron import Missed, Plan, Timetable, parse_timetable, plan
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import InvalidInput, StoreUnavailable
 from holdfast.failures import Failures
 from holdfast.job import JobError
 from holdfast.json_text import Json, encode
 from holdfast.log import get_logger
 from holdfast.runtime.inline_call import LOCK_LOST, Ending, InlineCall
 from holdfast.runtime.runner import RunnerReport
-from holdfast.runtime.slots import log_dropped, slots_to_run
+from holdfast.runtime.slots import Unreadable, log_dropped, slots_to_run
 from holdfast.schedules import InlineFunction, InlineSlot
 from holdfast.store.schedules import NewRun, RunStore, Schedule, ScheduleStore, Singleton
 from holdfast.worker.threads import HandlerThreads
@@ -21,6 +21,7 @@ from holdfast.worker.threads import HandlerThreads
 log = get_logger("holdfast.schedules")
 
 ELSEWHERE = "another replica runs it"
+MAKES_JOBS = "it has become a job schedule, so the function does not run"
 REPLICA_LOST = JobError(
     code="REPLICA_LOST", type="ReplicaLost", message="the replica that ran it was lost before its end"
 )
@@ -40,6 +41,7 @@ class InlineParts:
     runs: RunStore
     replica: str
     failures: Failures
+    unreadable: Unreadable = field(default_factory=Unreadable)
 
 
 class InlineAttempt:
@@ -87,16 +89,25 @@ class InlineAttempt:
             if not look.due:
                 self.next_slot = None if look.next_in is None else (look.now + look.next_in, look.now)
                 return
+            if look.due[0].job is not None:
+                self.is_undone = True
+                self.report.skipped = MAKES_JOBS
+                return
             if self._call.is_interrupted:
                 self.is_undone = True
                 return
-            await self._run(held, look.due[0], look.now)
+            try:
+                planned = await self._plan(look.due[0], look.now)
+            except InvalidInput as error:
+                self.is_undone = True
+                self.report.error = self._parts.unreadable.tell(look.due[0], error)
+                return
+            await self._run(held, look.due[0], planned)
             if not self._call.is_over:
                 self.tell()
                 await self._call.over()
 
-    async def _run(self, held: Singleton, schedule: Schedule, now: datetime) -> None:
-        planned = await self._plan(schedule, now)
+    async def _run(self, held: Singleton, schedule: Schedule, planned: Plan) -> None:
         slot = planned.slots[0] if planned.slots else None
         if planned.dropped:
             log_dropped(schedule, planned.dropped)

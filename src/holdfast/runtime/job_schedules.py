@@ -13,7 +13,7 @@ from holdfast.log import get_logger
 from holdfast.runtime.budget import Budget
 from holdfast.runtime.runner import RunnerReport
 from holdfast.runtime.schedule_board import ScheduleBoard
-from holdfast.runtime.slots import log_dropped, slots_to_run
+from holdfast.runtime.slots import Unreadable, log_dropped, slots_to_run
 from holdfast.store.schedules import JobTemplate, NewRun, Schedule, ScheduleStore
 from holdfast.waiting import is_being_canceled
 
@@ -40,7 +40,7 @@ class JobSchedules:
         self._schedules = schedules
         self._replica = replica
         self._is_stopping = False
-        self._unreadable: set[tuple[str, str, str]] = set()
+        self._unreadable = Unreadable()
         self._failing: dict[str, str] = {}
 
     @property
@@ -92,8 +92,7 @@ class JobSchedules:
         try:
             planned = slots_to_run(schedule, now)
         except InvalidInput as error:
-            self._tell_unreadable(schedule, error)
-            report.error = f"schedule {schedule.name!r}: {error}"
+            report.error = self._unreadable.tell(schedule, error)
             return
         for step in _steps(schedule, planned):
             if budget.is_spent or self._is_stopping or not await self._take(schedule, step, budget, report):
@@ -116,13 +115,6 @@ class JobSchedules:
             if step.dropped:
                 log_dropped(schedule, step.dropped)
         return won
-
-    def _tell_unreadable(self, schedule: Schedule, error: InvalidInput) -> None:
-        """Once: it stays so until somebody changes the schedule, or this process is a newer one."""
-        key = (schedule.name, schedule.timetable, schedule.zone)
-        if key not in self._unreadable:
-            self._unreadable.add(key)
-            log.error("schedule cannot be read", schedule=schedule.name, error=str(error))
 
     def _tell_failed(self, schedule: Schedule, error: BaseException, report: RunnerReport) -> None:
         """Once for each error, until it goes well again: it may fail at every look."""

@@ -27,6 +27,7 @@ class ScheduleBoard:
         self._is_declared = False
         self._look_at = -math.inf
         self._due: dict[str, Schedule] = {}
+        self._with_job: set[str] = set()
         self._now = datetime.now(UTC)
         self._looked_at = time.monotonic()
 
@@ -49,6 +50,8 @@ class ScheduleBoard:
         found = await self._schedules.due([declared.name for declared in self._declared])
         self._now, self._looked_at = found.now, time.monotonic()
         self._due = {schedule.name: schedule for schedule in found.due}
+        for schedule in found.due:
+            (self._with_job.discard if schedule.job is None else self._with_job.add)(schedule.name)
         self._look_at = self._looked_at + self._look_seconds
         if found.next_in is not None:
             self.expect(found.now + found.next_in, found.now)
@@ -72,7 +75,12 @@ class ScheduleBoard:
         return [schedule for schedule in self._due.values() if schedule.job is not None]
 
     def is_due(self, name: str) -> bool:
-        return name in self._due
+        """Whether an inline runner is due."""
+        return name in self._due and not self.has_job(name)
+
+    def has_job(self, name: str) -> bool:
+        """Whether a schedule is a job schedule, as far as it was ever due."""
+        return name in self._with_job
 
     def settle(self, name: str) -> None:
         """Somebody has seen to it; the next look tells if there is more."""

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from holdfast.cron import Plan, parse_timetable, plan
+from holdfast.errors import InvalidInput
 from holdfast.log import get_logger
 from holdfast.store.schedules import Schedule
 
@@ -15,6 +16,22 @@ def slots_to_run(schedule: Schedule, now: datetime) -> Plan:
         return Plan((), 0, schedule.next_slot)
     timetable = parse_timetable(schedule.timetable, schedule.zone)
     return plan(timetable, schedule.next_slot, now, schedule.missed, schedule.missed_limit)
+
+
+class Unreadable:
+    """Schedules that cannot be read. Each is told once: it stays so until somebody changes it, or this process is a
+    newer one."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, str, str]] = set()
+
+    def tell(self, schedule: Schedule, error: InvalidInput) -> str:
+        """What a report says about it."""
+        key = (schedule.name, schedule.timetable, schedule.zone)
+        if key not in self._told:
+            self._told.add(key)
+            log.error("schedule cannot be read", schedule=schedule.name, error=str(error))
+        return f"schedule {schedule.name!r}: {error}"
 
 
 def log_dropped(schedule: Schedule, dropped: int) -> None:
