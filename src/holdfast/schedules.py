@@ -172,7 +172,10 @@ class Schedules:
             is_resumed = await self._store.resume(found[0], slot)
 
     async def run_now(self, name: str) -> None:
-        """Ask for one run beside the slots, as soon as a process looks; also while it is paused."""
+        """Ask for one run beside the slots, as soon as a process looks; also while it is paused.
+
+        Requests that are made before a process looks are answered by one run.
+        """
         _check_known(name, await self._store.run_now(name))
 
     async def list(self) -> "list[Schedule]":

@@ -241,6 +241,27 @@ async def test_run_now_also_while_paused(case: StoreCase) -> None:
         assert (await once(runner)).counts == {"slot": str(START + 2 * MINUTE)}
 
 
+@pytest.mark.parametrize("asked", ["before it runs", "while it runs"])
+async def test_a_request_gets_a_run_of_its_own_after_that_of_the_slot(case: StoreCase, asked: str) -> None:
+    gated = Gated()
+    runner = replica(case).inline(gated.run, look_every=timedelta(hours=1))
+    async with closing(runner):
+        await at_its_first_slot(case, runner)
+        runner.wake()
+        if asked == "before it runs":
+            await case.schedules.run_now("cycle")
+        tick = asyncio.create_task(once(runner))
+        await gated.started.wait()
+        if asked == "while it runs":
+            await case.schedules.run_now("cycle")
+        gated.gate.set()
+        assert (await tick).processed == 2
+        assert [slot.slot for slot in gated.slots] == [START + MINUTE, None]
+        assert [run.slot for run in await runs_of(case)] == [START + MINUTE, None]
+        schedule = await shown(case, "cycle")
+        assert (schedule.next_slot, schedule.last_slot, schedule.run_now) == (START + 2 * MINUTE, START + MINUTE, 0)
+
+
 @pytest.mark.parametrize(
     ("missed", "slots", "next_slot"),
     [(Missed.SKIP, [], 6), (Missed.ONCE, [5], 6), (Missed.ALL, [1, 2, 3, 4, 5], 6)],

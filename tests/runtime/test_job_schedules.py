@@ -199,11 +199,12 @@ async def test_pause_resume_and_run_now(case: StoreCase) -> None:
     assert (await once(runner)).processed == 1
     await case.clock.advance(MINUTE)
     await case.schedules.run_now("report")
-    # The slot's job answers the request as well.
-    assert (await once(runner)).processed == 1
+    # The slot's job is not the answer to the request.
+    assert (await once(runner)).processed == 2
     assert (await once(runner)).processed == 0
-    assert [slot_of(job) for job in await jobs_of(case)] == [None, None, START + 6 * MINUTE]
-    assert [run.slot for run in await runs_of(case, "report")] == [None, None, START + 6 * MINUTE]
+    assert [slot_of(job) for job in await jobs_of(case)] == [None, None, START + 6 * MINUTE, None]
+    assert [run.slot for run in await runs_of(case, "report")] == [None, None, START + 6 * MINUTE, None]
+    assert (await shown(case, "report")).run_now == 0
 
 
 async def test_many_runners_at_every_slot_make_one_job_for_each(case: StoreCase) -> None:

@@ -54,7 +54,7 @@ class InlineAttempt:
         self.is_undone = False
         """The slot is still to be done: here or by another replica, but not at once."""
         self.next_slot: tuple[datetime, datetime] | None = None
-        """The slot to go on with, and the store's clock when that was found out."""
+        """When there is more to do, at once or at the next slot, and the store's clock when that was found out."""
         self.overlap: datetime | None = None
         """The first slot that will be skipped if this attempt is still busy then; None if slots wait for their turn."""
         self._parts = parts
@@ -148,15 +148,19 @@ class InlineAttempt:
 
     async def _mark(self, held: Singleton, schedule: Schedule, planned: Plan, run: int, ending: Ending) -> Ending:
         slot, next_slot = (planned.slots or (None,))[0], (*planned.slots[1:], planned.next_slot)[0]
+        # A slot's run answers no request: that one gets a run of its own, after the slot's.
+        seen = schedule if slot is None else replace(schedule, run_now=0)
         try:
-            now = (await held.due(schedule.name)).now
+            look = await held.due(schedule.name)
+            now = look.now
             if self._timetable is not None and next_slot <= now:
                 next_slot = self._skip_overlapped(self._timetable, next_slot, now)
-            await held.done(schedule, next_slot, slot, run, ending.result, _json(ending.error))
+            await held.done(seen, next_slot, slot, run, ending.result, _json(ending.error))
         except StoreUnavailable as error:
             log.warning("the slot could not be marked as done", runner=schedule.name, error=str(error))
             return Ending(error=LOCK_LOST, is_over=False)
-        self.next_slot = (next_slot, now)
+        is_asked = any(found.run_now > seen.run_now for found in look.due)
+        self.next_slot = (now if is_asked else next_slot, now)
         return ending
 
     def _skip_overlapped(self, timetable: Timetable, next_slot: datetime, now: datetime) -> datetime:

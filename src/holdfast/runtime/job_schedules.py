@@ -137,14 +137,16 @@ class _Step:
 
 
 def _steps(schedule: Schedule, planned: Plan) -> Iterator[_Step]:
-    """A request to run now is answered by any of the slots, or else by a job of its own."""
-    slots: tuple[datetime | None, ...] = planned.slots or ((None,) if schedule.run_now else ())
-    seen, dropped, size = schedule, planned.dropped, _slots_at_once(schedule)
-    for start in range(0, max(1, len(slots)), size):
-        later = planned.slots[start + size : start + size + 1]
-        next_slot = later[0] if later else planned.next_slot
-        yield _Step(seen, slots[start : start + size], next_slot, dropped)
-        seen, dropped = replace(seen, next_slot=next_slot, run_now=0), 0
+    """The slots, and then a job of its own for the requests to run now."""
+    seen, dropped, size = replace(schedule, run_now=0), planned.dropped, _slots_at_once(schedule)
+    if planned.next_slot != schedule.next_slot:
+        for start in range(0, max(1, len(planned.slots)), size):
+            slots, later = planned.slots[start : start + size], planned.slots[start + size :]
+            next_slot = later[0] if later else planned.next_slot
+            yield _Step(seen, slots, next_slot, dropped)
+            seen, dropped = replace(seen, next_slot=next_slot), 0
+    if schedule.run_now:
+        yield _Step(replace(seen, run_now=schedule.run_now), (None,), planned.next_slot)
 
 
 def _slots_at_once(schedule: Schedule) -> int:

@@ -79,7 +79,7 @@ class NewSchedule:
 class Schedule:
     """`next_slot` is the oldest slot that is not done; `last_slot` the newest that ran.
 
-    `run_now` counts the requests for a run beside the slots that no run has answered yet.
+    `run_now` counts the requests for a run beside the slots that no such run has answered yet.
     """
 
     name: str

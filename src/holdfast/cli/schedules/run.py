@@ -10,12 +10,13 @@ def run(
 ) -> None:
     """Run a schedule once, now, whatever its timetable says.
 
-    A process of the app does it as soon as it looks, within a second or so; also while the schedule is paused.
+    The run is one of its own, beside the slots, also while the schedule is paused. A process of the app does it as soon
+    as it looks, within a second or so. Requests that are made before a process looks are answered by one run.
     """
     change_schedule(
         app_of_store(store, schema),
         name,
         lambda schedules: schedules.run_now(name),
-        "will run as soon as a process looks",
+        "will run once as soon as a process looks, however often it is asked until then",
         as_json=as_json,
     )
