@@ -166,7 +166,8 @@ class InlineAttempt:
     def _skip_overlapped(self, timetable: Timetable, next_slot: datetime, now: datetime) -> datetime:
         overlapped = plan(timetable, next_slot, now, Missed.ONCE, 1)
         skipped = len(overlapped.slots) + overlapped.dropped
-        log.warning(
+        # In the background, each of them was warned of when it came due.
+        log.info(
             "slots came due while it ran and are skipped",
             runner=self._parts.name,
             skipped=skipped,

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from holdfast.cron import Plan, parse_timetable, plan
+from holdfast.cron import Missed, Plan, parse_timetable, plan
 from holdfast.errors import InvalidInput
 from holdfast.log import get_logger
 from holdfast.store.schedules import Schedule
@@ -35,7 +35,9 @@ class Unreadable:
 
 
 def log_dropped(schedule: Schedule, dropped: int) -> None:
-    log.warning(
+    """A policy that leaves slots out does what it is there for; one that wants them all has come to its limit."""
+    tell = log.warning if schedule.missed is Missed.ALL else log.info
+    tell(
         "slots were missed and are skipped",
         schedule=schedule.name,
         skipped=dropped,
