@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import asyncpg
 import psycopg
-from psycopg.sql import SQL, Identifier
+from psycopg.sql import SQL, Identifier, Literal
 
 from holdfast.store.contract import JobReader, Store, StoreClock
 from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
@@ -211,6 +211,21 @@ def impatient(url: str, milliseconds: int) -> str:
     """The same database for a client that fails when it has to wait for a lock."""
     separator = "&" if "?" in url else "?"
     return f"{url}{separator}lock_timeout={milliseconds}&statement_timeout=10000"
+
+
+@contextmanager
+def refusing(url: str) -> Iterator[None]:
+    """The database has thrown everybody out and lets nobody in."""
+    parts = urlsplit(url)
+    name = parts.path.removeprefix("/")
+    with psycopg.connect(urlunsplit(parts._replace(path="/postgres")), autocommit=True) as admin:
+        allow = SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
+        admin.execute(allow.format(Identifier(name), Literal(False)))
+        try:
+            admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+            yield
+        finally:
+            admin.execute(allow.format(Identifier(name), Literal(True)))
 
 
 @asynccontextmanager

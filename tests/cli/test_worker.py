@@ -11,6 +11,7 @@ import pytest
 from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
 from tests.cli.conftest import Cli
 from tests.cli.forking import Forking
+from tests.databases import refusing
 from tests.worker.harness import eventually
 
 
@@ -72,6 +73,22 @@ def test_handlers_in_processes_of_their_own_are_found(cli: Cli, workers: Workers
     workers.start()
     eventually(lambda: cli.states()[id] == "succeeded", "the job succeeds")
     assert cli.rows("SELECT result::text FROM holdfast.finished") == [("2",)]
+
+
+@pytest.mark.fault
+def test_an_outage_of_the_store_is_told_without_a_traceback(cli: Cli, workers: Workers) -> None:
+    worker = workers.start()
+    eventually(lambda: "app opened" in cli.log, "the worker starts")
+    cli.enqueue("greet", '{"name": "Ann"}')
+    eventually(lambda: set(cli.states().values()) == {"succeeded"}, "the job succeeds")
+    with refusing(cli.url):
+        eventually(lambda: "accepting connections" in cli.log, "the outage is told")
+    cli.enqueue("greet", '{"name": "Ann"}')
+    eventually(lambda: set(cli.states().values()) == {"succeeded"}, "the job succeeds")
+    worker.terminate()
+    assert worker.wait(30) == 0
+    assert "Traceback" not in cli.log, cli.log
+    assert "asyncpg" not in cli.log, cli.log
 
 
 def test_the_first_signal_lets_handlers_finish(cli: Cli, workers: Workers) -> None:

@@ -20,7 +20,7 @@ from holdfast.errors import InvalidInput
 from holdfast.http import health_server
 from holdfast.http.health import Check, Health, ReadinessProbe, liveness, readiness
 from holdfast.http.health_server import HealthServer
-from tests.databases import Database, connected
+from tests.databases import Database, connected, refusing
 from tests.proxy import Proxy
 from tests.worker.harness import until
 
@@ -366,6 +366,24 @@ async def test_a_database_that_is_gone_and_comes_back(proxy: Proxy) -> None:
         assert "PostgreSQL is not available" in health.checks[0].detail
         proxy.restore()
         await until(lambda: _is_ready(app), "ready again")
+
+
+@pytest.mark.fault
+async def test_a_database_that_lets_nobody_in_is_not_available(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened_app(database.url) as app:
+        with refusing(database.url):
+
+            async def is_told() -> bool:
+                health = await readiness(app)
+                assert not health.ok
+                assert health.checks[0].detail.startswith("PostgreSQL is not available: ")
+                return "accepting connections" in health.checks[0].detail
+
+            await until(is_told, "a new connection is refused")
+        await until(lambda: _is_ready(app), "ready again")
+    assert [record.name for record in caplog.records if record.name.startswith("holdfast")] == []
 
 
 async def _is_ready(app: Holdfast) -> bool:

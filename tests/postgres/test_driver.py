@@ -23,6 +23,11 @@ def test_what_a_lost_connection_can_throw_is_a_passing_outage(error: Exception) 
         raise error
 
 
+def test_a_statement_at_the_wrong_moment_is_not_taken_for_an_outage() -> None:
+    with pytest.raises(pg.ObjectNotInPrerequisiteStateError), translated():
+        raise pg.ObjectNotInPrerequisiteStateError("currval of sequence is not yet defined in this session")
+
+
 def test_a_mistake_in_the_program_is_not_taken_for_an_outage() -> None:
     with pytest.raises(pg.InterfaceError), translated():
         raise pg.InterfaceError("the server expects 2 arguments for this query, 1 was passed")

@@ -12,10 +12,10 @@ from holdfast.wake import rabbitmq
 from holdfast.wake.publisher import Publisher
 from holdfast.wake.rabbitmq import Broker, Trigger
 from tests.databases import no_task_left
+from tests.proxy import Proxy
 from tests.wake.conftest import Lines
 from tests.wake.test_rabbitmq import running, through
 from tests.worker.harness import PATIENCE, until
-from tests.worker.proxy import Proxy
 
 NOBODY = "amqp://guest:guest@127.0.0.1:1/"
 

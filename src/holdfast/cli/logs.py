@@ -37,6 +37,9 @@ def configure_logging(level: str) -> None:
     handler.addFilter(JobLogFilter())
     root.addHandler(handler)
     root.setLevel(name.upper())
+    if name != "debug":
+        # It prints a traceback for each try to connect again; that the store is away is told by ourselves.
+        logging.getLogger("asyncpg.pool").setLevel(logging.ERROR)
 
 
 def _handler() -> logging.Handler:

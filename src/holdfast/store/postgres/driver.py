@@ -76,6 +76,9 @@ def translated() -> Iterator[None]:
     except pg.PostgresError as error:
         if getattr(error, "sqlstate", "") == "HF002":
             raise InvalidInput(str(error)) from error
+        # A statement's mistake has the same code as a database that lets nobody in; the latter ends the connection.
+        if isinstance(error, pg.ObjectNotInPrerequisiteStateError) and error.severity_en == "FATAL":
+            raise StoreUnavailable(f"PostgreSQL is not available: {_line(error)}") from error
         raise
 
 
