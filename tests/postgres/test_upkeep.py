@@ -134,6 +134,26 @@ async def test_many_replicas_do_all_steps_at_once(database: Database, replicas: 
         await is_sound(connection)
 
 
+async def test_a_process_that_finds_everything_done_asks_one_question(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `holdfast tick` does, every second and on several machines."""
+    retention = Retention(RETENTION, timedelta(days=10), timedelta(days=30))
+    async with opened_store(database.url) as one, opened_store(database.url) as other:
+        assert (await Maintenance(PostgresUpkeep(one), retention).run(Budget(), to_end=True)).is_fine
+        asked: list[str] = []
+        fetch = other.fetch
+
+        async def noted(verb: str, *arguments: object) -> object:
+            asked.append(verb)
+            return await fetch(verb, *arguments)
+
+        monkeypatch.setattr(other, "fetch", noted)
+        monkeypatch.setattr(other, "upkeep_transaction", lambda: pytest.fail("a step was done again"))
+        report = await Maintenance(PostgresUpkeep(other), retention).run(Budget(), to_end=True)
+        assert (asked, report.error, report.skipped, report.counts) == (["steps_done"], None, None, {})
+
+
 async def test_leases_are_rescued_and_jobs_claimed_where_maintenance_never_runs(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         for day in await days_with_partitions(connection):

@@ -185,3 +185,17 @@ async def test_upkeep_that_finds_nothing_to_do_does_nothing(kept: Kept) -> None:
         assert not any((await done(upkeep.prune_dead_letters(WEEK))).values())
         assert not any((await done(upkeep.compact_counts())).values())
     assert await shown(case, id) == before
+
+
+async def test_every_process_knows_what_was_done_and_when(kept: Kept) -> None:
+    case, upkeep = kept
+    assert await upkeep.since_done() == {}
+    await upkeep.mark_done("prune jobs")
+    await case.clock.advance(DAY)
+    await upkeep.mark_done("prune runs")
+    assert await upkeep.since_done() == {"prune jobs": DAY, "prune runs": timedelta(0)}
+    await upkeep.mark_done("prune jobs")
+    assert await upkeep.since_done() == {"prune jobs": timedelta(0), "prune runs": timedelta(0)}
+    # A clock that was moved back must not keep a step from being done until it has caught up.
+    await case.clock.advance(-DAY)
+    assert await upkeep.since_done() == {}

@@ -1,7 +1,7 @@
 """Upkeep of the memory store: the plainest reading of `upkeep.py`."""
 
 from collections.abc import AsyncGenerator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from holdfast.job import JobState
 from holdfast.store.memory import MemoryStore
@@ -13,6 +13,14 @@ class MemoryUpkeep:
     def __init__(self, store: MemoryStore, runs: MemoryRuns) -> None:
         self._store = store
         self._runs = runs
+        self._done: dict[str, datetime] = {}
+
+    async def since_done(self) -> dict[str, timedelta]:
+        now = await self._store.clock.now()
+        return {step: now - at for step, at in self._done.items() if at <= now}
+
+    async def mark_done(self, step: str) -> None:
+        self._done[step] = await self._store.clock.now()
 
     async def add_partitions(self) -> AsyncGenerator[Batch, None]:
         yield Batch()

@@ -12,14 +12,23 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one batch did, by name (`jobs_pruned`); `skipped` says what was left undone and why."""
+    """What one batch did, by name (`jobs_pruned`); `skipped` says what was left undone and why.
+
+    `is_busy`: it was left to another process that is at the same.
+    """
 
     counts: Mapping[str, int] = field(default_factory=dict)
     skipped: str | None = None
+    is_busy: bool = False
 
 
 class Upkeep(Protocol):
     """No verb touches a job that is ready or running, and none makes a count wrong."""
+
+    async def since_done(self) -> Mapping[str, timedelta]:
+        """How long ago each step was marked done, by any process and by the store's clock. Cheap."""
+
+    async def mark_done(self, step: str) -> None: ...
 
     def add_partitions(self) -> AsyncGenerator[Batch, None]:
         """Make room for the jobs of the coming days."""

@@ -22,7 +22,7 @@ _DROP_SECONDS = 1.0
 _DROP_TRIES = 2
 _DROP_PAUSE = 0.3
 _BESIDE_JOB = ("key", "attempt_error", "progress")
-_BUSY = Batch(skipped="another process is at it")
+_BUSY = Batch(skipped="another process is at it", is_busy=True)
 _FIRST = UUID(int=0)
 
 
@@ -33,6 +33,12 @@ class PostgresUpkeep:
         self._pruned_up_to = _FIRST
         # A process that died after it dropped a day may have left rows behind.
         self._must_sweep = True
+
+    async def since_done(self) -> dict[str, timedelta]:
+        return {row["step"]: row["ago"] for row in await self._store.fetch("steps_done")}
+
+    async def mark_done(self, step: str) -> None:
+        await self._store.fetch("mark_step_done", step)
 
     async def add_partitions(self) -> AsyncGenerator[Batch, None]:
         (row,) = await self._store.fetch_upkeep("add_partitions", _DAYS_AHEAD)
@@ -79,8 +85,9 @@ class PostgresUpkeep:
                 return outcome, Batch({"partitions_dropped": 2, **counts})
             if outcome not in ("locked", "changed"):
                 break
+        if outcome == "busy":
+            return outcome, _BUSY
         reasons = {
-            "busy": "another process is at it",
             "crowded": f"{day}: too many jobs must stay to drop its partitions, so that they are pruned one by one",
             "slow": f"{day}: it took too long to move what must stay, so that its jobs are pruned one by one",
             "changed": f"{day}: its jobs keep changing",

@@ -3,6 +3,12 @@
 
 CREATE INDEX dead_letter_finished ON holdfast.dead_letter (finished_at);
 
+-- When each step was last done, by whomever: no process repeats what another has just done.
+CREATE TABLE holdfast.upkeep (
+    step text NOT NULL PRIMARY KEY,
+    done_at timestamptz NOT NULL
+);
+
 CREATE FUNCTION holdfast.try_step(step text) RETURNS boolean LANGUAGE sql VOLATILE AS $$
     SELECT pg_try_advisory_xact_lock(hashtextextended('holdfast.upkeep ' || step, 0))
 $$;
