@@ -8,15 +8,33 @@ from tests.cli.forking import Forking
 from tests.databases import Database
 
 
-def test_warnings_alone_are_no_failure_unless_asked(cli: Cli) -> None:
-    """The tests' servers run without fsync, which is a warning."""
+def test_a_server_that_can_lose_jobs_is_a_failure_unless_that_is_allowed(cli: Cli) -> None:
+    """The tests' servers run without fsync."""
     done = cli.run("doctor")
-    assert (done.code, done.err) == (0, "")
-    (line,) = [line for line in done.out.splitlines() if line.split()[:2] == ["warning", "durability"]]
+    assert (done.code, done.err) == (1, "")
+    (line,) = [line for line in done.out.splitlines() if line.split()[:2] == ["problem", "durability"]]
     assert "fsync" in line
-    assert "→ turn on" in done.out
+    assert "--allow-unsafe" in done.out
+    allowed = cli.run("doctor", "--allow-unsafe")
+    assert allowed.code == 0
+    assert [line for line in allowed.out.splitlines() if line.split()[:2] == ["warning", "durability"]]
+
+
+def test_an_embedded_store_that_was_opened_without_durability_says_so(cli: Cli, tmp_path: Path) -> None:
+    store = f"embedded:{tmp_path / 'unsafe'}?durability=off"
+    cli.run("migrate", "--store", store)
+    done = cli.run("doctor", "--json", "--store", store)
+    assert done.code == 1
+    (finding,) = [each for each in json.loads(done.out)["findings"] if each["check"] == "durability"]
+    assert finding["level"] == "problem"
+    assert "durability=off" in finding["next_step"]
+
+
+def test_warnings_alone_are_no_failure_unless_asked(cli: Cli) -> None:
+    done = cli.run("doctor", "--allow-unsafe")
+    assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[-1].endswith(" 1 warning")
-    assert cli.run("doctor", "--strict").code == 1
+    assert cli.run("doctor", "--allow-unsafe", "--strict").code == 1
 
 
 def test_a_problem_is_a_failure_with_its_next_step(cli: Cli) -> None:
@@ -30,7 +48,7 @@ def test_a_problem_is_a_failure_with_its_next_step(cli: Cli) -> None:
 
 
 def test_programs_get_json(cli: Cli) -> None:
-    done = cli.run("doctor", "--json")
+    done = cli.run("doctor", "--json", "--allow-unsafe")
     report = json.loads(done.out)
     assert done.code == 0
     assert report["ok"] is True
@@ -38,7 +56,7 @@ def test_programs_get_json(cli: Cli) -> None:
     assert findings["schema"]["level"] == "ok"
     assert findings["schema"]["next_step"] is None
     assert findings["durability"]["level"] == "warning"
-    assert json.loads(cli.run("doctor", "--json", "--strict").out)["ok"] is False
+    assert json.loads(cli.run("doctor", "--json", "--allow-unsafe", "--strict").out)["ok"] is False
 
 
 def test_a_missing_schema_is_a_finding_and_not_an_error(empty: Database, tmp_path: Path, forking: Forking) -> None:

@@ -112,8 +112,8 @@ async def test_clocks_that_differ_are_a_warning(
         ({"is_standby": True}, "server", Level.PROBLEM, "is a standby"),
         ({"autovacuum": False}, "autovacuum", Level.PROBLEM, "autovacuum is off"),
         ({"unsafe": []}, "durability", Level.OK, "survives a crash"),
-        ({"unsafe": ["fsync"]}, "durability", Level.WARNING, "fsync is off"),
-        ({"unsafe": ["a", "b", "c"]}, "durability", Level.WARNING, "a, b and c are off"),
+        ({"unsafe": ["fsync"]}, "durability", Level.PROBLEM, "fsync is off"),
+        ({"unsafe": ["a", "b", "c"]}, "durability", Level.PROBLEM, "a, b and c are off"),
         ({"notify_share": 0.2}, "notify queue", Level.WARNING, "20% full"),
         ({"notify_share": 0.6}, "notify queue", Level.PROBLEM, "60% full"),
     ],
@@ -137,11 +137,13 @@ async def test_what_a_test_cannot_do_to_a_server(
     assert words in finding.line
 
 
-async def test_settings_that_can_lose_jobs_are_a_warning(database: Database) -> None:
-    findings = await examine(with_option(database.url, "synchronous_commit=off"))
-    (finding,) = [each for each in findings if each.check == "durability"]
-    assert finding.level is Level.WARNING
-    assert "synchronous_commit" in finding.line
+async def test_settings_that_can_lose_jobs_are_a_problem_unless_they_are_meant_so(durable_database: Database) -> None:
+    unsafe = replace(durable_database, url=with_option(durable_database.url, "synchronous_commit=off"))
+    assert (await only(durable_database, "durability")).level is Level.OK
+    finding = await only(unsafe, "durability")
+    assert finding.level is Level.PROBLEM
+    assert finding.line == "synchronous_commit is off: committed jobs can be lost in a crash"
+    assert (await only(unsafe, "durability", Limits(allows_unsafe=True))).level is Level.WARNING
 
 
 async def test_few_free_connections_are_a_warning(database: Database) -> None:
@@ -335,6 +337,18 @@ async def test_a_backlog_is_told_from_jobs_that_nobody_takes(database: Database)
         )
 
 
+async def test_a_lease_that_ran_out_is_not_taken_for_a_worker(database: Database) -> None:
+    async with opened_case(database) as case:
+        await case.store.enqueue([job(), job()])
+        await case.store.claim(wants(limit=1))
+        await execute(
+            database,
+            "UPDATE holdfast.ready SET run_at = run_at - interval '10 minutes'",
+            "UPDATE holdfast.lease SET until = holdfast.now() - interval '1 second'",
+        )
+        assert (await only(database, "due jobs")).line.startswith("nobody takes: work for 10m")
+
+
 async def test_many_kinds_are_summed_up(database: Database) -> None:
     async with opened_case(database) as case:
         await case.store.enqueue([job(kind=f"kind{number}") for number in range(10)])
@@ -396,6 +410,17 @@ async def test_listeners_that_fell_silent_are_a_warning(database: Database) -> N
     finding = await only(database, "listeners")
     assert finding.level is Level.WARNING
     assert finding.line.startswith("2 processes that waited for wake-ups fell silent up to 10m")
+    assert finding.line.endswith(" ago, and no process waits for them now")
+    assert (finding.next_step or "").startswith("see that a worker runs")
+    await execute(
+        database,
+        "INSERT INTO holdfast.sleeper (holder, until, queue) "
+        "VALUES (gen_random_uuid(), clock_timestamp() + interval '1 hour', 'q')",
+    )
+    finding = await only(database, "listeners")
+    assert finding.level is Level.WARNING
+    assert finding.line.endswith(" ago, while 1 other process waits for them")
+    assert "see that a worker runs" not in (finding.next_step or "")
 
 
 async def test_missing_partitions_and_rows_in_the_default_ones_are_warnings(database: Database) -> None:

@@ -24,6 +24,10 @@ _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "unknown":
 def doctor(
     deep: Annotated[bool, typer.Option("--deep", help="Look at every job, which reads all tables.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")] = False,
+    allow_unsafe: Annotated[
+        bool,
+        typer.Option("--allow-unsafe", help="Only warn of a server that can lose committed jobs in a crash."),
+    ] = False,
     store: StoreOption = None,
     schema: SchemaOption = None,
     as_json: JsonOption = False,
@@ -39,7 +43,7 @@ def doctor(
     settings = Settings.load(store=store, db_schema=schema)
     if settings.store.startswith("memory"):
         raise InvalidInput("store: memory: lives inside one process, so there is nothing to examine")
-    findings = asyncio.run(_examine(settings, deep=deep))
+    findings = asyncio.run(_examine(settings, deep=deep, allow_unsafe=allow_unsafe))
     bad = {"problem", "warning", "unknown"} if strict else {"problem"}
     healthy = not any(finding.level in bad for finding in findings)
     if as_json:
@@ -49,12 +53,13 @@ def doctor(
     raise typer.Exit(0 if healthy else FAILED)
 
 
-async def _examine(settings: "Settings", *, deep: bool) -> "list[Finding]":
+async def _examine(settings: "Settings", *, deep: bool, allow_unsafe: bool) -> "list[Finding]":
     from holdfast.insight.doctor import examine
+    from holdfast.insight.findings import Limits
     from holdfast.store.opening import server_url
 
     async with server_url(settings.store) as server:
-        return await examine(server, settings.db_schema, deep=deep)
+        return await examine(server, settings.db_schema, deep=deep, limits=Limits(allows_unsafe=allow_unsafe))
 
 
 def _print(shown: "Console", findings: "Sequence[Finding]") -> None:

@@ -31,6 +31,8 @@ class Finding:
 class Limits:
     """From where on something is worth a word."""
 
+    allows_unsafe: bool = False
+    """Whether committed jobs may be lost in a crash of the server: somebody meant it so."""
     slow_answer: timedelta = timedelta(milliseconds=100)
     clock_difference: timedelta = timedelta(seconds=1)
     connections_share: float = 0.85

@@ -43,11 +43,15 @@ async def check_runs(examiner: Examiner, limits: Limits) -> AsyncIterator[Findin
 async def check_listeners(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:
     lost = await examiner.lost_sleepers(limits.sleeper)
     if lost.processes and lost.oldest is not None:
-        yield Finding(
-            "listeners",
-            Level.WARNING,
-            f"{plural(lost.processes, 'process')} that waited for wake-ups fell silent up to {rough(lost.oldest)} ago",
-            "it died or its listener is stuck, and no other has started since: see that a worker runs",
+        silent = (
+            f"{plural(lost.processes, 'process')} that waited for wake-ups fell silent up to {rough(lost.oldest)} ago"
         )
+        if lost.waiting:
+            others = f"{plural(lost.waiting, 'other process')} {'waits' if lost.waiting == 1 else 'wait'}"
+            line, step = f"{silent}, while {others} for them", "it died or its listener is stuck: look in its log"
+        else:
+            line = f"{silent}, and no process waits for them now"
+            step = "see that a worker runs; one that is busy waits for nothing, and one whose listener is stuck polls"
+        yield Finding("listeners", Level.WARNING, line, step)
     else:
         yield Finding("listeners", Level.OK, "nobody who waits for wake-ups fell silent")

@@ -47,9 +47,9 @@ async def check_server(examiner: Examiner, limits: Limits) -> AsyncIterator[Find
         off = " and ".join([", ".join(server.unsafe[:-1]), server.unsafe[-1]] if server.unsafe[1:] else server.unsafe)
         yield Finding(
             "durability",
-            Level.WARNING,
+            Level.WARNING if limits.allows_unsafe else Level.PROBLEM,
             f"{off} {'are' if server.unsafe[1:] else 'is'} off: committed jobs can be lost in a crash",
-            "turn on, unless the jobs can be lost",
+            "turn on (embedded: leave out durability=off); where jobs may be lost, --allow-unsafe makes this a warning",
         )
     else:
         yield Finding("durability", Level.OK, "what is committed survives a crash")

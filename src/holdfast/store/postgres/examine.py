@@ -134,8 +134,11 @@ class UnfinishedRun:
 
 @dataclass(frozen=True, slots=True)
 class LostSleepers:
+    """`waiting` counts those who are there."""
+
     processes: int
     oldest: timedelta | None
+    waiting: int
 
 
 class Examiner:

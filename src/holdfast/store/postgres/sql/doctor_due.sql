@@ -10,8 +10,12 @@ WITH RECURSIVE lane AS (
         ORDER BY ready.queue, ready.priority, ready.kind, ready.run_at, ready.id LIMIT 1
     ) AS following
 ),
-running AS (SELECT queue, kind, count(*) AS leases FROM holdfast.lease GROUP BY queue, kind),
-moment AS MATERIALIZED (SELECT holdfast.now() AS now)
+moment AS MATERIALIZED (SELECT holdfast.now() AS now),
+-- A lease that ran out is nobody's.
+running AS (
+    SELECT lease.queue, lease.kind, count(*) AS leases FROM moment JOIN holdfast.lease ON lease.until >= moment.now
+    GROUP BY lease.queue, lease.kind
+)
 SELECT lane.queue, lane.kind, moment.now - min(lane.run_at) AS due_for, coalesce(max(running.leases), 0) AS running
 FROM moment
 CROSS JOIN lane

@@ -1,5 +1,7 @@
--- Processes that said they would wait for wake-ups, did not renew that, and were not forgotten by others either. In real
--- time, like the rows themselves.
+-- Processes that said they would wait for wake-ups, did not renew that, and were not forgotten by others either; and those
+-- who wait now. In real time, like the rows themselves.
 -- $1 how long ago
-SELECT count(DISTINCT holder) AS processes, max(clock_timestamp() - until) AS oldest
-FROM holdfast.sleeper WHERE until < clock_timestamp() - $1::interval
+SELECT count(DISTINCT holder) FILTER (WHERE until < moment.now - $1::interval) AS processes,
+       max(moment.now - until) FILTER (WHERE until < moment.now - $1::interval) AS oldest,
+       count(DISTINCT holder) FILTER (WHERE until >= moment.now) AS waiting
+FROM (SELECT clock_timestamp() AS now) AS moment CROSS JOIN holdfast.sleeper
