@@ -57,7 +57,9 @@ class WorkerProcess:
         await until(lambda: "worker started" in self.log, "the worker starts")
 
     async def ended(self) -> None:
-        code = await asyncio.to_thread(self._process.wait, _PATIENCE_SECONDS)
+        # Without a timeout of its own, with which it would look only every 50 ms.
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            code = await asyncio.to_thread(self._process.wait)
         assert code == 0, self.log
 
     def kill(self) -> None:
