@@ -22,7 +22,7 @@ MOST = "500"
 
 def tick(commands: Commands) -> Command:
     # The clock is moved by minutes, and a lease that runs out on the way would rightly be given to somebody else.
-    return commands.start("tick", "tests.runtime.apps.ticking", "--json", "--max-items", MOST, lease="1h")
+    return commands.start("tick", "tests.runtime.apps.ticking", "--json", "--runner-max-items", MOST, lease="1h")
 
 
 async def ended(command: Command) -> dict[str, Any]:
