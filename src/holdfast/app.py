@@ -12,7 +12,7 @@ from holdfast.duration import Duration
 from holdfast.errors import InvalidInput
 from holdfast.failures import Failures
 from holdfast.handlers import HandlerFunction, Handlers, make_handler
-from holdfast.job import NewJob
+from holdfast.job import DEFAULT_PRIORITY, NewJob
 from holdfast.producer.enqueue import enqueue_statement, new_job
 from holdfast.retry import Backoff
 from holdfast.runtime.compose import AppParts, broker, build_process
@@ -88,6 +88,7 @@ class Holdfast:
         tz: str = "UTC",
         name: str | None = None,
         payload: object = None,
+        priority: int = DEFAULT_PRIORITY,
         missed: str = Missed.ONCE,
         missed_limit: int = DEFAULT_MISSED_LIMIT,
         **options: Unpack[HandlerPolicy],
@@ -97,7 +98,8 @@ class Holdfast:
 
         def register(function: Function) -> Function:
             kind = self._kind_of(function, name, options)
-            self.declarations.add_job(kind if name is None else name, terms, job_template(self.handlers, kind, payload))
+            job = job_template(self.handlers, kind, payload, priority=priority)
+            self.declarations.add_job(kind if name is None else name, terms, job)
             return function
 
         return register

@@ -73,7 +73,7 @@ def test_a_plain_function_becomes_the_handler_of_a_kind_with_its_name(app: Holdf
 
 
 def test_a_name_is_the_schedule_s_and_the_kind_s(app: Holdfast) -> None:
-    @app.schedule("hourly", name="report.hourly", payload={"month": 7}, missed="all", missed_limit=3)
+    @app.schedule("hourly", name="report.hourly", payload={"month": 7}, priority=0, missed="all", missed_limit=3)
     def build(job: RunningJob[Report]) -> None: ...
 
     declared = only(app)
@@ -81,7 +81,7 @@ def test_a_name_is_the_schedule_s_and_the_kind_s(app: Holdfast) -> None:
     assert declared.job is not None
     assert (declared.name, declared.job.kind) == ("report.hourly", "report.hourly")
     assert decode(declared.job.payload) == {"month": 7}
-    assert (declared.missed, declared.missed_limit) == (Missed.ALL, 3)
+    assert (declared.missed, declared.missed_limit, declared.job.priority) == (Missed.ALL, 3, 0)
 
 
 def test_a_handler_can_have_several_schedules(app: Holdfast) -> None:
