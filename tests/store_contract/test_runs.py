@@ -53,3 +53,15 @@ async def test_the_newest_runs_come_first(case: StoreCase) -> None:
     assert [run.id for run in await case.runs.list(None, 2)] == [ids[5], ids[4]]
     assert [run.id for run in await case.runs.list("even", 2)] == [ids[4], ids[2]]
     assert await case.runs.list("neither", 10) == []
+
+
+async def test_the_newest_by_their_start_come_first(case: StoreCase) -> None:
+    """A queue's run is recorded when its minute is over."""
+    await case.runs.start(NewRun("cycle", "me"))
+    await case.clock.advance(SECOND)
+    await case.runs.start(NewRun("late", "me"))
+    await case.runs.record(NewRun("cycle", "me"), 60 * SECOND, None, None)
+    runs = await case.runs.list(None, 10)
+    assert [run.name for run in runs] == ["late", "cycle", "cycle"]
+    assert [run.finished_at is None for run in runs] == [True, True, False]
+    assert [run.finished_at is None for run in await case.runs.list("cycle", 1)] == [True]

@@ -45,7 +45,7 @@ class MemoryRuns:
 
     async def list(self, name: str | None, limit: int) -> "list[Run]":
         with self.lock:
-            newest = sorted(self._runs.values(), key=lambda run: run.id, reverse=True)
+            newest = sorted(self._runs.values(), key=lambda run: (run.started_at, run.id), reverse=True)
             return [run for run in newest if name in (None, run.name)][:limit]
 
     def _add(

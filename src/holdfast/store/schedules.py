@@ -215,7 +215,7 @@ class RunStore(Protocol):
         """End the unfinished runs of a name whose replica is gone: the caller holds the name's lock."""
 
     async def list(self, name: str | None, limit: int) -> list[Run]:
-        """The newest first."""
+        """The newest first, by their start."""
 
 
 def lock_key(lock: str) -> int:

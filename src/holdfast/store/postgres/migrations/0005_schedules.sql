@@ -34,7 +34,8 @@ CREATE TABLE holdfast.run (
     result json,
     error json
 );
-CREATE INDEX run_name ON holdfast.run (name, id);
+CREATE INDEX run_started ON holdfast.run (started_at, id);
+CREATE INDEX run_name ON holdfast.run (name, started_at, id);
 CREATE INDEX run_unfinished ON holdfast.run (name) WHERE finished_at IS NULL;
 
 -- A lock's text as the number that PostgreSQL takes. Documented, so that other programs can take the same lock.

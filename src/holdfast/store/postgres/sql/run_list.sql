@@ -1,11 +1,13 @@
--- Two branches, so that each reads its index from the newest end whatever plan is kept.
+-- Newest by start: a queue's run is written at the end of its minute, so ids have another order. Two branches, so that each
+-- reads its index from the newest end whatever plan is kept.
 -- $1 name or null, $2 at most
 WITH newest AS MATERIALIZED (
-    (SELECT run.id FROM holdfast.run WHERE $1::text IS NULL ORDER BY run.id DESC LIMIT $2)
+    (SELECT run.id FROM holdfast.run WHERE $1::text IS NULL ORDER BY run.started_at DESC, run.id DESC LIMIT $2)
     UNION ALL
-    (SELECT run.id FROM holdfast.run WHERE run.name = $1 ORDER BY run.name DESC, run.id DESC LIMIT $2)
+    (SELECT run.id FROM holdfast.run WHERE run.name = $1
+     ORDER BY run.name DESC, run.started_at DESC, run.id DESC LIMIT $2)
 )
 SELECT run.id, run.name, run.replica, run.slot, run.started_at, run.finished_at, run.result::text AS result,
        run.error::text AS error
 FROM newest JOIN holdfast.run USING (id)
-ORDER BY run.id DESC
+ORDER BY run.started_at DESC, run.id DESC
