@@ -1,8 +1,12 @@
 """The real command, run as a process in a folder with a small app, against a database of the test's own."""
 
+import fcntl
 import os
+import re
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +122,24 @@ class Cli:
         )
         return Done(done.returncode, done.stdout, done.stderr)
 
+    def in_terminal(self, columns: int, *arguments: str) -> list[str]:
+        """The lines that somebody sees in a terminal of that width."""
+        ours, theirs = os.openpty()
+        try:
+            fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+            environment = {**self.environment, "TERM": "xterm", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
+            environment.pop("COLUMNS", None)
+            with subprocess.Popen(
+                self._command(arguments), cwd=self.folder, env=environment, stdin=theirs, stdout=theirs
+            ) as process:
+                os.close(theirs)
+                seen = b"".join(iter(lambda: _read_or_nothing(ours), b""))
+            assert process.returncode == 0
+        finally:
+            os.close(ours)
+        text = re.sub(r"\x1b\[[0-9;]*m", "", seen.decode())
+        return [line.rstrip() for line in text.splitlines()]
+
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
         """Its stderr goes to the file `log`."""
         with (self.folder / "log").open("ab") as log:
@@ -149,6 +171,14 @@ class Cli:
 
     def _command(self, arguments: tuple[str, ...]) -> list[str]:
         return [str(Path(sys.executable).with_name("holdfast")), *arguments]
+
+
+def _read_or_nothing(terminal: int) -> bytes:
+    """Linux raises when the other end of a terminal is closed, others have nothing more to read."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -163,3 +164,69 @@ def test_runs_are_listed_with_what_came_of_them(at_noon: Cli) -> None:
         "error": None,
     }
     assert len(json.loads(at_noon.run("runs", "list", "--limit", "1", "--json").out)) == 1
+
+
+async def _many_things(app: Holdfast) -> None:
+    names = ("report", "a-schedule-whose-name-tells-all-that-it-does-in-many-words")
+    for name in names:
+        await app.schedules.save(name, "5,20,35,50 8-18 * * 1-5", kind="report.build", tz="America/Santiago")
+    await app.schedules.save("asked", "03:17 daily", kind="report.build")
+    await app.schedules.save("halted", "03:17 daily", kind="report.build")
+    await app.schedules.run_now("asked")
+    await app.schedules.pause("halted")
+    jobs = ", ".join(f'"0197{number:032}"' for number in range(30))
+    slot = NOON - timedelta(hours=1)
+    for name, number in ((names[0], 1), (names[1], 30)):
+        result = Json(f'{{"enqueued": {number}, "dropped": {number // 2}, "jobs": [{jobs}]}}')
+        await app.runs.record(NewRun(name, "web-1", slot), timedelta(seconds=5), result, None)
+    error = Json(f'{{"code":"LOST","type":"Lost","message":"{"went away " * 30}","traceback":""}}')
+    await app.runs.record(NewRun("remind", "web-2"), timedelta(minutes=3), None, error)
+    await app.runs.record(NewRun("queue", "web-2"), timedelta(minutes=4), Json('{"claimed": 12}'), None)
+
+
+def cells(line: str) -> list[str]:
+    return re.split(r" {2,}", line)
+
+
+def test_a_narrow_terminal_has_one_line_for_each_schedule(at_noon: Cli) -> None:
+    in_store(at_noon, _many_things)
+    for columns in (60, 80, 100):
+        lines = at_noon.in_terminal(columns, "schedules", "list")
+        assert max(len(line) for line in lines) <= columns
+        assert len(lines) == 2 + 4
+    heading, _, long, asked, halted, report = at_noon.in_terminal(80, "schedules", "list")
+    assert heading.split() == ["name", "timetable", "next", "state"]
+    assert long.startswith("a-schedule-whose-name-te")
+    assert "…" in long
+    assert cells(report) == ["report", "5,20,35,50 8-18 * *…", "in 5m", "waiting"]
+    assert cells(asked) == ["asked", "17 3 * * *", "in 15h", "asked to run"]
+    assert cells(halted) == ["halted", "17 3 * * *", "paused"]
+
+
+def test_a_narrow_terminal_has_one_line_for_each_run(at_noon: Cli) -> None:
+    in_store(at_noon, _many_things)
+    for columns in (60, 80, 100, 180):
+        lines = at_noon.in_terminal(columns, "runs", "list")
+        assert max(len(line) for line in lines) <= columns
+        assert len(lines) == 2 + 4
+    heading, _, many, one, failed, queue = at_noon.in_terminal(80, "runs", "list")
+    assert heading.split() == ["name", "started", "took", "result"]
+    assert cells(many)[1:] == ["5.0s ago", "5.0s", "30 jobs, 15 skipped"]
+    assert cells(one) == ["report", "5.0s ago", "5.0s", "1 job"]
+    assert cells(failed)[3].startswith("LOST: went away went")
+    assert failed.endswith("…")
+    assert cells(queue) == ["queue", "4m ago", "4m", '{"claimed": 12}']
+
+
+def test_a_wide_terminal_and_a_pipe_have_all_columns(at_noon: Cli) -> None:
+    in_store(at_noon, _many_things)
+    for lines in (at_noon.in_terminal(250, "schedules", "list"), at_noon.run("schedules", "list").out.splitlines()):
+        assert lines[0].split() == ["name", "timetable", "time", "zone", "runs", "from", "state", "next", "last"]
+        assert "2026-03-04 09:05:00-03:00 (in 5m)" in lines[-1]
+    heading, _, *runs = at_noon.in_terminal(220, "runs", "list")
+    assert heading.split() == ["name", "started", "took", "slot", "replica", "result"]
+    assert runs[0].endswith("…")
+    assert len(runs) == 4
+    # Nothing is cut off where there is no width.
+    assert "…" not in at_noon.run("runs", "list").out
+    assert len(at_noon.run("runs", "list").out.splitlines()) == 2 + 4

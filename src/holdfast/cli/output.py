@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 from holdfast.duration import rough as rough
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Callable
+
+    from rich.console import Console, RenderableType
+    from rich.table import Table
 
 _WIDE = 200
+_UNBOUND = 1_000_000
 
 STATE_STYLES = {
     "ready": "cyan",
@@ -27,6 +31,43 @@ def console() -> "Console":
     from rich.console import Console
 
     return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WIDE)
+
+
+def print_table(full: "Table", short: "Callable[[int], Table]", flexible: int = 0) -> None:
+    """The full table, or on a terminal that is too narrow for it the short one, made for that width.
+
+    The last column of the full one is cut at the terminal's edge if that leaves it `flexible` characters.
+    """
+    out = console()
+    unbound = out.options.update(max_width=_UNBOUND)
+    needed = out.measure(full, options=unbound).maximum
+    if not sys.stdout.isatty():
+        out.width = max(out.width, needed)
+    last = out.measure(_column(full), options=unbound).maximum
+    left = out.width - (needed - last)
+    if flexible and flexible <= left < last:
+        full.columns[-1].max_width = left
+    elif left < last:
+        full = short(out.width)
+    out.print(full)
+
+
+def _column(table: "Table") -> "RenderableType":
+    """The last one, by itself."""
+    from rich.console import Group
+
+    return Group(*table.columns[-1].cells)
+
+
+def new_table(*headings: str) -> "Table":
+    """One line a row, whatever the width: what is too long ends with an ellipsis."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="ellipsis", no_wrap=True)
+    return table
 
 
 def print_json(value: object) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from holdfast.cli.load_app import app_of_store
 from holdfast.cli.options import JsonOption, SchemaOption, StoreOption
-from holdfast.cli.output import console, in_zone, print_json, printable, rough
+from holdfast.cli.output import console, in_zone, new_table, print_json, print_table, printable, relative, rough
 from holdfast.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from holdfast.store.schedules import Run
 
 _MOST = 10_000
+# What the other columns of the short table take, what its times take, and what is left to a name in any case.
+_OTHERS = 50
+_TIMES = 28
+_SHORTEST_NAME = 12
+_LEAST_RESULT = 40
 
 commands = typer.Typer(help="Look at what ran.", rich_markup_mode=None)
 
@@ -50,7 +55,7 @@ def list_runs(
     if as_json:
         print_json([_as_dict(run) for run in page.runs])
     elif page.runs:
-        console().print(_table(page))
+        print_table(_full(page), lambda width: _short(page, width), flexible=_LEAST_RESULT)
     else:
         console().print("No runs yet." if name is None else f"No runs of {printable(name)}.", markup=False)
 
@@ -71,36 +76,70 @@ async def _read(app: "Holdfast", name: str | None, limit: int) -> _Page:
         return _Page(runs, zones, await app.clock.now())
 
 
-def _table(page: _Page) -> "Table":
-    from rich import box
-    from rich.table import Table
+def _full(page: _Page) -> "Table":
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in ("name", "started", "took", "slot", "replica", "result"):
-        table.add_column(heading, overflow="fold")
+    table = new_table("name", "started", "took", "slot", "replica", "result")
     for run in page.runs:
         zone = page.zones.get(run.name, "UTC")
-        ended = run.finished_at
         table.add_row(
             Text(printable(run.name)),
             Text(in_zone(run.started_at, zone, page.now)),
-            Text("still runs" if ended is None else rough(ended - run.started_at)),
+            Text(_took(run)),
             Text("" if run.slot is None else in_zone(run.slot, zone, page.now).partition(" (")[0]),
             Text(printable(run.replica)),
-            Text(_outcome(run), style="red" if run.error else ""),
+            Text(_error(run) or _result(run), style="red" if run.error else ""),
         )
     return table
 
 
-def _outcome(run: "Run") -> str:
+def _short(page: _Page, width: int) -> "Table":
+    from rich.text import Text
+
+    table = new_table("name", "started", "took", "result")
+    table.columns[0].max_width = max(_SHORTEST_NAME, width - _OTHERS)
+    for run in page.runs:
+        table.add_row(
+            Text(printable(run.name)),
+            Text(relative(run.started_at, page.now)),
+            Text(_took(run)),
+            Text(_error(run) or _short_result(run), style="red" if run.error else ""),
+        )
+    taken = min(table.columns[0].max_width, max(len(run.name) for run in page.runs))
+    table.columns[-1].max_width = max(_SHORTEST_NAME, width - taken - _TIMES)
+    return table
+
+
+def _took(run: "Run") -> str:
+    return "still runs" if run.finished_at is None else rough(run.finished_at - run.started_at)
+
+
+def _error(run: "Run") -> str:
     from holdfast.json_text import decode
 
-    if run.error is not None:
-        error = decode(run.error)
-        said = f"{error.get('code', '')}: {error.get('message', '')}" if isinstance(error, dict) else str(error)
-        return printable(" ".join(said.split()))
+    if run.error is None:
+        return ""
+    error = decode(run.error)
+    said = f"{error.get('code', '')}: {error.get('message', '')}" if isinstance(error, dict) else str(error)
+    return printable(" ".join(said.split()))
+
+
+def _result(run: "Run") -> str:
+    from holdfast.json_text import decode
+
     return "" if run.result is None else printable(json.dumps(decode(run.result), ensure_ascii=False))
+
+
+def _short_result(run: "Run") -> str:
+    """That of a job schedule in words: its JSON lists the ids of the jobs."""
+    from holdfast.json_text import decode
+
+    result = None if run.result is None else decode(run.result)
+    if not isinstance(result, dict) or not isinstance(result.get("enqueued"), int):
+        return _result(run)
+    skipped = result.get("dropped")
+    words = "1 job" if result["enqueued"] == 1 else f"{result['enqueued']:,} jobs"
+    return f"{words}, {skipped:,} skipped" if isinstance(skipped, int) and skipped else words
 
 
 def _as_dict(run: "Run") -> dict[str, object]:
