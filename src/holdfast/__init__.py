@@ -110,3 +110,8 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    """For completion and help(), which do not see a name before it is loaded."""
+    return sorted({*globals(), *__all__})
