@@ -62,7 +62,7 @@ class Holdfast:
     """Register handlers at import time, open it to enqueue or to work: `async with app: await app.enqueue(…)`."""
 
     def __init__(self, store: str | None = None, *, schema: str | None = None) -> None:
-        self.settings = Settings.load(store=store, db_schema=schema)
+        self.settings = Settings.load(called={"db_schema": "schema"}, store=store, db_schema=schema)
         self.handlers = Handlers()
         self.declarations = Declarations()
         self.failures = Failures()

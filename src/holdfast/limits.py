@@ -3,14 +3,38 @@
 Each check returns the value or raises InvalidInput; the message begins with the setting's name.
 """
 
+import re
 from datetime import timedelta
 
 from holdfast.duration import to_text
 from holdfast.errors import InvalidInput
 
 MOST_CONCURRENCY = 10_000
+MOST_SHARDS = 10_000
 SHORTEST_LEASE = timedelta(milliseconds=500)
 SHORTEST_POLL = timedelta(milliseconds=10)
+
+_STORES = ("postgresql://", "postgres://", "embedded:", "memory:")
+_SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_ -]{0,62}")
+_RESERVED = re.compile(r"pg_|information_schema$")
+
+
+def check_store(address: str) -> str:
+    """Its beginning; never quoted as a whole, because there may be a password in it."""
+    if address != "memory" and not address.startswith(_STORES):
+        scheme = address.partition(":")[0]
+        raise InvalidInput(f"store: {scheme!r} is not known; use postgresql://user@host/database, embedded: or memory:")
+    return address
+
+
+def check_schema(name: object) -> str:
+    """A schema name that needs nothing but double quotes, also inside a string literal of a function body."""
+    if not isinstance(name, str) or not _SCHEMA_NAME.fullmatch(name) or _RESERVED.match(name):
+        raise InvalidInput(
+            f"schema: {name!r} is not usable; give 1 to 63 letters, digits, underscores, hyphens or spaces, "
+            f"starting with a letter or underscore, but not with pg_"
+        )
+    return name
 
 
 def check_concurrency(value: int) -> int:

@@ -19,12 +19,15 @@ from holdfast.duration import to_text, to_timedelta
 from holdfast.errors import InvalidInput
 from holdfast.job import check_name
 from holdfast.limits import (
+    MOST_SHARDS,
     at_least,
     at_least_lasting,
     check_concurrency,
     check_lease,
     check_poll,
     check_renewal,
+    check_schema,
+    check_store,
     in_range,
 )
 
@@ -50,6 +53,7 @@ _FOR_TOOLS = (f"{PREFIX}TEST_", f"{PREFIX}BENCH_")
 # What Kubernetes sets in every container for a Service called holdfast, or holdfast-something.
 _OF_KUBERNETES = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 _KUBERNETES_VALUE = re.compile(r"(tcp|udp|sctp)://")
+_AS_HERE: Mapping[str, str] = {}
 _SHORTEST_WAIT = timedelta(milliseconds=1)
 _SHORTEST_RETENTION = timedelta(hours=1)
 _RUNNER_MAX = timedelta(minutes=1)
@@ -99,14 +103,15 @@ Length = Annotated[timedelta, BeforeValidator(lambda value: _duration(value))]
 Wait = Annotated[
     Length, _checked(lambda value: at_least_lasting("", value, _SHORTEST_WAIT, "nothing can be done in no time"))
 ]
-Retention = Annotated[
-    Length,
-    _checked(
-        lambda value: at_least_lasting("", value, _SHORTEST_RETENTION, "keys and late replies rely on what is kept")
-    ),
-]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(lambda value: _names(value))]
 Filled = Annotated[str, AfterValidator(_is_filled)]
+
+
+def _kept(why: str) -> AfterValidator:
+    def check(value: timedelta) -> timedelta:
+        return at_least_lasting("", value, _SHORTEST_RETENTION, why)
+
+    return _checked(check)
 
 
 def _at_least(least: int) -> AfterValidator:
@@ -128,8 +133,12 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,
     )
 
-    store: str = Field("embedded:", description="Where jobs live: embedded:[folder], postgresql://…, memory:")
-    db_schema: str = Field("holdfast", validation_alias="HOLDFAST_SCHEMA", description="PostgreSQL schema")
+    store: Annotated[str, _checked(check_store)] = Field(
+        "embedded:", description="Where jobs live: embedded:[folder], postgresql://…, memory:"
+    )
+    db_schema: Annotated[str, _checked(check_schema)] = Field(
+        "holdfast", validation_alias="HOLDFAST_SCHEMA", description="PostgreSQL schema"
+    )
     concurrency: Annotated[int, _checked(check_concurrency)] = Field(
         32, description="Handlers that one worker process runs at once"
     )
@@ -164,8 +173,8 @@ class Settings(BaseSettings):
     shard_index: Annotated[int, _at_least(0)] | None = Field(
         None, description="Which shard of the jobs this process takes, from 0"
     )
-    shard_count: Annotated[int, _at_least(1)] | None = Field(
-        None, description="How many shards the jobs are split into; unset: no shards"
+    shard_count: Annotated[int, _checked(lambda count: in_range("", count, 1, MOST_SHARDS))] | None = Field(
+        None, description=f"How many shards the jobs are split into, at most {MOST_SHARDS}; unset: no shards"
     )
 
     busy_delay: Length = Field(timedelta(0), description="Wait after a tick that did something")
@@ -197,11 +206,15 @@ class Settings(BaseSettings):
     rabbitmq_exchange: Filled = Field("holdfast", description="Exchange of the wake-ups")
     rabbitmq_routing_key: Filled = Field("jobs.trigger", description="Routing key of the wake-ups")
 
-    retention: Retention = Field(timedelta(days=7), description="How long succeeded and canceled jobs are kept")
-    dead_letter_retention: Retention | None = Field(
-        None, description="How long dead letters are kept; unset: until somebody removes them"
+    retention: Annotated[Length, _kept("keys and late replies rely on what is kept")] = Field(
+        timedelta(days=7), description="How long succeeded and canceled jobs are kept, at least 1h"
     )
-    run_retention: Retention = Field(timedelta(days=30), description="How long runs are kept")
+    dead_letter_retention: Annotated[Length, _kept("nobody could look at a dead letter in time")] | None = Field(
+        None, description="How long dead letters are kept, at least 1h; unset: until somebody removes them"
+    )
+    run_retention: Annotated[Length, _kept("nobody could look at a run in time")] = Field(
+        timedelta(days=30), description="How long runs are kept, at least 1h"
+    )
 
     health_port: Annotated[int, _checked(lambda port: in_range("", port, 1, 65_535))] | None = Field(
         None, description="HTTP port for /live and /ready; unset: none"
@@ -210,24 +223,27 @@ class Settings(BaseSettings):
     health_broker: bool = Field(False, description="Whether a worker without its RabbitMQ counts as not ready")
 
     @classmethod
-    def load(cls, **given: Any) -> "Settings":  # noqa: ANN401
-        """The environment's settings with `given` on top; InvalidInput names the wrong one in a line."""
+    def load(cls, *, called: Mapping[str, str] = _AS_HERE, **given: Any) -> "Settings":  # noqa: ANN401
+        """The environment's settings with `given` on top; InvalidInput names the wrong one in a line.
+
+        `called`: what the caller calls those that it gives, where that is not the setting's own name.
+        """
         _check_variables(os.environ)
         values = {name: value for name, value in given.items() if value is not None}
-        return cls._build(values, by_name=set(values))
+        return cls._build(values, {name: called.get(name, name) for name in values})
 
-    def changed(self, **changes: Any) -> "Settings":  # noqa: ANN401
+    def changed(self, *, called: Mapping[str, str] = _AS_HERE, **changes: Any) -> "Settings":  # noqa: ANN401
         """These settings with some of them changed, and all of them checked again: for a command's options."""
         values = {name: value for name, value in changes.items() if value is not None}
         known = {name: getattr(self, name) for name in self.model_fields_set}
-        return self._build(known | values, by_name=set(values))
+        return self._build(known | values, {name: called.get(name, name) for name in values})
 
     @classmethod
-    def _build(cls, values: Mapping[str, Any], by_name: set[str]) -> "Settings":
-        """What was given `by_name` is called so in an error, and everything else by its variable."""
+    def _build(cls, values: Mapping[str, Any], given: Mapping[str, str]) -> "Settings":
+        """What was `given` has the name there in an error, and everything else that of its variable."""
 
         def called(name: str) -> str:
-            return name if name in by_name else variable(name)
+            return given[name] if name in given else variable(name)
 
         try:
             settings = cls(**values)

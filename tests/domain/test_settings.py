@@ -25,7 +25,10 @@ REFUSED = {
         "HOLDFAST_SHARD_INDEX is 3, but HOLDFAST_SHARD_COUNT is 3; the index goes from 0 to 2",
     ),
     "negative index": ({"SHARD_INDEX": "-1", "SHARD_COUNT": "3"}, "HOLDFAST_SHARD_INDEX: -1 is less than 0"),
-    "no shards": ({"SHARD_INDEX": "0", "SHARD_COUNT": "0"}, "HOLDFAST_SHARD_COUNT: 0 is less than 1"),
+    "no shards": ({"SHARD_INDEX": "0", "SHARD_COUNT": "0"}, "HOLDFAST_SHARD_COUNT: 0 is not a number from 1 to 10000"),
+    "too many shards": ({"SHARD_INDEX": "0", "SHARD_COUNT": "10001"}, "HOLDFAST_SHARD_COUNT: 10001 is not a number"),
+    "store": ({"STORE": f"mysql://me:{SECRET}@host"}, "HOLDFAST_STORE: 'mysql' is not known; use postgresql://"),
+    "schema": ({"SCHEMA": "pg_x"}, "HOLDFAST_SCHEMA: 'pg_x' is not usable"),
     "idle minimum above the poll": (
         {"IDLE_BACKOFF_MIN": "2s"},
         "HOLDFAST_IDLE_BACKOFF_MIN (2s) is more than HOLDFAST_POLL (1s, the default); lower the one or raise the other",
@@ -59,8 +62,9 @@ REFUSED = {
     "broker": ({"RABBITMQ_URL": f"http://me:{SECRET}@host"}, "HOLDFAST_RABBITMQ_URL: is not an address; write amqp://"),
     "exchange": ({"RABBITMQ_EXCHANGE": " "}, "HOLDFAST_RABBITMQ_EXCHANGE: is empty"),
     "routing key": ({"RABBITMQ_ROUTING_KEY": " "}, "HOLDFAST_RABBITMQ_ROUTING_KEY: is empty"),
-    "retention": ({"RETENTION": "59m"}, "HOLDFAST_RETENTION: shorter than 1h"),
-    "dead letters": ({"DEAD_LETTER_RETENTION": "0s"}, "HOLDFAST_DEAD_LETTER_RETENTION: shorter than 1h"),
+    "retention": ({"RETENTION": "59m"}, "HOLDFAST_RETENTION: shorter than 1h; keys and late replies rely on"),
+    "dead letters": ({"DEAD_LETTER_RETENTION": "0s"}, "HOLDFAST_DEAD_LETTER_RETENTION: shorter than 1h; nobody"),
+    "runs": ({"RUN_RETENTION": "0s"}, "HOLDFAST_RUN_RETENTION: shorter than 1h; nobody"),
     "queue": ({"QUEUES": "q" * 101}, "HOLDFAST_QUEUES: 101 characters are over the limit of 100"),
     "a typo": ({"CONCURENCY": "8"}, "HOLDFAST_CONCURENCY is not a setting; did you mean HOLDFAST_CONCURRENCY?"),
     "the field's name": ({"DB_SCHEMA": "jobs"}, "HOLDFAST_DB_SCHEMA is not a setting; did you mean HOLDFAST_SCHEMA?"),
@@ -113,6 +117,10 @@ def test_the_defaults_are_fine() -> None:
         {"RABBITMQ_URL": "amqps://me@host/vhost", "HEALTH_BROKER": "1"},
         {"LISTEN_URL": "postgres://host/shop"},
         {"POLL": ""},
+        {"SHARD_INDEX": "9999", "SHARD_COUNT": "10000"},
+        {"STORE": "postgres://host/shop", "SCHEMA": "Jobs of-today"},
+        {"STORE": "embedded:/folder?version=18"},
+        {"STORE": "memory:"},
     ],
     ids=str,
 )
@@ -163,6 +171,18 @@ def test_changes_are_checked_together_with_what_was_set(monkeypatch: pytest.Monk
         settings.changed(lease=timedelta(seconds=19))
     with pytest.raises(InvalidInput, match=r"^concurrency: 0 is not a number from 1 to 10000$"):
         settings.changed(concurrency=0)
+
+
+def test_what_a_caller_gives_is_called_as_the_caller_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_all(monkeypatch, {"RENEW": "10s"})
+    called = {"lease": "--lease", "tick_max": "--max-time", "runner_max": "--runner-max-time"}
+    settings = Settings.load()
+    with pytest.raises(InvalidInput, match=r"^HOLDFAST_RENEW \(10s\) is more than half of --lease \(19s\)"):
+        settings.changed(called=called, lease="19s")
+    with pytest.raises(InvalidInput, match=r"^--max-time: '5' is not a duration"):
+        settings.changed(called=called, tick_max="5")
+    with pytest.raises(InvalidInput, match=r"^--runner-max-time \(9m\) is more than HOLDFAST_TICK_MAX \(8m, the def"):
+        settings.changed(called=called, runner_max="9m")
 
 
 def test_a_changed_poll_still_moves_the_default_minimum() -> None:

@@ -8,12 +8,13 @@ import pytest
 from holdfast.errors import InvalidInput, SchemaMismatch
 from holdfast.job import JobState, LeasedJob
 from holdfast.lifecycle import LEASE_LOST, Event, Transition
+from holdfast.limits import check_schema
 from holdfast.producer.enqueue import enqueue_statement
 from holdfast.store.contract import Fenced, Finish, JobFilter, Renewal
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.migrate import Migrator
 from holdfast.store.postgres.reader import PostgresReader
-from holdfast.store.postgres.sql_files import check_schema, migrations, newest_version
+from holdfast.store.postgres.sql_files import migrations, newest_version
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from tests.databases import Database, connected, opened_store
 from tests.store_contract.steps import ENDINGS, LEASE, job, wants

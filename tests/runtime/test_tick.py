@@ -17,7 +17,7 @@ from tests.worker.harness import Database, codes, final_job, until
 pytestmark = pytest.mark.postgres
 
 
-def with_settings(app: Holdfast, **settings: object) -> Holdfast:
+def with_settings(app: Holdfast, **settings: Any) -> Holdfast:  # noqa: ANN401
     app.settings = app.settings.changed(**settings)
     return app
 

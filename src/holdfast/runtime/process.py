@@ -148,4 +148,6 @@ def _chosen(runners: Sequence[Runner], names: tuple[str, ...]) -> list[Runner]:
     known = {runner.name: runner for runner in runners}
     if unknown := [name for name in names if name not in known]:
         raise InvalidInput(f"runners: {unknown[0]!r} is not known; this app has {', '.join(known)}")
-    return [known[name] for name in dict.fromkeys(names)] if names else list(runners)
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InvalidInput(f"runners: {twice[0]!r} is given twice")
+    return [known[name] for name in names] if names else list(runners)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from holdfast.errors import InvalidInput
 from holdfast.handlers import FinishInTransaction
+from holdfast.limits import check_store
 from holdfast.store.contract import JobReader, Renewer, Store, StoreClock
 from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
 from holdfast.store.memory import MemoryStore
@@ -93,6 +94,7 @@ async def opened(url: str, schema: str = "holdfast") -> AsyncIterator[OpenStore]
 @asynccontextmanager
 async def server_url(url: str) -> AsyncIterator[str]:
     """The PostgreSQL behind the address; an embedded one runs at least until the block is left."""
+    check_store(url)
     if is_embedded(url):
         address = EmbeddedAddress.parse(url)
         server = await _start(address)
@@ -100,11 +102,10 @@ async def server_url(url: str) -> AsyncIterator[str]:
             yield server.url()
         finally:
             await asyncio.to_thread(server.close)
-    elif url.startswith(("postgresql://", "postgres://")):
-        yield url
+    elif url.startswith("memory"):
+        raise InvalidInput("store: memory: has no server; use postgresql://user@host/database or embedded:")
     else:
-        scheme = url.partition(":")[0]
-        raise InvalidInput(f"store: {scheme!r} is not known; use postgresql://user@host/database, embedded: or memory:")
+        yield url
 
 
 async def _start(address: EmbeddedAddress) -> EmbeddedServer:

@@ -10,9 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
+from holdfast.limits import check_schema
 from holdfast.store.postgres.driver import open_connection, translated
 from holdfast.store.postgres.migrate import Migrator
-from holdfast.store.postgres.sql_files import check_schema, statement
+from holdfast.store.postgres.sql_files import statement
 
 if TYPE_CHECKING:
     import asyncpg

@@ -6,23 +6,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from holdfast.errors import InvalidInput
+from holdfast.limits import check_schema
 
 _HERE = Path(__file__).parent
-_SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_ -]{0,62}")
-_RESERVED = re.compile(r"pg_|information_schema$")
 _SCHEMA_PREFIX = re.compile(r"\bholdfast\.")
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
-
-
-def check_schema(name: object) -> str:
-    """A schema name that needs nothing but double quotes, also inside a string literal of a function body."""
-    if not isinstance(name, str) or not _SCHEMA_NAME.fullmatch(name) or _RESERVED.match(name):
-        raise InvalidInput(
-            f"schema: {name!r} is not usable; give 1 to 63 letters, digits, underscores, hyphens or spaces, "
-            f"starting with a letter or underscore, but not with pg_"
-        )
-    return name
 
 
 def quoted(schema: str) -> str:

@@ -15,6 +15,7 @@ from holdfast.handlers import FinishInTransaction
 from holdfast.job import JobState, Lease, LeasedJob, NewJob
 from holdfast.json_text import Json, encode
 from holdfast.lifecycle import KEPT_ERRORS, LEASE_LOST, MAX_LOSSES, Event, Transition
+from holdfast.limits import check_schema
 from holdfast.store.contract import (
     Canceling,
     ClaimRequest,
@@ -31,7 +32,7 @@ from holdfast.store.contract import (
 from holdfast.store.postgres.driver import LeaseLocked, open_connection, open_pool, translated
 from holdfast.store.postgres.lanes import Ask, Floor, Lane, Lanes
 from holdfast.store.postgres.migrate import Migrator
-from holdfast.store.postgres.sql_files import check_schema, quoted, statement
+from holdfast.store.postgres.sql_files import quoted, statement
 
 if TYPE_CHECKING:
     import asyncpg
