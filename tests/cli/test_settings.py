@@ -31,8 +31,11 @@ def test_the_page_does_not_depend_on_the_environment(cli: Cli) -> None:
 
 def test_every_setting_is_shown_with_its_value_and_where_that_comes_from(cli: Cli) -> None:
     cli.environment |= {"HOLDFAST_POLL": "90s", "HOLDFAST_QUEUES": "a, b", "HOLDFAST_LISTEN": "off"}
+    cli.environment["HOLDFAST_HOME"] = "/somewhere"
     values = json.loads(cli.run("settings", "--json").out)
-    assert list(values) == [variable(name) for name in Settings.model_fields]
+    store, *others = (variable(name) for name in Settings.model_fields)
+    assert list(values) == [store, "HOLDFAST_HOME", *others]
+    assert values["HOLDFAST_HOME"] == {"value": "/somewhere", "from": "environment"}
     assert values["HOLDFAST_POLL"] == {"value": "1m30s", "from": "environment"}
     assert values["HOLDFAST_QUEUES"] == {"value": "a,b", "from": "environment"}
     assert values["HOLDFAST_LISTEN"] == {"value": False, "from": "environment"}
@@ -41,6 +44,9 @@ def test_every_setting_is_shown_with_its_value_and_where_that_comes_from(cli: Cl
     lines = {line.split()[0]: line.split()[1:] for line in cli.run("settings").out.splitlines() if line.strip()}
     assert lines["HOLDFAST_POLL"] == ["1m30s", "environment"]
     assert lines["HOLDFAST_RENEW"] == ["unset", "default"]
+    assert lines["HOLDFAST_HOME"] == ["/somewhere", "environment"]
+    del cli.environment["HOLDFAST_HOME"]
+    assert json.loads(cli.run("settings", "--json").out)["HOLDFAST_HOME"] == {"value": None, "from": "default"}
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
@@ -64,12 +70,21 @@ def test_no_password_is_shown(cli: Cli, options: tuple[str, ...], address: str) 
 
 def test_a_misspelt_variable_stops_every_command(cli: Cli) -> None:
     cli.environment["HOLDFAST_CONCURENCY"] = "8"
-    for command in (("settings",), ("jobs", "list"), ("migrate",)):
-        assert "did you mean HOLDFAST_CONCURRENCY?" in cli.run(*command).one_error_line()
-    assert "did you mean HOLDFAST_CONCURRENCY?" in cli.run("worker", "shop").one_error_line()
+    said = "holdfast: HOLDFAST_CONCURENCY is not a setting; did you mean HOLDFAST_CONCURRENCY?"
+    for command in (("settings",), ("jobs", "list"), ("migrate",), ("worker", "shop"), ("tick", "shop.py:app")):
+        assert cli.run(*command).one_error_line() == said
+
+
+@pytest.mark.parametrize(("name", "value"), [("STORE", "mysql://x"), ("SCHEMA", "pg_x")])
+def test_a_store_or_schema_that_cannot_be_used_is_refused_by_the_name_of_its_variable(
+    cli: Cli, name: str, value: str
+) -> None:
+    cli.environment[f"HOLDFAST_{name}"] = value
+    for command in (("settings",), ("jobs", "list"), ("worker", "shop")):
+        assert cli.run(*command).one_error_line().startswith(f"holdfast: HOLDFAST_{name}: ")
 
 
 def test_an_option_that_contradicts_a_variable_is_refused(cli: Cli) -> None:
     cli.environment["HOLDFAST_RENEW"] = "10s"
     line = cli.run("worker", "shop", "--lease", "15s").one_error_line()
-    assert "HOLDFAST_RENEW (10s) is more than half of lease (15s)" in line
+    assert "HOLDFAST_RENEW (10s) is more than half of --lease (15s)" in line

@@ -1,5 +1,6 @@
 """`holdfast worker` as a process: its logs, its signals, its end."""
 
+import asyncio
 import signal
 import subprocess
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import Holdfast
 from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
 from tests.cli.conftest import Cli
 from tests.cli.forking import Forking
@@ -73,6 +75,23 @@ def test_handlers_in_processes_of_their_own_are_found(cli: Cli, workers: Workers
     workers.start()
     eventually(lambda: cli.states()[id] == "succeeded", "the job succeeds")
     assert cli.rows("SELECT result::text FROM holdfast.finished") == [("2",)]
+
+
+def test_a_worker_takes_only_the_jobs_of_its_shard(cli: Cli, workers: Workers) -> None:
+    app = Holdfast(cli.url)
+
+    async def enqueue() -> None:
+        async with app:
+            await app.enqueue_many([app.job("greet", {"name": "Ann"}) for _ in range(20)])
+
+    asyncio.run(enqueue())
+    worker = workers.start("--shard", "0/2")
+    eventually(lambda: "succeeded" in cli.states().values(), "a job succeeds")
+    worker.terminate()
+    assert worker.wait(30) == 0
+    assert set(cli.states().values()) == {"ready", "succeeded"}
+    assert cli.run("tick", "shop", "--shard", "1/2").code == 0
+    assert set(cli.states().values()) == {"succeeded"}
 
 
 @pytest.mark.fault

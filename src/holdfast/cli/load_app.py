@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -18,10 +19,23 @@ _DEFAULT_ATTRIBUTE = "app"
 _PACKAGE = str(Path(__file__).parent.parent)
 
 
-def load_app(address: str, *, store: str | None = None, schema: str | None = None, **given: object) -> "Holdfast":
-    """Import it, with the current folder importable; what is given takes the place of its own settings."""
-    from holdfast.app import Holdfast
+def load_app(
+    address: str,
+    *,
+    store: str | None = None,
+    schema: str | None = None,
+    called: Mapping[str, str] | None = None,
+    **given: object,
+) -> "Holdfast":
+    """Import it, with the current folder importable; what is given takes the place of its own settings.
 
+    `called`: the option by which each of these is given, for what is said if it cannot be used.
+    """
+    from holdfast.app import Holdfast
+    from holdfast.settings import Settings
+
+    # Before the app does it, so that what is wrong in the environment is not blamed on the app's file.
+    Settings.load()
     place, _, attribute = address.rpartition(":") if ":" in address else (address, "", _DEFAULT_ATTRIBUTE)
     if not place or not attribute:
         raise InvalidInput(f"app: {address!r} names no app; write module:attribute or path/to/file.py:attribute")
@@ -31,7 +45,8 @@ def load_app(address: str, *, store: str | None = None, schema: str | None = Non
         raise InvalidInput(f"app: {place} has no {attribute!r}{_suggestion(place, module)}")
     if not isinstance(found, Holdfast):
         raise InvalidInput(f"app: {place}:{attribute} is a {type(found).__name__}, not a Holdfast app")
-    found.settings = found.settings.changed(store=store or None, db_schema=schema or None, **given)
+    names = {"db_schema": "schema", **(called or {})}
+    found.settings = found.settings.changed(called=names, store=store or None, db_schema=schema or None, **given)
     return found
 
 

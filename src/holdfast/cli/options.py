@@ -11,8 +11,6 @@ import typer
 from holdfast.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from holdfast.app import Holdfast
     from holdfast.job import JobState
 
@@ -55,15 +53,24 @@ RunnersOption = Annotated[
     typer.Option("--runners", metavar="A,B", help="What to run, in order. Default: everything.", show_default=False),
 ]
 
+ShardOption = Annotated[
+    str | None,
+    typer.Option("--shard", metavar="I/N", help="Take only the jobs of this shard: 0/4 to 3/4.", show_default=False),
+]
+
 
 def to_names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(name.strip() for name in text.split(","))
 
 
-def to_length(text: str | None, name: str) -> "timedelta | None":
-    from holdfast.duration import to_timedelta
-
-    return None if text is None else to_timedelta(text, name)
+def to_shard(text: str | None) -> tuple[int | None, int | None]:
+    """Its index and the number of shards."""
+    if text is None:
+        return None, None
+    index, slash, count = text.partition("/")
+    if not (slash and index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise InvalidInput(f"--shard: {text!r} is not a shard; write 0/4 for the first of four and 3/4 for the last")
+    return int(index), int(count)
 
 
 _UNREADABLE = "(an address that cannot be read)"

@@ -1,5 +1,7 @@
 """`holdfast settings`: every setting, its value here and where that comes from; or the reference page."""
 
+import os
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +11,8 @@ from holdfast.cli.options import JsonOption, without_password
 from holdfast.cli.output import console, print_json, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import Console
 
     from holdfast.settings import Settings
@@ -20,19 +24,14 @@ def settings(
 ) -> None:
     """Show every setting and where its value comes from."""
     from holdfast.cli.settings_page import page
-    from holdfast.settings import Settings, variable
+    from holdfast.settings import Settings
 
     if markdown:
         typer.echo(page(), nl=False)
         return
     loaded = Settings.load()
     if as_json:
-        print_json(
-            {
-                variable(name): {"value": shown(getattr(loaded, name)), "from": _source(loaded, name)}
-                for name in Settings.model_fields
-            }
-        )
+        print_json({line.variable: {"value": shown(line.value), "from": line.source} for line in _lines(loaded)})
         return
     _print(console(), loaded)
 
@@ -66,27 +65,42 @@ def in_words(value: object) -> str:
             return str(other)
 
 
-def _source(loaded: "Settings", name: str) -> str:
-    return "environment" if name in loaded.model_fields_set else "default"
+@dataclass(frozen=True, slots=True)
+class _Line:
+    name: str
+    variable: str
+    value: object
+    source: str
+
+
+def _lines(loaded: "Settings") -> "Iterator[_Line]":
+    """In the order of the reference page."""
+    from holdfast.settings import OTHER_VARIABLES, Settings, variable
+
+    for name in Settings.model_fields:
+        source = "environment" if name in loaded.model_fields_set else "default"
+        yield _Line(name, variable(name), getattr(loaded, name), source)
+        if name == "store":
+            for other in OTHER_VARIABLES:
+                value = os.environ.get(other) or None
+                yield _Line("", other, value, "default" if value is None else "environment")
 
 
 def _print(target: "Console", loaded: "Settings") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.settings import GROUPS, Settings, variable
+    from holdfast.settings import GROUPS
 
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     table.add_column(no_wrap=True)
-    for name in Settings.model_fields:
-        if name in GROUPS:
+    for line in _lines(loaded):
+        if line.name in GROUPS:
             if table.row_count:
                 table.add_row()
-            table.add_row(Text(GROUPS[name], style="bold"))
-        source = _source(loaded, name)
-        value = printable(in_words(getattr(loaded, name)))
-        style = "dim" if source == "default" else "cyan"
-        table.add_row(Text(f"  {variable(name)}"), Text(value), Text(source, style=style))
+            table.add_row(Text(GROUPS[line.name], style="bold"))
+        style = "dim" if line.source == "default" else "cyan"
+        table.add_row(Text(f"  {line.variable}"), Text(printable(in_words(line.value))), Text(line.source, style=style))
     target.print(table)

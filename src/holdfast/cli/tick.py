@@ -4,7 +4,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.options import AppArgument, JsonOption, RunnersOption, SchemaOption, StoreOption, to_length, to_names
+from holdfast.cli.options import (
+    AppArgument,
+    JsonOption,
+    RunnersOption,
+    SchemaOption,
+    ShardOption,
+    StoreOption,
+    to_names,
+    to_shard,
+)
 from holdfast.cli.output import console, print_json, printable, rough
 from holdfast.cli.stop_signals import StopSignals
 
@@ -12,6 +21,14 @@ if TYPE_CHECKING:
     from holdfast.runtime.process import Process
     from holdfast.runtime.runner import RunnerReport
     from holdfast.runtime.tick import TickReport
+
+_OPTIONS = {
+    "tick_max": "--max-time",
+    "tick_items": "--max-items",
+    "runner_max": "--runner-max-time",
+    "runner_items": "--runner-max-items",
+    "shard_count": "--shard",
+}
 
 
 def tick(
@@ -31,10 +48,7 @@ def tick(
     runner_max_items: Annotated[
         int | None, typer.Option(metavar="N", help="Most items for one runner. Default: no limit.", show_default=False)
     ] = None,
-    shard: Annotated[
-        str | None,
-        typer.Option(metavar="I/N", help="Take only the jobs of this shard: 0/4 to 3/4.", show_default=False),
-    ] = None,
+    shard: ShardOption = None,
     json: JsonOption = False,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "warning",
     store: StoreOption = None,
@@ -50,14 +64,15 @@ def tick(
     from holdfast.cli.logs import configure_logging
     from holdfast.cli.run_worker import run_worker
 
-    index, count = _to_shard(shard)
+    index, count = to_shard(shard)
     loaded = load_app(
         app,
         store=store,
         schema=schema,
-        tick_max=to_length(max_time, "max-time"),
+        called=_OPTIONS,
+        tick_max=max_time,
         tick_items=max_items,
-        runner_max=to_length(runner_max_time, "runner-max-time"),
+        runner_max=runner_max_time,
         runner_items=runner_max_items,
         shard_index=index,
         shard_count=count,
@@ -70,17 +85,6 @@ def tick(
         return 0 if report.is_fine and not process.worker.is_stuck else 1
 
     raise typer.Exit(run_worker(loaded, loaded.worker_settings(), to_names(runners), work, signals))
-
-
-def _to_shard(text: str | None) -> tuple[int | None, int | None]:
-    from holdfast.errors import InvalidInput
-
-    if text is None:
-        return None, None
-    index, slash, count = text.partition("/")
-    if not (slash and index.isdecimal() and count.isdecimal()):
-        raise InvalidInput(f"shard: {text!r} is not a shard; write 0/4 for the first of four")
-    return int(index), int(count)
 
 
 def _as_json(report: "TickReport") -> dict[str, object]:

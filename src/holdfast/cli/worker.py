@@ -4,8 +4,26 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import AppArgument, RunnersOption, SchemaOption, StoreOption, to_length, to_names
+from holdfast.cli.options import (
+    AppArgument,
+    RunnersOption,
+    SchemaOption,
+    ShardOption,
+    StoreOption,
+    to_names,
+    to_shard,
+)
 from holdfast.cli.stop_signals import StopSignals
+
+_OPTIONS = {
+    "concurrency": "--concurrency",
+    "queues": "--queues",
+    "lease": "--lease",
+    "poll": "--poll",
+    "shutdown": "--shutdown",
+    "shard_count": "--shard",
+    "health_port": "--health-port",
+}
 
 
 def worker(
@@ -34,6 +52,7 @@ def worker(
         ),
     ] = None,
     runners: RunnersOption = None,
+    shard: ShardOption = None,
     listen: Annotated[
         bool | None,
         typer.Option(
@@ -56,14 +75,23 @@ def worker(
     from holdfast.cli.logs import configure_logging
     from holdfast.cli.run_worker import run_in_background, run_worker
 
-    loaded = load_app(app, store=store, schema=schema, listen=listen, health_port=health_port)
-    settings = loaded.worker_settings(
+    index, count = to_shard(shard)
+    loaded = load_app(
+        app,
+        store=store,
+        schema=schema,
+        called=_OPTIONS,
         concurrency=concurrency,
         queues=to_names(queues),
-        lease=to_length(lease, "lease"),
-        poll=to_length(poll, "poll"),
-        shutdown=to_length(shutdown, "shutdown"),
+        lease=lease,
+        poll=poll,
+        shutdown=shutdown,
+        shard_index=index,
+        shard_count=count,
+        listen=listen,
+        health_port=health_port,
     )
+    settings = loaded.worker_settings()
     configure_logging(log_level)
     raise typer.Exit(
         run_worker(loaded, settings, to_names(runners), lambda process: run_in_background(loaded, process), signals)
