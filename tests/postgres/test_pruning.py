@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import date, timedelta
 from uuid import UUID
 
@@ -16,7 +17,7 @@ from holdfast.lifecycle import Event, Transition
 from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Retrying
 from holdfast.store.postgres import upkeep
 from holdfast.store.postgres.reader import PostgresReader
-from holdfast.store.postgres.store import PostgresClock, PostgresStore
+from holdfast.store.postgres.store import Fetch, PostgresClock, PostgresStore
 from tests.databases import Database, OneConnectionStore, connected, opened_store
 from tests.postgres.past import (
     NOON,
@@ -199,6 +200,31 @@ async def test_a_drop_that_takes_too_long_gives_its_locks_back(
         assert day in await days_with_partitions(other)
         await is_sound(other)
         assert [each.id for each in await store.claim(wants())] == [ready.id]
+
+
+async def test_a_client_that_stops_turning_before_its_commit_gives_the_locks_back(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "_DROP_SECONDS", 0.2)
+    async with opened_store(database.url) as store, connected(database.url) as other:
+        await add_days(other, DAYS_AGO)
+        ready = job(id=id_of(DAYS_AGO))
+        await store.enqueue([ready])
+        upkeep_transaction = store.upkeep_transaction
+
+        @asynccontextmanager
+        async def hanging() -> AsyncIterator[Fetch]:
+            async with upkeep_transaction() as fetch:
+                yield fetch
+                # All is dropped, and not committed: this enqueue waits until the server ends the transaction.
+                await other.execute("SELECT holdfast.enqueue('work', '{}')")
+
+        monkeypatch.setattr(store, "upkeep_transaction", hanging)
+        with pytest.raises(StoreUnavailable):
+            await upkeep.drop_day(store, day_of(DAYS_AGO), RETENTION)
+        assert day_of(DAYS_AGO) in await days_with_partitions(other)
+        assert len(await store.claim(wants())) == 2
+        await is_sound(other)
 
 
 async def test_a_day_in_use_is_left_for_the_next_time(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
