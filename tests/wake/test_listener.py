@@ -291,3 +291,30 @@ def test_behind_pgbouncer_it_needs_an_address_of_its_own(lines: Lines) -> None:
 async def test_an_address_that_cannot_be_read_is_refused_at_once() -> None:
     with pytest.raises(InvalidInput, match="address cannot be read"):
         Listener("postgresql://a:b@[db/jobs", "holdfast", ["default"], lambda _: None)
+
+
+@one_server
+async def test_rings_that_come_too_fast_are_not_asked_for_until_it_is_quieter(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_COUNTED_SECONDS", 60.0)
+    monkeypatch.setattr(postgres, "_MOST_RINGS", 10)
+    monkeypatch.setattr(postgres, "_QUIET_SECONDS", 5.0)
+
+    async def no_rows() -> bool:
+        return not await rows(database.url)
+
+    async with running(Listening(database.url)) as at, opened_store(database.url) as store:
+        await at.registered()
+        at.calls.clear()
+        for number in range(1, 11):
+            await store.enqueue([job(queue="mail")])
+            await until(lambda number=number: at.calls.count("mail") == number, "woken")  # type: ignore[misc]
+        # Nobody rings now, and then somebody looks once for all that came meanwhile: without a word from the worker.
+        await until(no_rows, "the rows are gone")
+        await store.enqueue([job(queue="mail")])
+        await at.woken(None)
+        assert at.calls.count("mail") == 10
+        assert len(await rows(database.url)) == 2
+        await store.enqueue([job(queue="mail")])
+        await until(lambda: at.calls.count("mail") == 11, "woken again")

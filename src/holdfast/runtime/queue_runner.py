@@ -24,7 +24,6 @@ log = get_logger("holdfast.worker")
 QUEUE = "queue"
 
 _RESCUE_FAILED_SECONDS = 5.0
-_QUIET_LOOKS = 3
 _NOW = -math.inf
 _LAST_RUN_SECONDS = 1.0
 _UNDONE = frozenset({Event.RELEASE, "lost", "stale"})
@@ -34,8 +33,8 @@ _DEAD = (Event.FAIL, Event.EXHAUST)
 class QueueRunner:
     def __init__(self, worker: Worker, pacing: Pacing, runs: QueueRuns) -> None:
         self.on_wake: Callable[[], None] = lambda: None
-        self.on_idle: Callable[[bool], object] = lambda _: None
-        """Called before a wait for work with free slots, and whether several looks in a row have found none."""
+        self.on_idle: Callable[[], object] = lambda: None
+        """Called before a wait for work with free slots."""
         self.on_saturated: Callable[[], None] = lambda: None
         """Called while all slots are taken: nobody needs to be told about more."""
         self._worker = worker
@@ -129,7 +128,7 @@ class QueueRunner:
         if look.is_idle:
             self._empty_looks = 1 if look.claimed else self._empty_looks + 1
             wait = min(wait, self._pacing.idle(self._empty_looks, self._random))
-            self.on_idle(self._empty_looks >= _QUIET_LOOKS)
+            self.on_idle()
         else:
             self.on_saturated()
         if look.claimed:

@@ -2,8 +2,8 @@
 
 Say `asleep()` before each wait with free slots; while the rows are there it does nothing. If it returns False they are
 written at once, and `wake(None)` follows: look once more, for a producer that committed before did not see them. Say
-`awake()` when there is no time to wait: the rows go when no `asleep()` follows for about a second. They go at once when
-rings come faster than a hundred a second, because each of them makes commits wait for each other.
+`awake()` when there is no time to wait: the rows go when no `asleep()` follows for about a second. They go for a second
+when rings come faster than a hundred a second, because each of them makes commits wait for each other.
 """
 
 import asyncio
@@ -36,6 +36,7 @@ _RENEW_SECONDS = 5.0
 _COUNTED_SECONDS = 0.5
 _MOST_RINGS = 50
 """In that time; more are not worth what they cost the producers."""
+_QUIET_SECONDS = 1.0
 _LINGER_SECONDS = 1.0
 _FORGET_SECONDS = 60.0
 _CONNECT_SECONDS = 5.0
@@ -90,7 +91,8 @@ class Listener:
         self._registered: float | None = None
         """When the rows were last written; None if there are none, or none that can be relied on."""
         self._forgot = float("-inf")
-        self._is_loud = False
+        self._quiet_until = float("-inf")
+        """Rings came too fast: until then there are no rows, and then one `wake(None)` for all that came meanwhile."""
         self._rings = 0
         self._counting_since = float("-inf")
 
@@ -98,16 +100,8 @@ class Listener:
     def is_listening(self) -> bool:
         return self._link.is_up
 
-    def asleep(self, is_quiet: bool = True) -> bool:
-        """Whether producers know; if not, they soon will, and then `wake(None)` is called.
-
-        After rings came too fast to be worth it, they are told again only when the queue `is_quiet`: until then it is
-        looked at every few milliseconds anyway.
-        """
-        if self._is_loud:
-            if not is_quiet:
-                return False
-            self._is_loud = False
+    def asleep(self) -> bool:
+        """Whether producers know; if not, they soon will, and then `wake(None)` is called."""
         self._busy_since = None
         if self._registered is None:
             self._changed.set()
@@ -156,13 +150,16 @@ class Listener:
                 wrote = True
             if wrote:
                 answered = now
-            await self._wait(answered + self._ping_seconds - time.monotonic())
+            now = time.monotonic()
+            next_step = answered + self._ping_seconds
+            await self._wait((min(next_step, self._quiet_until) if now < self._quiet_until else next_step) - now)
         if self._registered is not None:
             await self._answer(connection, self._remove_rows(connection), _LAST_WORD_SECONDS)
 
     async def _keep_rows(self, connection: "asyncpg.Connection[asyncpg.Record]", now: float) -> tuple[bool, bool]:
         """Whether anything was written, and whether the rows are new."""
-        if self._busy_since is not None and now >= self._busy_since + _LINGER_SECONDS:
+        is_busy = self._busy_since is not None and now >= self._busy_since + _LINGER_SECONDS
+        if is_busy or now < self._quiet_until:
             if self._registered is None:
                 return False, False
             # Said before it is done: an `asleep()` meanwhile must not rely on rows that are about to go.
@@ -196,10 +193,9 @@ class Listener:
         if now >= self._counting_since + _COUNTED_SECONDS:
             self._counting_since, self._rings = now, 0
         self._rings += 1
-        if self._rings > _MOST_RINGS and not self._is_loud:
-            # Every ring makes a commit wait for the one before it. Somebody who commits so often needs no ring.
-            self._is_loud = True
-            self._busy_since = float("-inf")
+        if self._rings == _MOST_RINGS:
+            # Every ring makes a commit wait for the one before it. Where they come so often, one a second is enough.
+            self._quiet_until = now + _QUIET_SECONDS
             self._changed.set()
 
     async def _wait(self, seconds: float) -> None:
