@@ -5,8 +5,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 CODE    = $(wildcard src tests bench)
-# At least two test workers: parallel runs find tests that share state, even on one core.
-WORKERS = $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ "$$n" -ge 2 ] && echo "$$n" || echo 2)
+# One test worker more than cores, because tests wait more than they compute; parallel runs also find shared state.
+WORKERS = $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n + 1)))
 
 # An index, a certificate or a proxy that pip is configured with is used as it is. Only settings that would install
 # somewhere else than into .venv are put aside.

@@ -79,6 +79,7 @@ def _running_slots(zone: str, minute: int, start: datetime, end: datetime) -> li
     return [moment for moment in _minutes(start + MINUTE, end) if moment.astimezone(place).minute == minute]
 
 
+@pytest.mark.parametrize("store_case", ["memory", "embedded-18"], indirect=True)
 @pytest.mark.parametrize(
     "first_day",
     [(2030, 3, 8), (2030, 3, 29), (2030, 4, 4), (2030, 9, 6), (2030, 10, 4), (2030, 10, 25), (2030, 11, 1)],

@@ -23,7 +23,7 @@ log = get_logger("holdfast.worker")
 
 QUEUE = "queue"
 
-_RESCUE_FAILED_SECONDS = 5.0
+_RESCUE_FAILED_SECONDS = 1.0
 _NOW = -math.inf
 _LAST_RUN_SECONDS = 1.0
 _UNDONE = frozenset({Event.RELEASE, "lost", "stale"})
