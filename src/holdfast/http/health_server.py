@@ -111,15 +111,14 @@ class HealthServer:
         if isinstance(asked, Health):
             return asked
         try:
-            health = asked.result(_ANSWER_SECONDS)
-        except TimeoutError:
-            health = _UNANSWERED
-        except (Exception, concurrent.futures.CancelledError) as error:
-            log.warning("readiness could not be found out", exc_info=True)
-            health = Health((Check("readiness", False, f"unexpected error: {type(error).__name__}"),))
+            return asked.result(_ANSWER_SECONDS)
+        except (TimeoutError, concurrent.futures.CancelledError):
+            self._note(_UNANSWERED)
+            return _UNANSWERED
+
+    def _note(self, health: Health) -> None:
         with self._lock:
             self._known = (time.monotonic(), health)
-        return health
 
     def _ask(self) -> "Health | concurrent.futures.Future[Health]":
         """The answer that is known, or the one question that is under way."""
@@ -133,7 +132,14 @@ class HealthServer:
             return self._asked
 
     async def _question(self) -> Health:
-        return await self._ready()
+        """Notes its answer before it ends, so that nobody can find it over and its answer unknown, and ask again."""
+        try:
+            health = await self._ready()
+        except Exception as error:
+            log.warning("readiness could not be found out", exc_info=True)
+            health = Health((Check("readiness", False, f"unexpected error: {type(error).__name__}"),))
+        self._note(health)
+        return health
 
     def _answer(self, path: str) -> Health:
         match path:
