@@ -35,12 +35,14 @@ if TYPE_CHECKING:
     from holdfast.runtime.tick import TickReport
     from holdfast.schedules import InlineSlot, Schedules
     from holdfast.statement import Statement
+    from holdfast.store.contract import Enqueued
     from holdfast.store.schedules import Run, Schedule
     from holdfast.worker.settings import WorkerSettings
 
 _HOME = {
     "Cancel": "holdfast.errors",
     "DuplicateJob": "holdfast.errors",
+    "Enqueued": "holdfast.store.contract",
     "Holdfast": "holdfast.app",
     "HoldfastError": "holdfast.errors",
     "InlineSlot": "holdfast.schedules",
@@ -74,6 +76,7 @@ _HOME = {
 __all__ = [
     "Cancel",
     "DuplicateJob",
+    "Enqueued",
     "Holdfast",
     "HoldfastError",
     "InlineSlot",

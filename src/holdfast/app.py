@@ -4,22 +4,24 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
+from holdfast.connections import AwaitedConnection
 from holdfast.cron import DEFAULT_MISSED_LIMIT, Missed
 from holdfast.duration import Duration
 from holdfast.errors import InvalidInput
 from holdfast.failures import Failures
 from holdfast.handlers import HandlerFunction, Handlers, make_handler
 from holdfast.job import DEFAULT_PRIORITY, NewJob
-from holdfast.producer.enqueue import enqueue_statement, new_job
+from holdfast.producer.enqueue import enqueue_many_statement, enqueue_statement, new_job
 from holdfast.retry import Backoff
 from holdfast.runtime.compose import AppParts, broker, build_process
 from holdfast.runtime.process import Process
 from holdfast.runtime.tick import TickReport
 from holdfast.schedules import Declarations, Schedules, job_template, to_terms
 from holdfast.settings import Settings
+from holdfast.statement import Statement
 from holdfast.store.contract import Canceling, Enqueued, JobReader, Retrying, Shard, StoreClock
 from holdfast.store.opening import OpenStore, opened
 from holdfast.store.schedules import RunStore
@@ -184,9 +186,56 @@ class Holdfast:
         """A checked job that is not enqueued yet; its id is known already."""
         return new_job(self.handlers, kind, payload, **options)
 
-    def enqueue_in(self, connection: object, job: NewJob) -> Awaitable[None] | None:
-        """Enqueue in the caller's own transaction, on an asyncpg or psycopg connection; await it if that is async."""
-        return enqueue_statement(self.settings.db_schema, job).execute_on(connection)
+    # An async connection is an object too, so mypy sees an overlap; the first signature that fits is the right one.
+    @overload
+    def enqueue_in(  # type: ignore[overload-overlap]
+        self,
+        connection: AwaitedConnection,
+        job: NewJob | str,
+        payload: object = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> Awaitable[Enqueued]: ...
+
+    @overload
+    def enqueue_in(
+        self, connection: object, job: NewJob | str, payload: object = None, **options: Unpack[EnqueueOptions]
+    ) -> Enqueued: ...
+
+    def enqueue_in(
+        self, connection: object, job: NewJob | str, payload: object = None, **options: Unpack[EnqueueOptions]
+    ) -> Enqueued | Awaitable[Enqueued]:
+        """Enqueue in the caller's own transaction: commit makes the job visible, rollback leaves nothing.
+
+        The connection, session or cursor is one of asyncpg, psycopg, SQLAlchemy or Django; await the answer if it is an
+        async one. The job is a kind with its payload and options, or what `job` built. Needs no open app.
+        """
+        if isinstance(job, str):
+            job = self.job(job, payload, **options)
+        elif payload is not None or options:
+            raise InvalidInput("this job has its payload and options already; give those to app.job(…)")
+        return self.enqueue_statement(job).execute_on(connection)
+
+    @overload
+    def enqueue_many_in(  # type: ignore[overload-overlap]
+        self, connection: AwaitedConnection, jobs: Sequence[NewJob]
+    ) -> Awaitable[list[Enqueued]]: ...
+
+    @overload
+    def enqueue_many_in(self, connection: object, jobs: Sequence[NewJob]) -> list[Enqueued]: ...
+
+    def enqueue_many_in(self, connection: object, jobs: Sequence[NewJob]) -> list[Enqueued] | Awaitable[list[Enqueued]]:
+        """Like `enqueue_in` for many jobs, by one statement. The answers are in the order of the jobs."""
+        return enqueue_many_statement(self._schema_with_transactions, jobs).execute_on(connection)
+
+    def enqueue_statement(self, job: NewJob) -> Statement[Enqueued]:
+        """What `enqueue_in` executes, for a library that it does not know: `sql` with $1 … $n, and `parameters`."""
+        return enqueue_statement(self._schema_with_transactions, job)
+
+    @property
+    def _schema_with_transactions(self) -> str:
+        if self.settings.store.startswith("memory"):
+            raise InvalidInput("enqueue_in needs a PostgreSQL store; jobs in memory are in nobody's transaction")
+        return self.settings.db_schema
 
     async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:
         return await self.opened.store.cancel(ids)

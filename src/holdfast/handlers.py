@@ -24,7 +24,7 @@ from holdfast.json_text import LARGEST_RESULT, Json, decode, encode
 from holdfast.lifecycle import DEFAULT_ATTEMPTS
 from holdfast.limits import check_lease
 from holdfast.retry import Backoff, to_backoff
-from holdfast.statement import Statement
+from holdfast.statement import Statement, nothing
 
 Payload = TypeVar("Payload")
 
@@ -43,8 +43,8 @@ class FinishInTransaction:
 
     sql: str
 
-    def statement(self, lease: Lease, result: Json | None) -> Statement:
-        return Statement(self.sql, (lease.id, lease.fence, lease.holder, result))
+    def statement(self, lease: Lease, result: Json | None) -> Statement[None]:
+        return Statement(self.sql, (lease.id, lease.fence, lease.holder, result), nothing)
 
 
 @dataclass(slots=True, kw_only=True)

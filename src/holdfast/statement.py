@@ -1,63 +1,73 @@
-"""One SQL statement and its parameters as a value that any PostgreSQL driver's connection can execute.
+"""One SQL statement, its parameters and the meaning of its rows: a value that any library's connection can execute.
 
-Written with numbered parameters ($1 … $n, each used once, in order), which is what asyncpg takes; psycopg's form is
-derived. The connection decides whether the result has to be awaited, so there are no sync and async twins.
+Written with numbered parameters ($1 … $n), as PostgreSQL takes them; connections.py has the other forms. The connection
+decides whether the answer has to be awaited, so there are no sync and async twins.
 """
 
-import re
-from collections.abc import Awaitable
-from dataclasses import dataclass
-from typing import Protocol, cast
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar, overload
 
-from holdfast.errors import InvalidInput, StaleLease
+from holdfast.connections import AwaitedConnection, Parameters, Rows, rows_of
+from holdfast.errors import StaleLease
 
 STALE_LEASE_SQLSTATE = "HF001"
 
-_NUMBERED = re.compile(r"\$\d+")
+Answer = TypeVar("Answer")
 
 
-class _Executes(Protocol):
-    def execute(self, query: str, *arguments: object) -> object: ...
+def nothing(_: Rows) -> None:
+    """For a statement whose rows say nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(Generic[Answer]):
+    """Execute `sql` with `parameters` in any way you like, and `read` tells what the rows mean."""
+
     sql: str
-    parameters: tuple[object, ...]
+    parameters: Parameters
+    read: Callable[[Rows], Answer] = field(compare=False)
 
-    def execute_on(self, connection: object) -> Awaitable[None] | None:
-        """Run on an asyncpg or psycopg connection, inside whatever transaction it has.
+    @overload
+    def execute_on(self, connection: AwaitedConnection) -> Awaitable[Answer]: ...
 
-        With an async connection the result must be awaited; with a blocking one the work is done on return.
+    @overload
+    def execute_on(self, connection: object) -> Answer | Awaitable[Answer]: ...
+
+    def execute_on(self, connection: object) -> Answer | Awaitable[Answer]:
+        """Run on a connection, session or cursor of a library that connections.py knows, inside its transaction.
+
+        With an async one the result must be awaited; with a blocking one it is the answer.
         """
-        package = type(connection).__module__.partition(".")[0]
-        executes = cast(_Executes, connection)
-        match package:
-            case "asyncpg":
-                return _awaited(cast(Awaitable[object], executes.execute(self.sql, *self.parameters)))
-            case "psycopg":
-                sql = _NUMBERED.sub("%s", self.sql.replace("%", "%%"))
-                try:
-                    result = executes.execute(sql, self.parameters)
-                except Exception as error:
-                    _raise_if_stale(error)
-                    raise
-                return _awaited(result) if isinstance(result, Awaitable) else None
-            case _:
-                raise InvalidInput(
-                    f"a connection of {package} is not known here; pass an asyncpg or psycopg connection, or execute "
-                    f"the statement's `sql` with its `parameters` yourself"
-                )
+        try:
+            rows = rows_of(connection, self.sql, self.parameters)
+        except Exception as error:
+            _raise_if_stale(error)
+            raise
+        return self._awaited(rows) if isinstance(rows, Awaitable) else self.read(rows)
 
-
-async def _awaited(result: Awaitable[object]) -> None:
-    try:
-        await result
-    except Exception as error:
-        _raise_if_stale(error)
-        raise
+    async def _awaited(self, rows: Awaitable[Rows]) -> Answer:
+        try:
+            return self.read(await rows)
+        except Exception as error:
+            _raise_if_stale(error)
+            raise
 
 
 def _raise_if_stale(error: Exception) -> None:
-    if getattr(error, "sqlstate", None) == STALE_LEASE_SQLSTATE:
-        raise StaleLease(str(error).splitlines()[0]) from error
+    """The libraries above a driver raise errors of their own, with the driver's as their cause."""
+    stale = [each for each in _causes(error) if _sqlstate(each) == STALE_LEASE_SQLSTATE]
+    if stale:
+        raise StaleLease(str(stale[-1]).splitlines()[0]) from error
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
+
+
+def _sqlstate(error: BaseException) -> object:
+    # The second is psycopg2's name for it.
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)

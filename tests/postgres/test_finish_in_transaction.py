@@ -38,9 +38,7 @@ class Scene:
         await self.connection.execute("INSERT INTO effect DEFAULT VALUES")
 
     async def finish(self, lease: Lease | None = None, result: Json | None = None) -> None:
-        awaitable = self.store.finish_in.statement(lease or self.lease, result).execute_on(self.connection)
-        assert awaitable is not None
-        await awaitable
+        await self.store.finish_in.statement(lease or self.lease, result).execute_on(self.connection)
 
     async def effects(self) -> int:
         found: int = await self.connection.fetchval("SELECT count(*) FROM effect")

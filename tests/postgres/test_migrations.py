@@ -111,17 +111,13 @@ async def test_every_verb_works_in_a_schema_of_another_name(empty_database: Data
         await store.enqueue([keyed, job(key="a")])
         third = job()
         async with connection.transaction():
-            awaitable = enqueue_statement(schema, third).execute_on(connection)
-            assert awaitable is not None
-            await awaitable
+            await enqueue_statement(schema, third).execute_on(connection)
         leased = await store.claim(wants())
         assert [each.id for each in leased] == [first.id, keyed.id, third.id]
         renewed = await store.renew([Renewal(each.lease, LEASE) for each in leased])
         assert {each.fenced for each in renewed} == {Fenced.DONE}
         async with connection.transaction():
-            awaitable = store.finish_in.statement(leased[0].lease, None).execute_on(connection)
-            assert awaitable is not None
-            await awaitable
+            await store.finish_in.statement(leased[0].lease, None).execute_on(connection)
         fails = [Finish(leased[0].lease, ENDINGS["fail"]), Finish(leased[1].lease, ENDINGS["fail"])]
         assert await store.finish(fails) == [Fenced.ALREADY, Fenced.DONE]
         assert await _lost_and_finished(store, clock, leased[2]) == [Fenced.DONE]

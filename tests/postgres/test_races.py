@@ -176,9 +176,7 @@ async def _every_fenced_verb(store: PostgresStore, leases: list[Lease]) -> list[
     first, second, third, fourth, fifth = leases
     (renewed,) = await store.renew([Renewal(first, LEASE, Json("1"))])
     async with connected(store.url) as connection:
-        awaitable = store.finish_in.statement(second, None).execute_on(connection)
-        assert awaitable is not None
-        await awaitable
+        await store.finish_in.statement(second, None).execute_on(connection)
     plain = await store.finish([Finish(first, Transition(Event.SUCCEED))])
     failed = await store.finish([Finish(third, Transition(Event.FAIL, error=BROKEN))])
     retried = await store.finish([Finish(fourth, Transition(Event.RETRY, delay=LEASE))])

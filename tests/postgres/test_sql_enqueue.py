@@ -5,13 +5,10 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import asyncpg
-import psycopg
 import pytest
 
-from holdfast.errors import DuplicateJob, InvalidInput
+from holdfast.errors import DuplicateJob
 from holdfast.job import Job, JobState
-from holdfast.json_text import Json
-from holdfast.producer.enqueue import enqueue_statement
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from tests.databases import Database, connected, opened_store
@@ -225,21 +222,3 @@ async def test_a_key_met_under_repeatable_read_is_found_or_fails_but_never_doubl
             await connection.fetchval("SELECT id FROM holdfast.enqueue('work', '{}', key => 'a')")
         await transaction.rollback()
         assert len(await store.claim(wants())) == 1
-
-
-async def test_the_statement_works_on_every_driver(database: Database) -> None:
-    jobs = [job(payload=Json('{"a": "100%s"}'), delay=timedelta(0), headers=Json("{}")) for _ in range(3)]
-    statements = [enqueue_statement("holdfast", each) for each in jobs]
-    async with opened_store(database.url) as store, connected(database.url) as connection:
-        awaitable = statements[0].execute_on(connection)
-        assert awaitable is not None
-        await awaitable
-        with psycopg.connect(database.url) as blocking:
-            assert statements[1].execute_on(blocking) is None
-        async with await psycopg.AsyncConnection.connect(database.url) as waiting:
-            awaitable = statements[2].execute_on(waiting)
-            assert awaitable is not None
-            await awaitable
-        assert [each.id for each in await store.claim(wants())] == [each.id for each in jobs]
-        with pytest.raises(InvalidInput, match="is not known here"):
-            statements[0].execute_on(object())

@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 
 from holdfast import Holdfast, InvalidInput, JobState, NewJob, RunningJob, Statement
 from holdfast.json_text import Json
+from holdfast.statement import nothing
 from tests.worker.harness import errors, fast, final_job, job_in_state, until, working
 
 
@@ -239,5 +240,5 @@ async def test_a_kind_that_no_worker_knows_stays_ready_and_visible() -> None:
 
 
 def test_a_statement_refuses_a_connection_that_it_does_not_know() -> None:
-    with pytest.raises(InvalidInput, match="pass an asyncpg or psycopg connection"):
-        Statement("SELECT 1", ()).execute_on(object())
+    with pytest.raises(InvalidInput, match="pass one of asyncpg, psycopg, SQLAlchemy or Django"):
+        Statement("SELECT 1", (), nothing).execute_on(object())

@@ -235,4 +235,4 @@ async def test_finish_in_refuses_what_is_not_a_connection(database: Database) ->
     async with app, working(app):
         job = await final_job(app, (await app.enqueue("finishes")).id)
     (error,) = errors(job)
-    assert "pass an asyncpg or psycopg connection" in str(error["message"])
+    assert "pass one of asyncpg, psycopg, SQLAlchemy or Django" in str(error["message"])

@@ -16,7 +16,8 @@ from typing import cast
 import asyncpg
 import psycopg
 
-from holdfast import Cancel, Holdfast, Permanent, RunningJob, Snooze, Statement
+from holdfast import Cancel, Enqueued, Holdfast, Permanent, RunningJob, Snooze, Statement
+from holdfast.statement import nothing
 
 LEVELS = ("read committed", "repeatable read", "serializable")
 THEN_RAISE = {
@@ -26,8 +27,8 @@ THEN_RAISE = {
     "cancel": Cancel(),
 }
 
-# Makes child jobs; needs no store for that.
-producer = Holdfast("memory:")
+# Makes child jobs in the transactions of others; it is never opened.
+producer = Holdfast("postgresql://")
 
 
 @dataclass
@@ -65,8 +66,9 @@ async def halt_async(point: str) -> None:
         await asyncio.sleep(0.005)
 
 
-def _effect(job: Job) -> Statement:
-    return Statement("INSERT INTO effect (job, fence, note) VALUES ($1, $2, $3)", (job.id, job.fence, "written"))
+def _effect(job: Job) -> Statement[None]:
+    sql = "INSERT INTO effect (job, fence, note) VALUES ($1, $2, $3)"
+    return Statement(sql, (job.id, job.fence, "written"), nothing)
 
 
 def _ends(job: Job) -> None:
@@ -82,7 +84,7 @@ async def _transaction(job: Job, connection: object) -> None:
         await job.finish_in(connection, {"attempt": job.attempt})
         await halt_async("finished")
     await cast(Awaitable[None], _effect(job).execute_on(connection))
-    await cast(Awaitable[None], producer.enqueue_in(connection, producer.job("child")))
+    await cast(Awaitable[Enqueued], producer.enqueue_in(connection, producer.job("child")))
     await halt_async("written")
     if job.payload.finish_last:
         await job.finish_in(connection, {"attempt": job.attempt})

@@ -1,6 +1,6 @@
-"""Builds jobs from what a producer says, and the statement that enqueues one inside any driver's transaction."""
+"""Builds jobs from what a producer says, and the statements that enqueue them inside a caller's own transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -10,7 +10,9 @@ from holdfast.handlers import CURRENT_JOB, Handlers
 from holdfast.job import DEFAULT_PRIORITY, NewJob, check_name
 from holdfast.json_text import Json, encode
 from holdfast.statement import Statement
-from holdfast.store.postgres.sql_files import quoted
+from holdfast.store.contract import Enqueued
+from holdfast.store.postgres.bulk import Bulk, read_enqueued
+from holdfast.store.postgres.sql_files import quoted, statement
 
 _ARGUMENTS = (
     "kind => $1::text, payload => $2::text::json, queue => $3::text, priority => $4::integer, delay => $5::interval, "
@@ -56,7 +58,7 @@ def new_job(
     )
 
 
-def enqueue_statement(schema: str, job: NewJob) -> Statement:
+def enqueue_statement(schema: str, job: NewJob) -> Statement[Enqueued]:
     """Enqueues in the caller's transaction: commit makes the job visible, rollback leaves nothing."""
     function = f"{quoted(schema)}.enqueue"
     sql = f"SELECT id, is_new FROM {function}({_ARGUMENTS})"  # noqa: S608 - the schema is checked and quoted
@@ -66,7 +68,14 @@ def enqueue_statement(schema: str, job: NewJob) -> Statement:
             job.kind, job.payload, job.queue, job.priority, job.delay, job.run_at, job.tenant, job.key,
             job.correlation_id, job.max_attempts, job.headers, job.id,
         ),
+        lambda rows: read_enqueued(rows[0]),
     )  # fmt: skip
+
+
+def enqueue_many_statement(schema: str, jobs: Sequence[NewJob]) -> Statement[list[Enqueued]]:
+    """The same for any number of jobs but none: all of them or none."""
+    bulk = Bulk(jobs)
+    return Statement(statement(bulk.verb, schema), bulk.parameters, bulk.read)
 
 
 def _headers(headers: Mapping[str, object] | None) -> Json | None:

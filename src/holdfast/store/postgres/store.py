@@ -29,6 +29,7 @@ from holdfast.store.contract import (
     Retrying,
     Shard,
 )
+from holdfast.store.postgres.bulk import Bulk
 from holdfast.store.postgres.driver import LeaseLocked, open_connection, open_pool, translated
 from holdfast.store.postgres.lanes import Ask, Floor, Lane, Lanes
 from holdfast.store.postgres.migrate import Migrator
@@ -122,12 +123,8 @@ class PostgresStore:
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         if not jobs:
             return []
-        columns = _columns(jobs)
-        if all(job.key is None for job in jobs):
-            await self.fetch("enqueue", *columns)
-            return [Enqueued(job.id, is_new=True) for job in jobs]
-        rows = await self.fetch("enqueue_keyed", *columns, [job.key for job in jobs])
-        return [Enqueued(row["id"], row["is_new"]) for row in rows]
+        bulk = Bulk(jobs)
+        return bulk.read(await self.fetch(bulk.verb, *bulk.parameters))
 
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
         if request.limit <= 0 or not request.kinds or not request.queues:
@@ -327,22 +324,6 @@ class PostgresClock:
 
 def _shard(shard: Shard | None) -> tuple[int | None, int | None]:
     return (None, None) if shard is None else (shard.index, shard.count)
-
-
-def _columns(jobs: Sequence[NewJob]) -> tuple[list[object], ...]:
-    return (
-        [job.id for job in jobs],
-        [job.kind for job in jobs],
-        [job.queue for job in jobs],
-        [job.priority for job in jobs],
-        [job.delay for job in jobs],
-        [job.run_at for job in jobs],
-        [job.tenant for job in jobs],
-        [job.correlation_id for job in jobs],
-        [job.max_attempts for job in jobs],
-        [job.payload for job in jobs],
-        [job.headers for job in jobs],
-    )
 
 
 def _lease_columns(leases: Sequence[Lease]) -> tuple[list[UUID], list[int], list[UUID]]:

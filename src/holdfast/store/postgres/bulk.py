@@ -1,0 +1,56 @@
+"""Jobs to enqueue by one statement: which one, its parameters, and what its rows mean.
+
+The store runs it on its pool, producer/enqueue.py in a caller's transaction.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from holdfast.connections import Parameters, Rows
+from holdfast.job import NewJob
+from holdfast.store.contract import Enqueued
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """At least one job. Keys cost a function call per job, so jobs without any have a statement of their own."""
+
+    jobs: Sequence[NewJob]
+
+    @property
+    def has_keys(self) -> bool:
+        return any(job.key is not None for job in self.jobs)
+
+    @property
+    def verb(self) -> str:
+        return "enqueue_keyed" if self.has_keys else "enqueue"
+
+    @property
+    def parameters(self) -> Parameters:
+        columns = (
+            [job.id for job in self.jobs],
+            [job.kind for job in self.jobs],
+            [job.queue for job in self.jobs],
+            [job.priority for job in self.jobs],
+            [job.delay for job in self.jobs],
+            [job.run_at for job in self.jobs],
+            [job.tenant for job in self.jobs],
+            [job.correlation_id for job in self.jobs],
+            [job.max_attempts for job in self.jobs],
+            [job.payload for job in self.jobs],
+            [job.headers for job in self.jobs],
+        )
+        return (*columns, [job.key for job in self.jobs]) if self.has_keys else columns
+
+    def read(self, rows: Rows) -> list[Enqueued]:
+        """In the order of the jobs."""
+        if not self.has_keys:
+            return [Enqueued(job.id, is_new=True) for job in self.jobs]
+        return [read_enqueued(columns) for _, *columns in rows]
+
+
+def read_enqueued(row: Iterable[object]) -> Enqueued:
+    """From the columns that the function `enqueue` returns."""
+    id, is_new = row
+    return Enqueued(id if isinstance(id, UUID) else UUID(str(id)), bool(is_new))
