@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -20,6 +21,8 @@ class Proxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._dead: set[asyncio.StreamWriter] = set()
+        self._trap: _Trap | None = None
+        self._sprung: set[asyncio.StreamWriter] = set()
         self._swallows = False
         self._refuses = False
         self._port = 0
@@ -48,6 +51,13 @@ class Proxy:
     def half_open(self) -> None:
         """Let no byte through on the connections that there are, and tell nobody; new ones go through."""
         self._call(lambda: self._dead.update(self._writers))
+
+    def cut_at(self, words: bytes, *, answered: bool) -> None:
+        """Cut the next connection on which a client sends these words, and no other.
+
+        The server does not get them; or, `answered`, it has acted on them and its answer gets lost.
+        """
+        self._trap = _Trap(words, answered)
 
     def restore(self) -> None:
         """Connections that were swallowed are reset, as routers do; new ones go through."""
@@ -104,10 +114,11 @@ class Proxy:
         pair = {writer, server_writer}
         self._writers |= pair
         try:
-            await asyncio.gather(self._pump(reader, server_writer), self._pump(server_reader, writer))
+            await asyncio.gather(self._pump(reader, server_writer, writer), self._pump(server_reader, writer))
         finally:
             self._writers -= pair
             self._dead -= pair
+            self._sprung -= pair
             for each in pair:
                 each.transport.abort()
 
@@ -116,10 +127,31 @@ class Proxy:
             return await asyncio.open_unix_connection(str(self._server))
         return await asyncio.open_connection(*self._server)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: asyncio.StreamWriter | None = None
+    ) -> None:
+        """`client` is who sends, if it is a client: only its words can spring the trap."""
         with contextlib.suppress(ConnectionError):
             while received := await reader.read(65536):
+                if writer in self._sprung or (client is not None and self._springs(received, client)):
+                    break
                 if not self._swallows and writer not in self._dead:
                     writer.write(received)
                     await writer.drain()
         writer.transport.abort()
+
+    def _springs(self, received: bytes, client: asyncio.StreamWriter) -> bool:
+        """Whether to cut now. If the words are to be answered, the cut comes with the answer."""
+        trap = self._trap
+        if trap is None or trap.words not in received:
+            return False
+        self._trap = None
+        if trap.answered:
+            self._sprung.add(client)
+        return not trap.answered
+
+
+@dataclass(frozen=True, slots=True)
+class _Trap:
+    words: bytes
+    answered: bool

@@ -1,0 +1,59 @@
+"""A shop: a database with a table of its own beside Holdfast's, and an app that is never opened."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from holdfast import Holdfast
+from tests.databases import Database, DatabaseMaker, no_task_left
+from tests.proxy import Proxy
+
+
+@dataclass(frozen=True, slots=True)
+class Shop:
+    database: Database
+    app: Holdfast
+    looking: psycopg.Connection[dict[str, Any]]
+
+    @property
+    def url(self) -> str:
+        return self.database.url
+
+    def orders(self) -> list[int]:
+        return [row["number"] for row in self.rows("SELECT number FROM orders ORDER BY number")]
+
+    def jobs(self) -> list[UUID]:
+        """Those that wait to be claimed, in the order of their ids."""
+        return [
+            row["id"] for row in self.rows("SELECT id FROM holdfast.ready JOIN holdfast.job USING (id) ORDER BY id")
+        ]
+
+    def rows(self, sql: str, *parameters: object) -> list[dict[str, Any]]:
+        return self.looking.execute(sql.encode(), parameters).fetchall()
+
+    def proxy(self) -> Proxy:
+        (folder,) = parse_qs(urlsplit(self.url).query)["host"]
+        return Proxy(Path(folder, ".s.PGSQL.5432"), self.database.name)
+
+
+@pytest.fixture
+async def shop(threads_end: None, server: DatabaseMaker, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Shop]:
+    # Django refuses to block an event loop; here nothing else is on it.
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+    with (
+        server.emptied_database() as database,
+        psycopg.connect(database.url, autocommit=True, row_factory=dict_row) as looking,
+    ):
+        looking.execute("CREATE TABLE orders (number integer); CREATE TABLE levels (level text)")
+        try:
+            async with no_task_left():
+                yield Shop(database, Holdfast(database.url), looking)
+        finally:
+            looking.execute("DROP TABLE orders, levels")

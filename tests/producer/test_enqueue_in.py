@@ -1,0 +1,202 @@
+"""Enqueueing in the caller's own transaction: a job is there with the caller's own rows, or not at all.
+
+Each test runs with the connections of every library.
+"""
+
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+
+from holdfast import Enqueued, StaleLease
+from holdfast.job import Lease, NewJob
+from holdfast.json_text import decode, encode
+from holdfast.store.contract import ClaimRequest, KindClaim
+from tests.databases import opened_store
+from tests.producer.conftest import Shop
+from tests.producer.connection_kinds import KINDS, LOST, READ_COMMITTED, STRICT_LEVELS, Link, Opening, settled
+from tests.producer.orm_kinds import ONE_OF_EACH_LIBRARY
+
+pytestmark = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
+
+every_kind = pytest.mark.parametrize("opened", [pytest.param(opening, id=name) for name, opening in KINDS.items()])
+one_of_each_library = pytest.mark.parametrize(
+    "opened", [pytest.param(KINDS[name], id=name) for name in ONE_OF_EACH_LIBRARY]
+)
+
+# Whatever some library writes for a parameter, and what it would have to escape.
+MANGLED = "100% %s %(name)s %% :name ::text ?1 $1 $$ {} \\ ' \" é\N{LINE SEPARATOR}"
+FAR = datetime(2150, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+WRITTEN = """
+SELECT job.kind, job.queue, job.priority, tenant, correlation_id, key, max_attempts, payload, headers,
+       run_at - created_at AS delay, run_at
+FROM holdfast.job JOIN holdfast.ready USING (id) WHERE id = %s
+"""
+
+
+class Change(Exception):
+    """Of mind: the transaction is not wanted any more."""
+
+
+async def enqueued_in(shop: Shop, link: Link, job: NewJob) -> Enqueued:
+    return await settled(shop.app.enqueue_in(link.connection, job))
+
+
+@every_kind
+async def test_the_row_and_the_job_commit_together_and_roll_back_together(shop: Shop, opened: Opening) -> None:
+    async with opened(shop.url, READ_COMMITTED) as link:
+        await link.write(1)
+        enqueued = await settled(shop.app.enqueue_in(link.connection, "ship", {"order": 1}, queue="parcels"))
+        assert enqueued.is_new
+        assert (shop.orders(), shop.jobs()) == ([], [])
+    assert (shop.orders(), shop.jobs()) == ([1], [enqueued.id])
+    job = shop.app.job("ship", {"order": 2})
+    with suppress(Change):
+        async with opened(shop.url, READ_COMMITTED) as link:
+            await link.write(2)
+            assert await enqueued_in(shop, link, job) == Enqueued(job.id, is_new=True)
+            raise Change
+    assert (shop.orders(), shop.jobs()) == ([1], [enqueued.id])
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("answered", [False, True], ids=["before the server got it", "before its answer came"])
+@every_kind
+async def test_a_commit_that_is_cut_off_is_an_error_and_leaves_both_or_none(
+    shop: Shop, opened: Opening, answered: bool
+) -> None:
+    job = shop.app.job("ship", {"order": 1}, key="order-1")
+    with shop.proxy() as proxy:
+
+        async def order() -> None:
+            async with opened(proxy.url, READ_COMMITTED) as link:
+                await link.write(1)
+                await enqueued_in(shop, link, job)
+                proxy.cut_at(b"COMMIT", answered=answered)
+
+        with pytest.raises(LOST):
+            await order()
+        assert (shop.orders(), shop.jobs()) == (([1], [job.id]) if answered else ([], []))
+        # Who cannot know what became of it says it again, and the key makes that one job.
+        async with opened(proxy.url, READ_COMMITTED) as link:
+            again = await enqueued_in(shop, link, shop.app.job("ship", {"order": 1}, key="order-1"))
+    assert again.is_new is not answered
+    assert shop.jobs() == [again.id]
+
+
+@every_kind
+async def test_a_rollback_to_a_savepoint_takes_the_job_away(shop: Shop, opened: Opening) -> None:
+    first, second, third, fourth = (shop.app.job("ship", key=f"order-{number}") for number in range(4))
+    async with opened(shop.url, READ_COMMITTED) as link:
+        await enqueued_in(shop, link, first)
+        with suppress(Change):
+            async with link.nested():
+                await link.write(2)
+                await enqueued_in(shop, link, second)
+                raise Change
+        async with link.nested():
+            await link.write(3)
+            await enqueued_in(shop, link, third)
+        assert (await enqueued_in(shop, link, fourth)).is_new
+        assert (await enqueued_in(shop, link, shop.app.job("ship", key="order-1"))).is_new
+    assert shop.orders() == [3]
+    found = shop.jobs()
+    assert [each.id in found for each in (first, second, third, fourth)] == [True, False, True, True]
+
+
+@pytest.mark.parametrize("level", STRICT_LEVELS)
+@one_of_each_library
+async def test_a_stricter_isolation_keeps_jobs_and_keys_as_they_are(shop: Shop, opened: Opening, level: str) -> None:
+    async with opened(shop.url, level) as link:
+        first = await enqueued_in(shop, link, shop.app.job("ship", key="order-1"))
+    async with opened(shop.url, level) as link:
+        await settled(link.execute("INSERT INTO levels SELECT current_setting('transaction_isolation')"))
+        same = await enqueued_in(shop, link, shop.app.job("ship", key="order-1"))
+        other = await enqueued_in(shop, link, shop.app.job("ship"))
+        twice = await enqueued_in(shop, link, shop.app.job("ship", key="order-1"))
+    assert same == twice == Enqueued(first.id, is_new=False)
+    assert shop.jobs() == sorted([first.id, other.id])
+    assert shop.rows("SELECT level FROM levels") == [{"level": level.lower()}]
+
+
+def _jobs(shop: Shop) -> dict[str, NewJob]:
+    """One with everything, one with a time, and one with as little as possible."""
+    job = shop.app.job
+    payload = {MANGLED: [MANGLED, None, 1.5, {"deep": MANGLED}]}
+    return {
+        "full": job("ship", payload, queue="mail", priority=0, delay="36h 1s", tenant=MANGLED[:-1], attempts=1000,
+                    key=MANGLED[:-1], correlation_id=MANGLED[:-1], headers={MANGLED: MANGLED}),
+        "late": job("ship", payload, run_at=FAR, delay=None, priority=9),
+        "bare": job("ship"),
+    }  # fmt: skip
+
+
+def _check_written(shop: Shop, jobs: dict[str, NewJob]) -> None:
+    for name, job in jobs.items():
+        (row,) = shop.rows(WRITTEN, job.id)
+        delay, run_at = row.pop("delay"), row.pop("run_at")
+        assert row == {
+            "kind": "ship",
+            "queue": job.queue,
+            "priority": job.priority,
+            "tenant": job.tenant,
+            "correlation_id": job.correlation_id,
+            "key": job.key,
+            "max_attempts": job.max_attempts,
+            "payload": decode(job.payload),
+            "headers": None if job.headers is None else decode(job.headers),
+        }
+        if name == "late":
+            assert run_at == FAR
+        else:
+            assert delay == (job.delay or timedelta(0))
+
+
+@every_kind
+async def test_every_option_arrives_as_it_was_said(shop: Shop, opened: Opening) -> None:
+    jobs = _jobs(shop)
+    async with opened(shop.url, READ_COMMITTED) as link:
+        for job in jobs.values():
+            assert await enqueued_in(shop, link, job) == Enqueued(job.id, is_new=True)
+    _check_written(shop, jobs)
+
+
+@every_kind
+async def test_many_jobs_go_with_one_statement_and_their_answers_are_in_order(shop: Shop, opened: Opening) -> None:
+    app = shop.app
+    keyed, plain = _jobs(shop), {**_jobs(shop), "full": app.job("ship", MANGLED, delay="1s", headers={"a": MANGLED})}
+    twin = app.job("ship", tenant=keyed["full"].tenant, key=keyed["full"].key)
+    async with opened(shop.url, READ_COMMITTED) as link:
+        assert await settled(app.enqueue_many_in(link.connection, [])) == []
+        answers = await settled(app.enqueue_many_in(link.connection, list(plain.values())))
+        assert answers == [Enqueued(job.id, is_new=True) for job in plain.values()]
+        answers = await settled(app.enqueue_many_in(link.connection, [*keyed.values(), twin]))
+        assert answers == [Enqueued(job.id, is_new=True) for job in keyed.values()] + [
+            Enqueued(keyed["full"].id, is_new=False)
+        ]
+        assert shop.jobs() == []
+    _check_written(shop, plain)
+    _check_written(shop, keyed)
+    assert len(shop.jobs()) == 6
+
+
+@one_of_each_library
+async def test_a_job_is_finished_in_the_transaction_or_its_stale_lease_stops_it(shop: Shop, opened: Opening) -> None:
+    async with opened_store(shop.url, pool_size=1) as store:
+        await store.enqueue([shop.app.job("ship")])
+        kinds = {"ship": KindClaim(timedelta(minutes=1), 1)}
+        (leased,) = await store.claim(ClaimRequest(uuid4(), 1, ("default",), kinds))
+        finish = store.finish_in
+    stale = Lease(leased.id, leased.lease.fence + 1, leased.lease.holder)
+
+    async def write_and_finish(number: int, lease: Lease) -> None:
+        async with opened(shop.url, READ_COMMITTED) as link:
+            await link.write(number)
+            await settled(finish.statement(lease, encode(MANGLED)).execute_on(link.connection))
+
+    with pytest.raises(StaleLease, match=f"^the lease of job {leased.id} with fence .* was lost"):
+        await write_and_finish(1, stale)
+    await write_and_finish(2, leased.lease)
+    assert shop.orders() == [2]
+    assert shop.rows("SELECT id, result FROM holdfast.finished") == [{"id": leased.id, "result": MANGLED}]
