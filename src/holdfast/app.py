@@ -1,6 +1,6 @@
 """The composition root: settings become a store, a producer and a worker."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from types import TracebackType
@@ -217,13 +217,13 @@ class Holdfast:
 
     @overload
     def enqueue_many_in(  # type: ignore[overload-overlap]
-        self, connection: AwaitedConnection, jobs: Sequence[NewJob]
+        self, connection: AwaitedConnection, jobs: Iterable[NewJob]
     ) -> Awaitable[list[Enqueued]]: ...
 
     @overload
-    def enqueue_many_in(self, connection: object, jobs: Sequence[NewJob]) -> list[Enqueued]: ...
+    def enqueue_many_in(self, connection: object, jobs: Iterable[NewJob]) -> list[Enqueued]: ...
 
-    def enqueue_many_in(self, connection: object, jobs: Sequence[NewJob]) -> list[Enqueued] | Awaitable[list[Enqueued]]:
+    def enqueue_many_in(self, connection: object, jobs: Iterable[NewJob]) -> list[Enqueued] | Awaitable[list[Enqueued]]:
         """Like `enqueue_in` for many jobs, by one statement. The answers are in the order of the jobs."""
         return enqueue_many_statement(self._schema_with_transactions, jobs).execute_on(connection)
 

@@ -32,9 +32,6 @@ class AwaitedConnection(Protocol):
 
 
 class _DbapiCursor(Protocol):
-    @property
-    def description(self) -> object: ...
-
     def __enter__(self) -> "_DbapiCursor": ...
 
     def __exit__(self, *error: object) -> object: ...
@@ -97,8 +94,7 @@ def _psycopg(connection: "psycopg.Connection[object]", sql: str, parameters: Par
     from psycopg.rows import tuple_row
 
     with RawCursor(connection, row_factory=tuple_row) as cursor:
-        cursor.execute(sql.encode(), parameters)
-        return [] if cursor.description is None else cursor.fetchall()
+        return cursor.execute(sql.encode(), parameters).fetchall()
 
 
 async def _psycopg_async(connection: "psycopg.AsyncConnection[object]", sql: str, parameters: Parameters) -> Rows:
@@ -107,7 +103,7 @@ async def _psycopg_async(connection: "psycopg.AsyncConnection[object]", sql: str
 
     async with AsyncRawCursor(connection, row_factory=tuple_row) as cursor:
         await cursor.execute(sql.encode(), parameters)
-        return [] if cursor.description is None else await cursor.fetchall()
+        return await cursor.fetchall()
 
 
 def _psycopg2(connection: _DbapiConnection, sql: str, parameters: Parameters) -> Rows:
@@ -123,7 +119,7 @@ def _of_cursor(cursor: _Cursor, sql: str, parameters: Parameters) -> Rows | Awai
 def _dbapi(opened: _DbapiCursor, sql: str, parameters: Parameters) -> Rows:
     with opened as cursor:
         cursor.execute(*_percent(sql, parameters))
-        return [] if cursor.description is None else cursor.fetchall()
+        return cursor.fetchall()
 
 
 def _django(connection: _DbapiConnection, sql: str, parameters: Parameters) -> Rows:
@@ -140,8 +136,7 @@ def _sqlalchemy(connection: "SqlalchemyConnection", sql: str, parameters: Parame
     if connection.dialect.paramstyle != "numeric_dollar":
         sql, parameters = _percent(sql, parameters)
     # The driver's SQL and not text(), which takes a colon for a parameter. A cursor on the server could not insert.
-    result = connection.exec_driver_sql(sql, parameters, {"stream_results": False})
-    return [tuple(row) for row in result] if result.returns_rows else []
+    return connection.exec_driver_sql(sql, parameters, {"stream_results": False}).fetchall()
 
 
 def _sqlalchemy_session(session: "Session", sql: str, parameters: Parameters) -> Rows:

@@ -22,7 +22,10 @@ def nothing(_: Rows) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Statement(Generic[Answer]):
-    """Execute `sql` with `parameters` in any way you like, and `read` tells what the rows mean."""
+    """Execute `sql` with `parameters` in any way you like, and `read` tells what the rows mean.
+
+    There are always rows, if only empty ones: a SELECT, or a change with RETURNING.
+    """
 
     sql: str
     parameters: Parameters

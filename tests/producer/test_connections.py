@@ -105,6 +105,12 @@ def test_a_psycopg_connection_may_write_its_parameters_in_another_way(shop: Shop
     assert shop.jobs() == [enqueued.id]
 
 
+def test_a_psycopg_pipeline_is_waited_for(shop: Shop) -> None:
+    with psycopg.connect(shop.url) as connection, connection.pipeline():
+        enqueued = shop.app.enqueue_in(connection, "ship")
+    assert shop.jobs() == [enqueued.id]
+
+
 def test_a_sqlalchemy_connection_that_streams_what_it_reads_still_enqueues(shop: Shop) -> None:
     with engine("psycopg2", shop.url, READ_COMMITTED).connect() as connection:
         connection.execution_options(stream_results=True)
@@ -128,10 +134,11 @@ class Traced:
         return getattr(self.wrapped, name)
 
 
-async def test_a_connection_may_be_wrapped_by_a_tracing_library(shop: Shop) -> None:
-    async with connected(shop.url) as connection:
-        answer: Any = shop.app.enqueue_in(Traced(connection), "ship")
-        enqueued = await answer
+@pytest.mark.parametrize("kind", ["asyncpg_connection", "psycopg_connection", "psycopg2_connection"])
+async def test_a_connection_may_be_wrapped_by_a_tracing_library(shop: Shop, kind: str) -> None:
+    async with KINDS[kind](shop.url, READ_COMMITTED) as link:
+        traced: Any = Traced(link.connection)
+        enqueued = await settled(shop.app.enqueue_in(traced, "ship"))
     assert shop.jobs() == [enqueued.id]
 
 

@@ -67,7 +67,7 @@ async def halt_async(point: str) -> None:
 
 
 def _effect(job: Job) -> Statement[None]:
-    sql = "INSERT INTO effect (job, fence, note) VALUES ($1, $2, $3)"
+    sql = "INSERT INTO effect (job, fence, note) VALUES ($1, $2, $3) RETURNING number"
     return Statement(sql, (job.id, job.fence, "written"), nothing)
 
 

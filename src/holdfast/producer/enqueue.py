@@ -1,6 +1,6 @@
 """Builds jobs from what a producer says, and the statements that enqueue them inside a caller's own transaction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from uuid import UUID
 
@@ -72,9 +72,9 @@ def enqueue_statement(schema: str, job: NewJob) -> Statement[Enqueued]:
     )  # fmt: skip
 
 
-def enqueue_many_statement(schema: str, jobs: Sequence[NewJob]) -> Statement[list[Enqueued]]:
-    """The same for any number of jobs but none: all of them or none."""
-    bulk = Bulk(jobs)
+def enqueue_many_statement(schema: str, jobs: Iterable[NewJob]) -> Statement[list[Enqueued]]:
+    """The same for any number of jobs: all of them or none."""
+    bulk = Bulk(tuple(jobs))
     return Statement(statement(bulk.verb, schema), bulk.parameters, bulk.read)
 
 

@@ -14,7 +14,7 @@ from holdfast.store.contract import Enqueued
 
 @dataclass(frozen=True, slots=True)
 class Bulk:
-    """At least one job. Keys cost a function call per job, so jobs without any have a statement of their own."""
+    """Keys cost a function call per job, so jobs of which none has one have a statement of their own."""
 
     jobs: Sequence[NewJob]
 
