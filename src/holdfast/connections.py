@@ -74,8 +74,8 @@ def _unknown(classes: tuple[type, ...]) -> InvalidInput:
     for each in classes:
         if _package(each) in packages:
             return InvalidInput(
-                f"a {each.__name__} of {_package(each)} has no transaction of yours; pass the connection, session or "
-                f"cursor that has"
+                f"the {each.__name__} of {_package(each)} has no transaction of yours; pass the connection, session or "
+                f"cursor that has one"
             )
     return InvalidInput(
         f"{classes[0].__module__}.{classes[0].__qualname__} is not a connection known here; pass one of asyncpg, "

@@ -165,11 +165,13 @@ async def test_what_is_no_connection_is_refused_with_the_way_out(shop: Shop) -> 
     refused: list[tuple[object, str]] = [
         (object(), r"^builtins.object is not a connection known here; .* \(app.enqueue_statement gives it\)$"),
         (sqlite3.connect(":memory:"), "^sqlite3.Connection is not a connection known here"),
-        (engine("psycopg", shop.url, READ_COMMITTED), "^a Engine of sqlalchemy has no transaction of yours; pass"),
+        (engine("psycopg", shop.url, READ_COMMITTED), "^the Engine of sqlalchemy has no transaction of yours; pass"),
         (DjangoSqlite({"NAME": ":memory:"}), "^the connection speaks to sqlite; pass one to the PostgreSQL"),
     ]
     async with asyncpg.create_pool(shop.url, min_size=1, max_size=1) as pool:
-        refused.append((pool, "^a Pool of asyncpg has no transaction of yours; pass the connection, session or cursor"))
+        refused.append(
+            (pool, "^the Pool of asyncpg has no transaction of yours; pass the connection, session or cursor")
+        )
         with sqlalchemy.create_engine("sqlite://").connect() as sqlite:
             refused.append((sqlite, "^the connection speaks to sqlite; pass one to the PostgreSQL"))
             for connection, said in refused:
