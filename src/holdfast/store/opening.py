@@ -10,10 +10,13 @@ from holdfast.handlers import FinishInTransaction
 from holdfast.limits import check_store
 from holdfast.store.contract import JobReader, Renewer, Store, StoreClock
 from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
+from holdfast.store.events import EventStore
 from holdfast.store.memory import MemoryStore
+from holdfast.store.memory_events import MemoryEvents
 from holdfast.store.memory_schedules import MemoryRuns, MemorySchedules
 from holdfast.store.memory_upkeep import MemoryUpkeep
 from holdfast.store.postgres.driver import open_connection
+from holdfast.store.postgres.events import PostgresEvents
 from holdfast.store.postgres.migrate import Migrator
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.runs import PostgresRuns
@@ -42,6 +45,7 @@ class OpenStore:
     runs: RunStore
     url: str
     upkeep: Upkeep
+    events: EventStore
     check: Callable[[], Awaitable[None]] = _nothing_to_check
     """Raises unless the store answers and its schema is the one that this release knows."""
 
@@ -67,6 +71,7 @@ async def opened(url: str, schema: str = "holdfast") -> AsyncIterator[OpenStore]
             runs=runs,
             url=url,
             upkeep=MemoryUpkeep(memory, runs),
+            events=MemoryEvents(memory),
         )
         return
     async with server_url(url) as server:
@@ -85,6 +90,7 @@ async def opened(url: str, schema: str = "holdfast") -> AsyncIterator[OpenStore]
                 runs=PostgresRuns(store),
                 url=server,
                 upkeep=PostgresUpkeep(store),
+                events=PostgresEvents(store),
                 check=store.check,
             )
         finally:

@@ -1,0 +1,44 @@
+"""Events on PostgreSQL: the subscriptions, and a publish in a transaction of its own."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from holdfast.event import NewEvent
+from holdfast.store.events import EventJob, NewSubscription, Subscription
+from holdfast.store.postgres.store import PostgresStore
+
+
+class PostgresEvents:
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+
+    async def declare(self, subscriptions: Sequence[NewSubscription]) -> None:
+        if subscriptions:
+            await self._store.fetch(
+                "subscription_declare",
+                [subscription.name for subscription in subscriptions],
+                [subscription.pattern for subscription in subscriptions],
+                [subscription.queue for subscription in subscriptions],
+                [subscription.priority for subscription in subscriptions],
+                [subscription.max_attempts for subscription in subscriptions],
+            )
+
+    async def remove(self, name: str) -> bool:
+        return bool(await self._store.fetch("subscription_remove", name))
+
+    async def publish(self, event: NewEvent) -> list[EventJob]:
+        rows = await self._store.fetch("publish", *publish_parameters(event))
+        return event_jobs(rows)
+
+    async def list(self) -> list[Subscription]:
+        return [Subscription(**row) for row in await self._store.fetch("subscription_list")]
+
+
+def event_jobs(rows: Iterable[Iterable[Any]]) -> list[EventJob]:
+    """What sql/publish.sql returned, in whatever order: the database may sort names by other rules."""
+    return sorted((EventJob(*row) for row in rows), key=lambda job: job.subscription)
+
+
+def publish_parameters(event: NewEvent) -> tuple[object, ...]:
+    """Those of sql/publish.sql."""
+    return event.type, event.payload, event.tenant, event.key, event.correlation_id, event.headers, event.id

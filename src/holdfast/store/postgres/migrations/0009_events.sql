@@ -1,0 +1,72 @@
+-- Events: what somebody publishes becomes one job for each subscription that matches. There is no table of events; an
+-- event is its jobs, which carry it.
+
+-- `name` is the kind of the jobs. The checks are those of holdfast.enqueue: a row that makes no valid job would fail the
+-- transactions of all who publish.
+CREATE TABLE holdfast.subscription (
+    name text COLLATE "C" PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 200),
+    pattern text COLLATE "C" NOT NULL CHECK (pattern ~ '^([^.*]+\.)*([^.*]+|\*)$'),
+    queue text NOT NULL CHECK (length(queue) BETWEEN 1 AND 100),
+    priority smallint NOT NULL CHECK (priority BETWEEN 0 AND 9),
+    max_attempts smallint CHECK (max_attempts BETWEEN 1 AND 1000),
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL
+);
+CREATE INDEX subscription_pattern ON holdfast.subscription (pattern);
+
+-- The public way to publish from any language, inside the caller's own transaction:
+--     SELECT * FROM holdfast.publish('invoice.paid', '{"invoice": 17}');
+-- A row for each subscription, and none if nobody listens. With a key, a subscription that has a job with that key and
+-- tenant gets no other, and is_new is false.
+-- A type matches itself, `*`, and `….*` for each of its beginnings: all patterns that can match are known, and are looked
+-- up one by one in the index, however many subscriptions there are. Keys are taken in the order in which enqueuing many
+-- takes them, so that the two cannot deadlock.
+CREATE FUNCTION holdfast.publish(
+    event_type text,
+    payload json,
+    tenant text DEFAULT '',
+    key text DEFAULT NULL,
+    correlation_id text DEFAULT NULL,
+    headers json DEFAULT NULL,
+    event_id uuid DEFAULT NULL
+) RETURNS TABLE (subscription text, id uuid, is_new boolean) LANGUAGE plpgsql
+SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+#variable_conflict use_variable
+DECLARE
+    event uuid := coalesce(event_id, holdfast.new_id());
+    words text[] := string_to_array(event_type, '.');
+    carried json;
+BEGIN
+    IF event_type IS NULL OR octet_length(event_type) > 255 OR event_type !~ '^([^.*]+\.)*[^.*]+$' THEN
+        RAISE EXCEPTION 'event_type: give words with dots between them, such as invoice.paid, of at most 255 bytes'
+            USING ERRCODE = 'HF002';
+    ELSIF payload IS NULL OR octet_length(payload::text) > 10485760 THEN
+        RAISE EXCEPTION 'payload: give JSON of at most 10 MB' USING ERRCODE = 'HF002';
+    ELSIF json_typeof(headers) <> 'object' OR octet_length(headers::text) > 16384 THEN
+        RAISE EXCEPTION 'headers: give a JSON object of at most 16 KB' USING ERRCODE = 'HF002';
+    ELSIF key = '' OR length(key) > 500 OR length(tenant) > 200 OR length(correlation_id) > 200 THEN
+        RAISE EXCEPTION 'key, tenant or correlation_id: empty or too long' USING ERRCODE = 'HF002';
+    END IF;
+    -- In two parts, because a schema of another name would take the place of the first.
+    carried := coalesce(headers::jsonb, '{}') || jsonb_build_object('holdfast' || '.event', jsonb_build_object(
+        'id', event, 'type', event_type,
+        'published_at', to_char(holdfast.now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+    ));
+    RETURN QUERY
+    SELECT listening.name, enqueued.id, enqueued.is_new
+    FROM (
+        SELECT found.name, found.queue, found.priority, found.max_attempts
+        FROM holdfast.subscription AS found
+        WHERE found.pattern = ANY (ARRAY(
+            SELECT array_to_string(words[:count] || '*'::text, '.') FROM generate_series(0, cardinality(words) - 1) AS count
+        ) || event_type)
+        ORDER BY found.name COLLATE "default"
+    ) AS listening
+    CROSS JOIN LATERAL holdfast.enqueue(
+        kind => listening.name, payload => payload, queue => listening.queue, priority => listening.priority::integer,
+        tenant => tenant, key => key, correlation_id => coalesce(nullif(correlation_id, ''), event::text),
+        max_attempts => listening.max_attempts::integer, headers => carried
+    ) AS enqueued;
+END
+$$;

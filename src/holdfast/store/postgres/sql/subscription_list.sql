@@ -1,0 +1,2 @@
+-- All of them: there are few.
+SELECT name, pattern, queue, priority, max_attempts, created_at, updated_at FROM holdfast.subscription ORDER BY name
