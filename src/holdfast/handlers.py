@@ -19,6 +19,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from holdfast.duration import Duration, to_timedelta
 from holdfast.errors import InvalidInput
+from holdfast.event import PublishedEvent
 from holdfast.job import DEFAULT_QUEUE, Lease, check_attempts, check_name
 from holdfast.json_text import LARGEST_RESULT, Json, decode, encode
 from holdfast.lifecycle import DEFAULT_ATTEMPTS
@@ -77,6 +78,11 @@ class RunningJob(Generic[Payload]):
     def fence(self) -> int:
         return self.lease.fence
 
+    @property
+    def event(self) -> PublishedEvent | None:
+        """The event that made this job; None if it was enqueued by other means."""
+        return PublishedEvent.of(self.headers)
+
     def progress(self, value: object) -> None:
         """Note how far the work is. The newest note is written with the next renewal of the lease."""
         self._report(encode(value, name="progress", limit=LARGEST_RESULT))
@@ -128,7 +134,9 @@ class Handler:
     adapter: TypeAdapter[Any] | None
 
     def read_payload(self, payload: Json) -> Any:  # noqa: ANN401
-        """The typed payload; pydantic's ValidationError if it does not fit."""
+        """The typed payload; pydantic's ValidationError if it does not fit. For `Json` it is the text itself."""
+        if self.payload_type is Json:
+            return payload
         return decode(payload) if self.adapter is None else self.adapter.validate_json(payload)
 
     def encode_payload(self, payload: object) -> Json:
@@ -266,7 +274,7 @@ def _annotated_payload(function: HandlerFunction) -> Any:  # noqa: ANN401
 
 
 def _adapter(kind: str, payload_type: Any) -> TypeAdapter[Any] | None:  # noqa: ANN401
-    if payload_type is None:
+    if payload_type is None or payload_type is Json:
         return None
     try:
         return TypeAdapter(payload_type)

@@ -247,9 +247,10 @@ def _run(attempt: Attempt, outbox: _Outbox) -> Ended:
     payload_type = attempt.payload_type
     CURRENT_JOB.set(job)
     try:
-        job.payload = (
-            decode(job.payload) if payload_type is None else TypeAdapter(payload_type).validate_json(job.payload)
-        )
+        if payload_type is None:
+            job.payload = decode(job.payload)
+        elif payload_type is not Json:
+            job.payload = TypeAdapter(payload_type).validate_json(job.payload)
         value = attempt.function(job)
         if inspect.isawaitable(value):
             value = asyncio.run(_awaited(value))
