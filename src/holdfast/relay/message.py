@@ -1,0 +1,58 @@
+"""An event's job as a message of AMQP."""
+
+from typing import TYPE_CHECKING
+
+from holdfast.errors import Permanent
+from holdfast.event import EVENT_HEADER, PublishedEvent
+from holdfast.handlers import RunningJob
+from holdfast.json_text import Json, encode
+
+if TYPE_CHECKING:
+    from aio_pika.abc import AbstractMessage
+
+# The limits of AMQP 0-9-1 for a text that is a property, and for the name of a header.
+_LONGEST_PROPERTY_BYTES = 255
+_LONGEST_NAME_BYTES = 128
+
+
+def event_of(job: RunningJob[Json]) -> PublishedEvent:
+    if job.event is None:
+        raise Permanent("NOT_AN_EVENT", "the job was not made by an event; publish one instead of enqueuing this kind")
+    return job.event
+
+
+def message_of(job: RunningJob[Json]) -> "AbstractMessage":
+    """The payload as it was published, the rest in properties and headers."""
+    import aio_pika
+
+    event = event_of(job)
+    return aio_pika.Message(
+        job.payload.encode(),
+        message_id=str(event.id),
+        type=event.type,
+        timestamp=event.published_at,
+        correlation_id=job.correlation_id if _fits(job.correlation_id, _LONGEST_PROPERTY_BYTES) else None,
+        content_type="application/json",
+        content_encoding="utf-8",
+        delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+        headers={
+            **{name: _header(name, value) for name, value in job.headers.items() if name != EVENT_HEADER},
+            "tenant": job.tenant,
+            "correlation_id": job.correlation_id,
+            "published_at": event.as_header()["published_at"],
+            "job_id": str(job.id),
+        },
+    )
+
+
+def _header(name: str, value: object) -> str:
+    """Text as it is and everything else as JSON: AMQP has numbers of its own, which would round some of ours."""
+    if not _fits(name, _LONGEST_NAME_BYTES):
+        raise Permanent(
+            "NOT_RELAYABLE", f"the header {name[:20]!r}… has a name longer than {_LONGEST_NAME_BYTES} bytes"
+        )
+    return value if isinstance(value, str) else encode(value, name="headers")
+
+
+def _fits(text: str, most: int) -> bool:
+    return len(text.encode()) <= most
