@@ -21,8 +21,10 @@ if TYPE_CHECKING:
         StoreUnavailable,
         UnknownJob,
     )
+    from holdfast.event import PublishedEvent
     from holdfast.handlers import RunningJob
     from holdfast.job import Job, JobState, NewJob
+    from holdfast.producer.publish import Published
     from holdfast.retry import (
         decorrelated_jitter,
         doubling_minutes,
@@ -36,13 +38,16 @@ if TYPE_CHECKING:
     from holdfast.schedules import InlineSlot, Schedules
     from holdfast.statement import Statement
     from holdfast.store.contract import Enqueued
+    from holdfast.store.events import EventJob, Subscription
     from holdfast.store.schedules import Run, Schedule
+    from holdfast.subscriptions import Subscriptions
     from holdfast.worker.settings import WorkerSettings
 
 _HOME = {
     "Cancel": "holdfast.errors",
     "DuplicateJob": "holdfast.errors",
     "Enqueued": "holdfast.store.contract",
+    "EventJob": "holdfast.store.events",
     "Holdfast": "holdfast.app",
     "HoldfastError": "holdfast.errors",
     "InlineSlot": "holdfast.schedules",
@@ -52,6 +57,8 @@ _HOME = {
     "NewJob": "holdfast.job",
     "Permanent": "holdfast.errors",
     "Process": "holdfast.runtime.process",
+    "Published": "holdfast.producer.publish",
+    "PublishedEvent": "holdfast.event",
     "Retryable": "holdfast.errors",
     "Run": "holdfast.store.schedules",
     "RunningJob": "holdfast.handlers",
@@ -62,6 +69,8 @@ _HOME = {
     "StaleLease": "holdfast.errors",
     "Statement": "holdfast.statement",
     "StoreUnavailable": "holdfast.errors",
+    "Subscription": "holdfast.store.events",
+    "Subscriptions": "holdfast.subscriptions",
     "TickReport": "holdfast.runtime.tick",
     "UnknownJob": "holdfast.errors",
     "WorkerSettings": "holdfast.worker.settings",
@@ -77,6 +86,7 @@ __all__ = [
     "Cancel",
     "DuplicateJob",
     "Enqueued",
+    "EventJob",
     "Holdfast",
     "HoldfastError",
     "InlineSlot",
@@ -86,6 +96,8 @@ __all__ = [
     "NewJob",
     "Permanent",
     "Process",
+    "Published",
+    "PublishedEvent",
     "Retryable",
     "Run",
     "RunningJob",
@@ -96,6 +108,8 @@ __all__ = [
     "StaleLease",
     "Statement",
     "StoreUnavailable",
+    "Subscription",
+    "Subscriptions",
     "TickReport",
     "UnknownJob",
     "WorkerSettings",

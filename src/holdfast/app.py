@@ -11,10 +11,13 @@ from holdfast.connections import AwaitedConnection
 from holdfast.cron import DEFAULT_MISSED_LIMIT, Missed
 from holdfast.duration import Duration
 from holdfast.errors import InvalidInput
+from holdfast.event import check_pattern
 from holdfast.failures import Failures
 from holdfast.handlers import HandlerFunction, Handlers, make_handler
-from holdfast.job import DEFAULT_PRIORITY, NewJob
+from holdfast.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewJob
 from holdfast.producer.enqueue import enqueue_many_statement, enqueue_statement, new_job
+from holdfast.producer.publish import Published, new_event, publish_statement
+from holdfast.relay.relays import Relays, RelayTerms
 from holdfast.retry import Backoff
 from holdfast.runtime.compose import AppParts, broker, build_process
 from holdfast.runtime.process import Process
@@ -23,8 +26,10 @@ from holdfast.schedules import Declarations, Schedules, job_template, to_terms
 from holdfast.settings import Settings
 from holdfast.statement import Statement
 from holdfast.store.contract import Canceling, Enqueued, JobReader, Retrying, Shard, StoreClock
+from holdfast.store.events import NewSubscription
 from holdfast.store.opening import OpenStore, opened
 from holdfast.store.schedules import RunStore
+from holdfast.subscriptions import Subscribed, Subscriptions, kind_for
 from holdfast.wake.publisher import Publisher
 from holdfast.wake.rabbitmq import Trigger
 from holdfast.worker.settings import WorkerSettings
@@ -44,6 +49,13 @@ class EnqueueOptions(TypedDict, total=False):
     attempts: int | None
     headers: dict[str, object] | None
     id: UUID | None
+
+
+class PublishOptions(TypedDict, total=False):
+    tenant: str | None
+    key: str | None
+    correlation_id: str | None
+    headers: dict[str, object] | None
 
 
 class HandlerPolicy(TypedDict, total=False):
@@ -67,6 +79,8 @@ class Holdfast:
         self.settings = Settings.load(called={"db_schema": "schema"}, store=store, db_schema=schema)
         self.handlers = Handlers()
         self.declarations = Declarations()
+        self.subscribed = Subscribed()
+        self.relays = Relays()
         self.failures = Failures()
         self._open: OpenStore | None = None
         self._publisher: Publisher | None = None
@@ -149,6 +163,10 @@ class Holdfast:
             self._publisher = Publisher(Trigger(broker(self.settings)))
             self._exits.push_async_callback(self._publisher.close)
         self._open = await self._exits.enter_async_context(opened(self.settings.store, self.settings.db_schema))
+        self._exits.push_async_callback(self.relays.close)
+        if self.settings.store.startswith("memory"):
+            # Nobody else can declare anything there.
+            await self._open.events.declare(list(self.subscribed))
 
     async def close(self) -> None:
         self._open = None
@@ -234,7 +252,7 @@ class Holdfast:
     @property
     def _schema_with_transactions(self) -> str:
         if self.settings.store.startswith("memory"):
-            raise InvalidInput("enqueue_in needs a PostgreSQL store; jobs in memory are in nobody's transaction")
+            raise InvalidInput("a transaction of yours needs a PostgreSQL store; jobs in memory are in nobody's transaction")
         return self.settings.db_schema
 
     async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:
@@ -269,7 +287,10 @@ class Holdfast:
         """What runs jobs and schedules in this process: `await worker.run()` until `worker.stop()`, or one tick."""
         if not len(self.handlers) and not len(self.declarations):
             raise InvalidInput("the app has no handlers; register one with @app.handler(kind)")
-        parts = AppParts(self.opened, self.settings, self.handlers, self.failures, self.declarations)
+        self.relays.use(self.settings.rabbitmq_url)
+        parts = AppParts(
+            self.opened, self.settings, self.handlers, self.failures, self.declarations, list(self.subscribed)
+        )
         names = self.settings.runners if runners is None else runners
         return build_process(parts, settings or self.worker_settings(), names)
 
@@ -290,6 +311,86 @@ class Holdfast:
             renew=given.renew,
             shard=_shard(given.shard_index, given.shard_count),
         )
+
+    def on(
+        self,
+        pattern: str,
+        *,
+        name: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        **options: Unpack[HandlerOptions],
+    ) -> Callable[[Function], Function]:
+        """Make a job of each event whose type is `pattern`, or begins like it: `invoice.paid`, `invoice.*`, or `*`.
+
+        The function is its handler. The kind is `name`, or the one that the function handles, or the function's name.
+        """
+        check_pattern(pattern)
+
+        def register(function: Function) -> Function:
+            kind = kind_for(self.handlers, function, name)
+            if all(handler.kind != kind for handler in self.handlers.of(function)):
+                self.handlers.add(make_handler(kind, function, **options))
+            elif options:
+                raise InvalidInput(f"{', '.join(options)}: say this where {kind!r} gets its handler")
+            self.subscribed.add(NewSubscription(kind, pattern, self.handlers.queue_of(kind), priority))
+            return function
+
+        return register
+
+    def relay(
+        self,
+        pattern: str,
+        *,
+        exchange: str,
+        name: str | None = None,
+        url: str | None = None,
+        mandatory: bool = False,
+        queue: str = DEFAULT_QUEUE,
+        priority: int = DEFAULT_PRIORITY,
+        limit: int = 100,
+    ) -> None:
+        """Pass events on to a topic exchange of RabbitMQ: each at least once, however long the broker is away.
+
+        The broker is that of the settings, or of `url`. With `mandatory` an event waits until a queue is bound for it.
+        `limit` is how many one worker has under way at once.
+        """
+        kind = f"relay.{exchange}" if name is None else name
+        self.handlers.add(self.relays.handler(kind, RelayTerms(exchange, url, mandatory), queue, limit))
+        self.subscribed.add(NewSubscription(kind, pattern, queue, priority))
+
+    async def publish(self, type: str, payload: object = None, **options: Unpack[PublishOptions]) -> Published:
+        """Publish one event in a transaction of its own: one job for each subscription that matches."""
+        event = new_event(self.handlers, self.subscribed, type, payload, **options)
+        published = Published(event.id, tuple(await self.opened.events.publish(event)))
+        await self.ring(published.new_ids)
+        return published
+
+    @overload
+    def publish_in(  # type: ignore[overload-overlap]
+        self, connection: AwaitedConnection, type: str, payload: object = None, **options: Unpack[PublishOptions]
+    ) -> Awaitable[Published]: ...
+
+    @overload
+    def publish_in(
+        self, connection: object, type: str, payload: object = None, **options: Unpack[PublishOptions]
+    ) -> Published: ...
+
+    def publish_in(
+        self, connection: object, type: str, payload: object = None, **options: Unpack[PublishOptions]
+    ) -> Published | Awaitable[Published]:
+        """Publish in the caller's own transaction, on the connections that `enqueue_in` takes; await it if that is async."""
+        event = new_event(self.handlers, self.subscribed, type, payload, **options)
+        return publish_statement(self._schema_with_transactions, event).execute_on(connection)
+
+    async def declare(self) -> None:
+        """Put the schedules and subscriptions of this code into the store, as a worker does when it starts."""
+        now = await self.clock.now()
+        await self.opened.schedules.declare([declared.as_new(now) for declared in self.declarations])
+        await self.opened.events.declare(list(self.subscribed))
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        return Subscriptions(self.opened.events, self.subscribed, self.handlers)
 
 
 def _shard(index: int | None, count: int | None) -> Shard | None:

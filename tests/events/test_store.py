@@ -144,15 +144,17 @@ async def test_names_with_anything_in_them_are_kept_as_they_are(case: StoreCase,
     assert {job.kind for job in await everything(case)} == set(names)
 
 
-@pytest.mark.parametrize("pattern", ["", ".", "a.", ".a", "a..b", "a*", "*.a", "a.*.b", "**", "a.**", "a\nb", None, "é" * 128])
+@pytest.mark.parametrize(
+    "pattern", ["", ".", "a.", ".a", "a..b", "a*", "*.a", "a.*.b", "**", "a.**", "a\nb", None, "é" * 128]
+)
 def test_a_pattern_that_could_mean_anything_else_is_refused(pattern: object) -> None:
-    with pytest.raises(InvalidInput, match="^pattern: "):
+    with pytest.raises(InvalidInput, match=r"^pattern: "):
         NewSubscription("receipt", pattern)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("type", ["", ".", "a.", ".a", "a..b", "*", "a.*", "a*b", "a\0", 7, "a" * 256])
 def test_an_event_type_is_words_with_dots(type: object) -> None:
-    with pytest.raises(InvalidInput, match="^event type: "):
+    with pytest.raises(InvalidInput, match=r"^event type: "):
         NewEvent(type=type, payload=Json("{}"))  # type: ignore[arg-type]
 
 

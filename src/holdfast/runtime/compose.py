@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from holdfast.failures import Failures
 from holdfast.handlers import Handlers
@@ -21,6 +22,7 @@ from holdfast.runtime.schedule_board import ScheduleBoard
 from holdfast.runtime.tick import TickLimits
 from holdfast.schedules import Declarations
 from holdfast.settings import Settings
+from holdfast.store.events import NewSubscription
 from holdfast.store.opening import OpenStore
 from holdfast.wake.postgres import Listener, listener_url
 from holdfast.wake.rabbitmq import Broker, Subscriber
@@ -37,6 +39,7 @@ class AppParts:
     handlers: Handlers
     failures: Failures
     declarations: Declarations
+    subscriptions: Sequence[NewSubscription] = ()
 
 
 def build_process(app: AppParts, worker_settings: WorkerSettings, names: Sequence[str]) -> Process:
@@ -45,6 +48,7 @@ def build_process(app: AppParts, worker_settings: WorkerSettings, names: Sequenc
     settings = _process_settings(app.settings, worker_settings, tuple(names))
     replica = app.settings.replica or f"{socket.gethostname()}-{os.getpid()}"
     queue = QueueRunner(worker, settings.pacing, QueueRuns(store.runs, QUEUE, replica))
+    queue.before_start = partial(store.events.declare, app.subscriptions)
     process = Process(worker, _runners(app, queue, replica), settings)
     _add_listener(app, process, queue, worker)
     if app.settings.rabbitmq_url is not None:

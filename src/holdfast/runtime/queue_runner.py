@@ -4,7 +4,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
 
@@ -30,9 +30,15 @@ _UNDONE = frozenset({Event.RELEASE, "lost", "stale"})
 _DEAD = (Event.FAIL, Event.EXHAUST)
 
 
+async def _nothing() -> None:
+    """What most have to do before they start."""
+
+
 class QueueRunner:
     def __init__(self, worker: Worker, pacing: Pacing, runs: QueueRuns) -> None:
         self.on_wake: Callable[[], None] = lambda: None
+        self.before_start: Callable[[], Awaitable[None]] = _nothing
+        """Done before the first claim. If it fails, the runner does, and tries again with its next turn."""
         self.on_idle: Callable[[], object] = lambda: None
         """Called before a wait for work with free slots."""
         self.on_saturated: Callable[[], None] = lambda: None
@@ -67,6 +73,7 @@ class QueueRunner:
 
     async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:
         if not self._is_started:
+            await self.before_start()
             self._is_started = True
             self._worker.start()
         await self._rescue()

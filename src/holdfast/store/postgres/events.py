@@ -1,7 +1,7 @@
 """Events on PostgreSQL: the subscriptions, and a publish in a transaction of its own."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from uuid import UUID
 
 from holdfast.event import NewEvent
 from holdfast.store.events import EventJob, NewSubscription, Subscription
@@ -34,9 +34,11 @@ class PostgresEvents:
         return [Subscription(**row) for row in await self._store.fetch("subscription_list")]
 
 
-def event_jobs(rows: Iterable[Iterable[Any]]) -> list[EventJob]:
-    """What sql/publish.sql returned, in whatever order: the database may sort names by other rules."""
-    return sorted((EventJob(*row) for row in rows), key=lambda job: job.subscription)
+def event_jobs(rows: Iterable[Iterable[object]]) -> list[EventJob]:
+    """What sql/publish.sql returned, by any driver and in any order: the database may sort names by other rules."""
+    # Not every driver knows UUIDs.
+    made = [EventJob(str(name), UUID(str(id)), bool(is_new)) for name, id, is_new in rows]
+    return sorted(made, key=lambda job: job.subscription)
 
 
 def publish_parameters(event: NewEvent) -> tuple[object, ...]:

@@ -1,0 +1,235 @@
+"""Events as an application writes them: `@app.on`, `app.publish`, `job.event`, `app.subscriptions`."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from holdfast import Holdfast, InvalidInput, JobState, Permanent, PublishedEvent, RunningJob
+from holdfast.event import EVENT_HEADER
+from holdfast.handlers import Isolation
+from holdfast.json_text import Json
+from holdfast.store.events import NewSubscription
+from tests.worker.harness import drained, final_job, working
+
+PUBLISHED = "2030-01-01T12:00:00.000000Z"
+
+
+@dataclass
+class Invoice:
+    number: int
+
+
+@pytest.fixture
+def app() -> Holdfast:
+    return Holdfast("memory:")
+
+
+def test_a_function_is_the_handler_of_a_kind_with_its_name(app: Holdfast) -> None:
+    @app.on("invoice.paid", priority=2, queue="mail", attempts=8)
+    async def send_receipt(job: RunningJob[Invoice]) -> None: ...
+
+    assert list(app.subscribed) == [NewSubscription("send_receipt", "invoice.paid", "mail", 2)]
+    handler = app.handlers["send_receipt"]
+    assert (handler.function, handler.queue, handler.attempts) == (send_receipt, "mail", 8)
+    assert (handler.payload_type, handler.isolation) == (Invoice, Isolation.ASYNC)
+
+
+def test_one_function_can_have_several_subscriptions_by_name(app: Holdfast) -> None:
+    @app.on("invoice.*", name="book_invoice", attempts=9)
+    @app.on("order.paid", name="book_order")
+    def book(job: RunningJob[Any]) -> None: ...
+
+    assert [(each.name, each.pattern) for each in app.subscribed] == [
+        ("book_order", "order.paid"),
+        ("book_invoice", "invoice.*"),
+    ]
+    assert [handler.kind for handler in app.handlers.of(book)] == ["book_order", "book_invoice"]
+    assert app.handlers["book_invoice"].attempts == 9
+
+
+def test_a_handler_that_is_one_already_is_subscribed_as_it_is(app: Holdfast) -> None:
+    @app.on("invoice.paid")
+    @app.handler("receipt.send", queue="mail")
+    async def send(job: RunningJob[Invoice]) -> None: ...
+
+    assert list(app.subscribed) == [NewSubscription("receipt.send", "invoice.paid", "mail")]
+    assert len(app.handlers) == 1
+
+
+def test_what_cannot_be_meant_is_refused_where_it_is_written(app: Holdfast) -> None:
+    @app.on("invoice.paid")
+    async def send(job: RunningJob[Invoice]) -> None: ...
+
+    with pytest.raises(InvalidInput, match=r"^subscription 'send' is declared already; .* name=$"):
+        app.on("invoice.sent")(send)
+    with pytest.raises(InvalidInput, match=r"^attempts: say this where 'send' gets its handler$"):
+        app.on("invoice.sent", name="send", attempts=3)(send)
+    with pytest.raises(InvalidInput, match=r"^kind 'send' has a handler already"):
+        app.on("invoice.sent", name="send")(lambda job: None)
+    with pytest.raises(InvalidInput, match=r"^pattern: "):
+        app.on("invoice*")
+    with pytest.raises(InvalidInput, match=r"^pattern: .* is not text"):
+        app.on(send)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"^priority: "):
+        app.on("invoice.sent", name="other", priority=11)(send)
+
+
+async def test_each_subscriber_fails_and_succeeds_for_itself(app: Holdfast) -> None:
+    tries: list[str] = []
+
+    @app.on("invoice.paid", attempts=3, backoff="steps 1ms")
+    async def refuse(job: RunningJob[Invoice]) -> None:
+        tries.append("refuse")
+        raise ValueError("not today")
+
+    @app.on("invoice.*")
+    async def accept(job: RunningJob[Invoice]) -> int:
+        tries.append("accept")
+        return job.payload.number
+
+    @app.on("*")
+    async def give_up(job: RunningJob[Any]) -> None:
+        raise Permanent("NOT_MINE")
+
+    async with app:
+        published = await app.publish("invoice.paid", Invoice(17))
+        jobs = {job.subscription: job.id for job in published.jobs}
+        async with working(app):
+            assert await drained(app) == {JobState.DEAD: 1, JobState.SUCCEEDED: 1, JobState.FAILED: 1}
+        assert (await final_job(app, jobs["refuse"])).attempt == 3
+        assert (await final_job(app, jobs["accept"])).result == "17"
+        assert (await final_job(app, jobs["give_up"])).attempt == 1
+    assert sorted(tries) == ["accept", "refuse", "refuse", "refuse"]
+
+
+async def test_a_handler_is_told_which_event_made_its_job(app: Holdfast) -> None:
+    seen: dict[str, PublishedEvent | None] = {}
+
+    @app.on("invoice.paid")
+    @app.handler("receipt")
+    async def receipt(job: RunningJob[Any]) -> None:
+        seen[job.tenant] = job.event
+        assert job.headers.get("trace") == (1 if job.event else None)
+
+    @app.on("invoice.*")
+    def book(job: RunningJob[Any]) -> None:
+        seen["book"] = job.event
+
+    async with app:
+        await app.clock.freeze(datetime(2030, 1, 1, 12, tzinfo=UTC))
+        published = await app.publish("invoice.paid", headers={"trace": 1}, tenant="of the event")
+        await app.enqueue("receipt", tenant="of a job")
+        assert (await app.tick()).is_fine
+    event = PublishedEvent(published.event_id, "invoice.paid", datetime(2030, 1, 1, 12, tzinfo=UTC))
+    assert seen == {"of the event": event, "of a job": None, "book": event}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None, "text", {}, {"id": "7", "type": "a", "published_at": PUBLISHED},
+        {"id": str(uuid4()), "type": 7, "published_at": PUBLISHED},
+        {"id": str(uuid4()), "type": "a", "published_at": "yesterday"},
+        {"id": str(uuid4()), "type": "a", "published_at": "2030-01-01T12:00:00"},
+    ],
+)  # fmt: skip
+def test_a_header_that_somebody_else_wrote_is_no_event(header: object) -> None:
+    assert PublishedEvent.of({EVENT_HEADER: header}) is None
+
+
+async def test_a_payload_must_fit_every_subscriber_that_this_process_knows(app: Holdfast) -> None:
+    @app.on("invoice.*")
+    async def book(job: RunningJob[Invoice]) -> None: ...
+
+    async with app:
+        with pytest.raises(InvalidInput, match=r"^payload of 'book': number: "):
+            await app.publish("invoice.paid", {"number": "many"})
+        assert (await app.jobs.count())[JobState.READY] == 0
+        assert len((await app.publish("order.paid", {"number": "many"})).jobs) == 0
+
+
+async def test_an_event_published_by_a_handler_inherits_its_tenant_and_correlation(app: Holdfast) -> None:
+    heard: list[tuple[str, str]] = []
+
+    @app.handler("pay")
+    async def pay(job: RunningJob[Any]) -> None:
+        await app.publish("invoice.paid")
+        await app.publish("invoice.paid", tenant="other", correlation_id="c")
+
+    @app.on("invoice.paid")
+    async def listen(job: RunningJob[Any]) -> None:
+        heard.append((job.tenant, job.correlation_id))
+
+    async with app:
+        await app.enqueue("pay", tenant="acme", correlation_id="order-4")
+        async with working(app):
+            await drained(app)
+    assert sorted(heard) == [("acme", "order-4"), ("other", "c")]
+
+
+async def test_nobody_listens_and_the_answer_says_so(app: Holdfast) -> None:
+    async with app:
+        published = await app.publish("invoice.paid")
+    assert (published.jobs, published.new_ids) == ((), [])
+    assert isinstance(published.event_id, UUID)
+    assert published.event_id.version == 7
+
+
+async def test_only_the_jobs_that_are_new_ring(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    rung: list[UUID] = []
+
+    async def ring(ids: list[UUID]) -> None:
+        rung.extend(ids)
+
+    monkeypatch.setattr(app, "ring", ring)
+
+    @app.on("invoice.paid")
+    async def listen(job: RunningJob[Any]) -> None: ...
+
+    async with app:
+        first = await app.publish("invoice.paid", key="17")
+        again = await app.publish("invoice.paid", key="17")
+    assert rung == first.new_ids == [again.jobs[0].id]
+    assert again.new_ids == []
+
+
+async def test_subscriptions_at_run_time_leave_those_of_the_code_alone(app: Holdfast) -> None:
+    @app.on("invoice.paid")
+    async def receipt(job: RunningJob[Any]) -> None: ...
+
+    @app.handler("archive", queue="slow")
+    async def archive(job: RunningJob[Any]) -> None: ...
+
+    async with app:
+        await app.subscriptions.save("archive", "*", attempts=2)
+        await app.subscriptions.save("elsewhere", "invoice.*", queue="there", priority=9)
+        found = {each.name: (each.pattern, each.queue, each.max_attempts) for each in await app.subscriptions.list()}
+        assert found == {
+            "archive": ("*", "slow", 2),
+            "elsewhere": ("invoice.*", "there", None),
+            "receipt": ("invoice.paid", "default", None),
+        }
+        with pytest.raises(InvalidInput, match=r"^subscription 'receipt' is declared in the app's code; change it"):
+            await app.subscriptions.save("receipt", "*")
+        with pytest.raises(InvalidInput, match=r"^subscription 'receipt' is declared in the app's code; remove it"):
+            await app.subscriptions.remove("receipt")
+        with pytest.raises(InvalidInput, match=r"^subscription 'nobody' is not known; `holdfast subscriptions list`"):
+            await app.subscriptions.remove("nobody")
+        await app.subscriptions.remove("archive")
+        assert [job.subscription for job in (await app.publish("invoice.paid")).jobs] == ["elsewhere", "receipt"]
+
+
+async def test_a_handler_of_json_gets_the_text_as_it_was_published(app: Holdfast) -> None:
+    seen: list[object] = []
+
+    @app.on("*")
+    async def listen(job: RunningJob[Json]) -> None:
+        seen.append(job.payload)
+
+    async with app:
+        await app.publish("a", {"price": 1.10, "name": "ü"})
+        assert (await app.tick()).is_fine
+    assert seen == ['{"price":1.1,"name":"ü"}']

@@ -1,0 +1,332 @@
+"""Events relayed to RabbitMQ: what arrives, and that nothing is lost however the broker behaves."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import aio_pika
+import pytest
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
+
+from holdfast import Holdfast, InvalidInput, JobState, RunningJob, exponential
+from holdfast.relay import relays
+from holdfast.store.contract import JobFilter
+from tests.databases import Servers, no_task_left
+from tests.proxy import Proxy
+from tests.wake.broker import PrivateBroker
+from tests.wake.conftest import channel_to
+from tests.wake.muting import muting_proxy
+from tests.worker.harness import PATIENCE, codes, drained, fast, final_job, until, working
+
+NOBODY = "amqp://guest:guest@127.0.0.1:1/"
+
+
+@pytest.fixture(autouse=True)
+async def nothing_is_left() -> AsyncIterator[None]:
+    async with no_task_left():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relays, "_BACKOFF", exponential(base="20ms", max="500ms", jitter="20ms"))
+
+
+class Warnings:
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self._caplog = caplog
+
+    def count(self, beginning: str) -> int:
+        return sum(record.getMessage().startswith(beginning) for record in self._caplog.records)
+
+    @property
+    def all(self) -> list[str]:
+        return [record.getMessage() for record in self._caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Warnings:
+    caplog.set_level(logging.INFO, "holdfast")
+    return Warnings(caplog)
+
+
+class Bound:
+    """A queue that is bound to the exchange."""
+
+    def __init__(self, channel: AbstractChannel, queue: AbstractQueue) -> None:
+        self._channel = channel
+        self._queue = queue
+
+    async def messages(self) -> int:
+        """How many are in it."""
+        declared = await self._channel.declare_queue(self._queue.name, passive=True)
+        return declared.declaration_result.message_count or 0
+
+    async def take(self) -> AbstractIncomingMessage:
+        message = await self._queue.get(no_ack=True, timeout=PATIENCE)
+        assert message is not None
+        return message
+
+    async def taken(self, count: int) -> Counter[str]:
+        """How often each of the first messages came, by its id."""
+        return Counter([(await self.take()).message_id or "" for _ in range(count)])
+
+
+@asynccontextmanager
+async def bound(url: str, exchange: str, pattern: str = "#", **arguments: Any) -> AsyncIterator[Bound]:  # noqa: ANN401
+    async with channel_to(url) as channel:
+        where = await channel.declare_exchange(exchange, aio_pika.ExchangeType.TOPIC, durable=True)
+        queue = await channel.declare_queue(exclusive=True, arguments=arguments)
+        await queue.bind(where, pattern)
+        yield Bound(channel, queue)
+
+
+def relaying(url: str, exchange: str, *, mandatory: bool = False) -> Holdfast:
+    app = Holdfast("memory:")
+    app.relay("invoice.*", exchange=exchange, url=url, mandatory=mandatory)
+    return app
+
+
+async def ticked(app: Holdfast) -> dict[JobState, int]:
+    """A minute later, everything that is due is tried once more."""
+    await app.clock.advance(timedelta(minutes=1))
+    assert (await app.tick(runners=["queue"])).is_fine
+    return {state: count for state, count in (await app.jobs.count()).items() if count}
+
+
+async def until_relayed(app: Holdfast) -> None:
+    async def are_relayed() -> bool:
+        return set(await ticked(app)) == {JobState.SUCCEEDED}
+
+    await until(are_relayed, "every event is relayed")
+
+
+async def test_an_event_arrives_as_a_message(url: str, exchange: str) -> None:
+    async with bound(url, exchange, "invoice.paid") as queue, relaying(url, exchange) as app:
+        published = await app.publish(
+            "invoice.paid", {"price": 1.5, "name": "Ünal"}, tenant="acme", correlation_id="order-4",
+            headers={"traceparent": "00-ab", "count": 7, "deep": {"a": None}},
+        )  # fmt: skip
+        assert await ticked(app) == {JobState.SUCCEEDED: 1}
+        message = await queue.take()
+        (job,) = await app.jobs.list(JobFilter(), 10)
+        headers: Any = job.as_dict()["headers"]
+    assert message.body == b'{"price":1.5,"name":"\xc3\x9cnal"}'
+    assert (message.message_id, message.type) == (str(published.event_id), "invoice.paid")
+    assert (message.routing_key, message.exchange) == ("invoice.paid", exchange)
+    assert (message.content_type, message.content_encoding) == ("application/json", "utf-8")
+    assert (message.delivery_mode, message.correlation_id) == (aio_pika.DeliveryMode.PERSISTENT, "order-4")
+    assert message.timestamp == job.created_at.replace(microsecond=0)
+    assert dict(message.headers) == {
+        "tenant": "acme",
+        "correlation_id": "order-4",
+        "published_at": headers["holdfast.event"]["published_at"],
+        "job_id": str(job.id),
+        "traceparent": "00-ab",
+        "count": "7",
+        "deep": '{"a":null}',
+    }
+
+
+async def test_what_amqp_has_no_room_for(url: str, exchange: str) -> None:
+    async with bound(url, exchange) as queue, relaying(url, exchange) as app:
+        await app.publish("invoice." + "é" * 123, correlation_id="é" * 200)
+        assert await ticked(app) == {JobState.SUCCEEDED: 1}
+        message = await queue.take()
+        assert (message.correlation_id, message.headers["correlation_id"]) == (None, "é" * 200)
+        (refused,) = (await app.publish("invoice.paid", headers={"n" * 129: 1})).new_ids
+        by_hand = await app.enqueue(f"relay.{exchange}")
+        assert await ticked(app) == {JobState.SUCCEEDED: 1, JobState.FAILED: 2}
+        assert codes(await final_job(app, refused)) == ["NOT_RELAYABLE"]
+        assert codes(await final_job(app, by_hand.id)) == ["NOT_AN_EVENT"]
+
+
+async def test_an_event_that_no_queue_wants_is_dropped_by_the_broker_unless_it_is_mandatory(
+    url: str, exchange: str, said: Warnings
+) -> None:
+    async with relaying(url, exchange) as app:
+        await app.publish("invoice.paid")
+        assert await ticked(app) == {JobState.SUCCEEDED: 1}
+    async with relaying(url, exchange, mandatory=True) as app:
+        events = [await app.publish("invoice.paid") for _ in range(5)]
+        for _ in range(3):
+            assert await ticked(app) == {JobState.READY: 5}
+        assert {job.attempt for job in await app.jobs.list(JobFilter(), 10)} == {0}
+        (line,) = said.all
+        assert line.startswith("an event is not relayed, it waits")
+        assert "no queue is bound for it" in line
+        async with bound(url, exchange) as queue:
+            assert await ticked(app) == {JobState.SUCCEEDED: 5}
+            assert await queue.taken(5) == Counter(str(event.event_id) for event in events)
+
+
+async def test_an_event_that_the_broker_refuses_waits_until_it_takes_it(url: str, exchange: str) -> None:
+    full: dict[str, Any] = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    async with bound(url, exchange, **full) as queue, relaying(url, exchange) as app:
+        await app.publish("invoice.paid")
+        await app.publish("invoice.paid")
+        assert await ticked(app) == {JobState.SUCCEEDED: 1, JobState.READY: 1}
+        await queue.take()
+        assert await ticked(app) == {JobState.SUCCEEDED: 2}
+
+
+@pytest.mark.fault
+async def test_events_of_an_outage_take_no_attempt_and_one_line(
+    url: str, exchange: str, broker_proxy: Proxy, said: Warnings
+) -> None:
+    through = f"amqp://guest:guest@127.0.0.1:{broker_proxy.port}/"
+    async with bound(url, exchange) as queue, relaying(through, exchange) as app:
+        await app.publish("invoice.paid")
+        assert await ticked(app) == {JobState.SUCCEEDED: 1}
+        broker_proxy.cut()
+        for _ in range(50):
+            await app.publish("invoice.paid")
+        for _ in range(3):
+            assert await ticked(app) == {JobState.SUCCEEDED: 1, JobState.READY: 50}
+        assert {job.attempt for job in await app.jobs.list(JobFilter(state=JobState.READY), 100)} == {0}
+        (line,) = said.all
+        assert line.startswith("events are not relayed, they wait in the store")
+        broker_proxy.restore()
+        await until_relayed(app)
+        assert len(await queue.taken(51)) == 51
+        assert said.count("events are relayed again") == 1
+    assert len(said.all) == 1
+
+
+@pytest.mark.fault
+async def test_a_broker_that_hangs_holds_up_neither_the_event_nor_the_end(
+    url: str, exchange: str, broker_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relays, "_PATIENCE_SECONDS", 0.5)
+    through = f"amqp://guest:guest@127.0.0.1:{broker_proxy.port}/"
+    async with bound(url, exchange) as queue, asyncio.timeout(PATIENCE):
+        async with relaying(through, exchange) as app:
+            await app.publish("invoice.paid")
+            assert await ticked(app) == {JobState.SUCCEEDED: 1}
+            broker_proxy.swallow()
+            await app.publish("invoice.paid")
+            assert await ticked(app) == {JobState.SUCCEEDED: 1, JobState.READY: 1}
+            broker_proxy.restore()
+            await until_relayed(app)
+            assert len(await queue.taken(2)) == 2
+            broker_proxy.swallow()
+        broker_proxy.restore()
+
+
+@pytest.mark.fault
+async def test_a_lost_confirm_doubles_a_message_and_loses_none(
+    url: str, exchange: str, broker_port: int, said: Warnings
+) -> None:
+    async with muting_proxy(broker_port) as proxy, bound(url, exchange) as queue:
+        app = relaying(f"amqp://guest:guest@127.0.0.1:{proxy.port}/", exchange)
+        async with app:
+            first = await app.publish("invoice.paid")
+            assert await ticked(app) == {JobState.SUCCEEDED: 1}
+            proxy.mute()
+            events = [await app.publish("invoice.paid") for _ in range(10)]
+            async with working(app, fast(concurrency=20)):
+
+                async def have_arrived() -> bool:
+                    return await queue.messages() == 11
+
+                await until(have_arrived, "the broker has every message")
+                assert (await app.jobs.count())[JobState.SUCCEEDED] == 1, "nobody believes in what was not confirmed"
+                proxy.cut()
+                assert await drained(app) == {JobState.SUCCEEDED: 11}
+            twice = {str(event.event_id): 2 for event in events}
+            assert await queue.taken(21) == Counter({str(first.event_id): 1, **twice})
+    (line,) = said.all
+    assert line.startswith("events are not relayed, they wait in the store")
+
+
+@pytest.mark.fault
+async def test_an_exchange_of_another_type_is_nothing_to_the_other_relays(
+    url: str, exchange: str, said: Warnings
+) -> None:
+    app = relaying(url, exchange)
+    app.relay("invoice.*", exchange="amq.fanout", url=url)
+    async with bound(url, exchange) as queue, app:
+        for _ in range(3):
+            await app.publish("invoice.paid")
+        assert await ticked(app) == {JobState.SUCCEEDED: 3, JobState.READY: 3}
+        await app.publish("invoice.paid")
+        assert await ticked(app) == {JobState.SUCCEEDED: 4, JobState.READY: 4}
+        assert max((await queue.taken(4)).values()) == 1
+    (line,) = said.all
+    assert line.startswith("events are not relayed, they wait in the store")
+
+
+async def test_all_relays_of_a_broker_share_a_connection(exchange: str, url: str, broker_proxy: Proxy) -> None:
+    through = f"amqp://guest:guest@127.0.0.1:{broker_proxy.port}/"
+    app = relaying(through, exchange)
+    app.relay("*", exchange=exchange, url=through, name="everything")
+    async with app:
+        for _ in range(5):
+            await app.publish("invoice.paid")
+        assert await ticked(app) == {JobState.SUCCEEDED: 10}
+        assert broker_proxy.connections == 1
+
+
+async def test_the_broker_of_the_settings_is_used_unless_another_is_named(url: str, exchange: str) -> None:
+    app = Holdfast("memory:")
+    app.relay("*", exchange=exchange)
+    async with app:
+        with pytest.raises(InvalidInput, match=r"^relay 'relay\.holdfast-test-.*': name the broker"):
+            app.worker()
+    app.settings = app.settings.changed(rabbitmq_url=url, rabbitmq_exchange=exchange)
+    async with bound(url, exchange, "a") as queue, app:
+        await app.publish("a")
+        assert await ticked(app) == {JobState.SUCCEEDED: 1}
+        assert (await queue.take()).routing_key == "a"
+
+
+def test_what_no_broker_could_take_is_refused_where_it_is_written() -> None:
+    app = Holdfast("memory:")
+    app.relay("*", exchange="events", url=NOBODY)
+    for wrong in ({"exchange": ""}, {"exchange": "x", "url": "http://here"}, {"exchange": "events"}, {"limit": 0}):
+        with pytest.raises(InvalidInput):
+            app.relay("*", **{"exchange": "other", **wrong})  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"^pattern: "):
+        app.relay("a*", exchange="another")
+
+
+@pytest.mark.fault
+@pytest.mark.postgres
+async def test_a_broker_stopped_and_started_during_300_events_gets_them_all(
+    private_broker: PrivateBroker, servers: Servers, said: Warnings
+) -> None:
+    await asyncio.to_thread(private_broker.start)
+    async with channel_to(private_broker.url) as channel:
+        exchange = await channel.declare_exchange("events", aio_pika.ExchangeType.TOPIC, durable=True)
+        queue = await channel.declare_queue("all", durable=True)
+        await queue.bind(exchange, "invoice.#")
+    with servers.get("embedded-18").fresh_database() as database:
+        app = Holdfast(database.url)
+        app.relay("invoice.*", exchange="events", url=private_broker.url)
+
+        @app.handler("other")
+        async def other(job: RunningJob[Any]) -> None: ...
+
+        events = []
+        async with app:
+            await app.declare()
+            async with working(app):
+                for number in range(300):
+                    if number == 100:
+                        await asyncio.to_thread(private_broker.stop)
+                    events.append(await app.publish("invoice.paid", {"number": number}))
+                # Those who have nothing to do with the broker do not wait for it.
+                await final_job(app, (await app.enqueue("other")).id)
+                assert (await app.jobs.count())[JobState.READY] > 0
+                await asyncio.to_thread(private_broker.start)
+                assert await drained(app) == {JobState.SUCCEEDED: 301}
+    async with channel_to(private_broker.url) as channel:
+        queue = await channel.declare_queue("all", passive=True)
+        arrived = await Bound(channel, queue).taken(queue.declaration_result.message_count or 0)
+    assert set(arrived) == {str(event.event_id) for event in events}
+    assert said.count("events are not relayed") == said.count("events are relayed again") == 1
+    assert len(said.all) == 1
