@@ -10,7 +10,7 @@ import pytest
 from holdfast import Holdfast, InvalidInput, JobState, Permanent, PublishedEvent, RunningJob
 from holdfast.event import EVENT_HEADER
 from holdfast.handlers import Isolation
-from holdfast.json_text import Json
+from holdfast.json_text import Json, decode
 from holdfast.store.events import NewSubscription
 from tests.worker.harness import drained, final_job, working
 
@@ -222,14 +222,21 @@ async def test_subscriptions_at_run_time_leave_those_of_the_code_alone(app: Hold
         assert [job.subscription for job in (await app.publish("invoice.paid")).jobs] == ["elsewhere", "receipt"]
 
 
+def read_apart(job: RunningJob[Json]) -> list[str]:
+    """In a process of its own, and so at the module's top."""
+    assert job.event is not None
+    return [job.payload, job.event.type]
+
+
 async def test_a_handler_of_json_gets_the_text_as_it_was_published(app: Holdfast) -> None:
-    seen: list[object] = []
+    @app.on("a")
+    async def read(job: RunningJob[Json]) -> list[str]:
+        assert job.event is not None
+        return [job.payload, job.event.type]
 
-    @app.on("*")
-    async def listen(job: RunningJob[Json]) -> None:
-        seen.append(job.payload)
-
+    app.on("a", isolation="process")(read_apart)
     async with app:
-        await app.publish("a", {"price": 1.10, "name": "ü"})
-        assert (await app.tick()).is_fine
-    assert seen == ['{"price":1.1,"name":"ü"}']
+        published = await app.publish("a", {"price": 1.10, "name": "ü"})
+        assert (await app.tick(runners=["queue"])).is_fine
+        for made in published.jobs:
+            assert decode((await final_job(app, made.id)).result or "") == ['{"price":1.1,"name":"ü"}', "a"]
