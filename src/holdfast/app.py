@@ -252,7 +252,7 @@ class Holdfast:
     @property
     def _schema_with_transactions(self) -> str:
         if self.settings.store.startswith("memory"):
-            raise InvalidInput("a transaction of yours needs a PostgreSQL store; jobs in memory are in nobody's transaction")
+            raise InvalidInput("a transaction of yours needs a PostgreSQL store; jobs in memory have no transaction")
         return self.settings.db_schema
 
     async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:
@@ -378,7 +378,7 @@ class Holdfast:
     def publish_in(
         self, connection: object, type: str, payload: object = None, **options: Unpack[PublishOptions]
     ) -> Published | Awaitable[Published]:
-        """Publish in the caller's own transaction, on the connections that `enqueue_in` takes; await it if that is async."""
+        """Publish in the caller's own transaction, on any connection that `enqueue_in` takes."""
         event = new_event(self.handlers, self.subscribed, type, payload, **options)
         return publish_statement(self._schema_with_transactions, event).execute_on(connection)
 
