@@ -278,6 +278,10 @@ class Holdfast:
         return self.opened.clock
 
     @property
+    def is_open(self) -> bool:
+        return self._open is not None
+
+    @property
     def opened(self) -> OpenStore:
         if self._open is None:
             raise InvalidInput("the app is not open; use `async with app:` or `await app.open()`")

@@ -1,0 +1,44 @@
+"""What users import in their own tests.
+
+The names are loaded when they are first used: pytest imports the plugin of this package at every start.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.testing.drain import DrainReport, EndlessDrain, FailedAttempt, HandlerFailed
+    from holdfast.testing.opening import in_memory, on_postgres
+    from holdfast.testing.tested_app import AppUnderTest
+
+_HOME = {
+    "AppUnderTest": "holdfast.testing.tested_app",
+    "DrainReport": "holdfast.testing.drain",
+    "EndlessDrain": "holdfast.testing.drain",
+    "FailedAttempt": "holdfast.testing.drain",
+    "HandlerFailed": "holdfast.testing.drain",
+    "in_memory": "holdfast.testing.opening",
+    "on_postgres": "holdfast.testing.opening",
+}
+
+__all__ = [
+    "AppUnderTest",
+    "DrainReport",
+    "EndlessDrain",
+    "FailedAttempt",
+    "HandlerFailed",
+    "in_memory",
+    "on_postgres",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    """For completion and help(), which do not see a name before it is loaded."""
+    return sorted({*globals(), *__all__})

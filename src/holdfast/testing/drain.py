@@ -1,0 +1,197 @@
+"""Runs everything that is due, by the real worker, and tells what came of it."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+from unittest.mock import patch
+from uuid import UUID
+
+from holdfast.app import Holdfast
+from holdfast.job import Job, JobState, LeasedJob
+from holdfast.json_text import decode
+from holdfast.runtime.budget import Budget
+from holdfast.runtime.pacing import Pacing
+from holdfast.runtime.queue_runner import QUEUE, QueueRunner
+from holdfast.runtime.queue_runs import QueueRuns
+from holdfast.store.contract import ClaimRequest, JobFilter
+from holdfast.testing.attempt import RecordedFailures
+from holdfast.worker.settings import WorkerSettings
+from holdfast.worker.worker import Worker
+
+MOST_JOBS = 100_000
+_CLOSE_SECONDS = 30.0
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """An attempt that raised. `exception` is None when it was raised in the handler's own process."""
+
+    job_id: UUID
+    kind: str
+    attempt: int
+    code: str
+    message: str
+    exception: BaseException | None
+
+    def __str__(self) -> str:
+        return f"{self.kind}, attempt {self.attempt}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class DrainReport:
+    """`jobs` is every job that ran, as it is now, in the order in which they first ran.
+
+    `endings` counts how attempts ended: succeed, retry, snooze, fail, exhaust, cancel. `unhandled` is what was due but
+    has no handler in this app.
+    """
+
+    jobs: tuple[Job, ...]
+    endings: Mapping[str, int]
+    errors: tuple[FailedAttempt, ...]
+    unhandled: tuple[Job, ...]
+
+    @property
+    def succeeded(self) -> list[Job]:
+        return self._in(JobState.SUCCEEDED)
+
+    @property
+    def failed(self) -> list[Job]:
+        """Ended by a permanent error."""
+        return self._in(JobState.FAILED)
+
+    @property
+    def dead(self) -> list[Job]:
+        """Out of attempts."""
+        return self._in(JobState.DEAD)
+
+    @property
+    def canceled(self) -> list[Job]:
+        return self._in(JobState.CANCELED)
+
+    @property
+    def waiting(self) -> list[Job]:
+        """Ran, and will run again: retried or snoozed."""
+        return self._in(JobState.READY)
+
+    def _in(self, state: JobState) -> list[Job]:
+        return [job for job in self.jobs if job.state is state]
+
+
+class HandlerFailed(AssertionError):
+    """Attempts failed while draining; the first one's exception is the cause. `report` has all of it."""
+
+    def __init__(self, report: DrainReport) -> None:
+        shown = "".join(f"\n  {error}" for error in report.errors[:_SHOWN])
+        more = f"\n  and {len(report.errors) - _SHOWN} more" if len(report.errors) > _SHOWN else ""
+        number = "1 attempt" if len(report.errors) == 1 else f"{len(report.errors)} attempts"
+        super().__init__(f"{number} failed; drain(raise_errors=False) reports instead of raising:{shown}{more}")
+        self.report = report
+
+
+class EndlessDrain(AssertionError):
+    """More attempts than `most` were made, and more jobs are due."""
+
+
+class Drain:
+    """One drain: rounds of work at the same moment, between which the clock may be moved."""
+
+    def __init__(self, app: Holdfast, most: int) -> None:
+        self._app = app
+        self._most = most
+        self._failures = RecordedFailures(app.failures)
+        self._claims: Counter[UUID] = Counter()
+        self._kinds: Counter[str] = Counter()
+        self._endings: Counter[str] = Counter()
+        self._queues: set[str] = set()
+        self._queue: QueueRunner | None = None
+        self._exits = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._exits.aclose()
+
+    async def run_due(self) -> None:
+        """Until nothing of what has a handler is due."""
+        while jobs := await self._due(handled=True):
+            left = self._most - sum(self._claims.values())
+            if left <= 0:
+                kinds = ", ".join(f"{kind} ({number} times)" for kind, number in self._kinds.most_common(3))
+                raise EndlessDrain(
+                    f"{self._most} attempts were made and more jobs are due; they were mostly of {kinds}. If a "
+                    f"handler enqueues or snoozes itself for ever, bound the drain by until=; otherwise raise most="
+                )
+            queue = await self._serving({job.queue for job in jobs})
+            await queue.run(Budget(items=left), to_end=True)
+
+    async def _serving(self, queues: set[str]) -> QueueRunner:
+        """The worker goes on from round to round, unless there is a queue that it does not serve."""
+        if self._queue is None or not queues <= self._queues:
+            await self._exits.aclose()
+            self._queues |= queues
+            self._queue = await self._exits.enter_async_context(self._working(tuple(sorted(self._queues))))
+        return self._queue
+
+    async def next_due(self) -> datetime | None:
+        """When the next job with a handler may run."""
+        times = [job.run_at for job in await self._ready() if job.run_at and self._app.handlers.get(job.kind)]
+        return min(times, default=None)
+
+    async def report(self, errors_before: Mapping[UUID, Sequence[str]]) -> DrainReport:
+        jobs, errors = [], []
+        for id in self._claims:
+            job = await self._app.jobs.get(id)
+            if job is not None:
+                jobs.append(job)
+                new = [text for text in job.errors if text not in errors_before.get(id, ())]
+                errors += [self._failed(job, decode(text)) for text in new]
+        raised = [error for error in errors if error is not None]
+        unhandled = await self._due(handled=False)
+        return DrainReport(tuple(jobs), dict(self._endings), tuple(raised), tuple(unhandled))
+
+    def _failed(self, job: Job, error: Mapping[str, str]) -> FailedAttempt | None:
+        if error["type"] == "Cancel":
+            # The handler's decision, or a person's: nothing went wrong.
+            return None
+        attempt = int(error["attempt"])
+        message = f"{error['type']}: {error['message']}"
+        raised = self._failures.raised.get((job.id, attempt))
+        return FailedAttempt(job.id, job.kind, attempt, error["code"], message, raised)
+
+    async def _ready(self) -> list[Job]:
+        return await self._app.jobs.list(JobFilter(state=JobState.READY), MOST_JOBS)
+
+    async def _due(self, *, handled: bool) -> list[Job]:
+        now = await self._app.clock.now()
+        return [
+            job
+            for job in await self._ready()
+            if job.run_at and job.run_at <= now and (self._app.handlers.get(job.kind) is not None) is handled
+        ]
+
+    @asynccontextmanager
+    async def _working(self, queues: tuple[str, ...]) -> AsyncIterator[QueueRunner]:
+        """One slot, so that jobs run one after the other, in the order in which they would be claimed."""
+        opened = self._app.opened
+        settings = WorkerSettings(concurrency=1, most_ahead=0, queues=queues)
+        worker = Worker(opened.store, opened.renewer, self._app.handlers, self._failures, settings, opened.finish_in)
+        queue = QueueRunner(worker, Pacing(), QueueRuns(opened.runs, QUEUE, "test"))
+        claim = opened.store.claim
+
+        async def noted(request: ClaimRequest) -> list[LeasedJob]:
+            jobs = await claim(request)
+            self._claims.update(job.id for job in jobs)
+            self._kinds.update(job.kind for job in jobs)
+            return jobs
+
+        with patch.object(opened.store, "claim", noted):
+            try:
+                yield queue
+            finally:
+                await queue.close(_CLOSE_SECONDS)
+        self._endings.update(worker.tally)

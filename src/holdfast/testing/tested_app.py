@@ -1,0 +1,192 @@
+"""The app as a test sees it: run what is due, move the clock, look at what was enqueued."""
+
+from datetime import datetime
+from typing import Any, Unpack
+from uuid import UUID
+
+from holdfast.app import EnqueueOptions, Holdfast
+from holdfast.duration import Duration, to_aware, to_timedelta
+from holdfast.errors import Cancel, InvalidInput, Snooze
+from holdfast.handlers import Handler
+from holdfast.job import Job, JobState
+from holdfast.json_text import decode
+from holdfast.outcome import Canceled, Failed, Retried, Snoozed
+from holdfast.store.contract import JobFilter
+from holdfast.testing.attempt import Attempted, RecordedFailures, attempted, claimed, write
+from holdfast.testing.drain import MOST_JOBS, Drain, DrainReport, HandlerFailed
+from holdfast.testing.matching import Expected, listed
+
+_MOST_ATTEMPTS = 1000
+
+
+class AppUnderTest:
+    """`in_memory` and `on_postgres` give one. Nothing runs by itself: a job runs when `drain` or `run` is called."""
+
+    def __init__(self, app: Holdfast, url: str | None = None) -> None:
+        self.app = app
+        self._url = url
+        self._run_here: set[UUID] = set()
+
+    @property
+    def url(self) -> str:
+        """Where the store's database is, for connections of the test's own."""
+        if self._url is None:
+            raise InvalidInput("url: an app in memory has no database; use testing.on_postgres(app)")
+        return self._url
+
+    async def drain(
+        self,
+        *,
+        move_time: bool = False,
+        until: Duration | None = None,
+        schedules: bool = False,
+        raise_errors: bool = True,
+        most: int = _MOST_ATTEMPTS,
+    ) -> DrainReport:
+        """Run everything that is due, one job after the other, until nothing is.
+
+        `move_time` goes on with what becomes due later (retries, snoozes, delays) by moving the clock to it; `until`
+        does so for a length of time, at the end of which the clock stands. `schedules` also makes the jobs of slots
+        that are passed on the way. Raises HandlerFailed at the end if an attempt failed, unless `raise_errors` is
+        False, and EndlessDrain after `most` attempts.
+        """
+        length = None if until is None else to_timedelta(until, "until")
+        if schedules and move_time and length is None:
+            raise InvalidInput('until: schedules never end; say how far to go, as in until="1d"')
+        before = {job.id: job.errors for job in await self._all()}
+        end = None if length is None else await self.now() + length
+        drain = Drain(self.app, most)
+        async with drain:
+            while True:
+                if schedules:
+                    await self.app.tick(runners=["schedules"])
+                await drain.run_due()
+                due = await self._next_moment(drain, schedules=schedules)
+                if due is None or not (move_time or end is not None) or (end is not None and due > end):
+                    break
+                await self._move_to(due)
+        if end is not None:
+            await self._move_to(end)
+        report = await drain.report(before)
+        if report.errors and raise_errors:
+            raise HandlerFailed(report) from next((error.exception for error in report.errors), None)
+        return report
+
+    async def run(self, kind: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Any:  # noqa: ANN401
+        """Run one handler now, on a job of its own that `enqueued` does not list: its result, or its exception.
+
+        What the handler asks for by Snooze or Cancel is raised as well, also when it returned it. The handler runs in
+        this process, whatever its isolation; there is one attempt, and no timeout.
+        """
+        handler = self._handler(kind)
+        job = self.app.job(kind, payload, **options)
+        opened, failures = self.app.opened, RecordedFailures(self.app.failures)
+        await opened.store.enqueue([job])
+        self._run_here.add(job.id)
+        attempt = await attempted(await claimed(opened, job.id), handler, failures, opened.finish_in)
+        await write(opened, attempt)
+        done = await opened.reader.get(job.id)
+        if done is not None and done.state is JobState.SUCCEEDED:
+            return None if done.result is None else decode(done.result)
+        await opened.store.cancel([job.id])
+        raise failures.raised.get((job.id, attempt.job.attempt)) or _as_exception(attempt)
+
+    async def enqueued(
+        self,
+        kind: str | None = None,
+        *,
+        state: JobState | str | None = None,
+        queue: str | None = None,
+        tenant: str | None = None,
+    ) -> list[Job]:
+        """What was enqueued since the block began, oldest first, in whatever state it is by now."""
+        wanted = None if state is None else JobState(state)
+        jobs = await self.app.jobs.list(JobFilter(state=wanted, queue=queue, kind=kind, tenant=tenant), MOST_JOBS)
+        return [job for job in reversed(jobs) if job.id not in self._run_here]
+
+    async def assert_enqueued(
+        self,
+        kind: str,
+        payload: object = None,
+        *,
+        count: int | None = None,
+        queue: str | None = None,
+        tenant: str | None = None,
+        key: str | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        headers: dict[str, object] | None = None,
+    ) -> list[Job]:
+        """The jobs that match, of which there is at least one, or exactly `count`.
+
+        A payload or headers match if they have at least what is given here. A delay is counted from the moment of the
+        enqueue, and can be looked at until the job ends.
+        """
+        expected = Expected(
+            kind=kind,
+            payload=payload,
+            queue=queue,
+            tenant=tenant,
+            key=key,
+            priority=priority,
+            delay=None if delay is None else to_timedelta(delay, "delay"),
+            headers=headers,
+        )
+        jobs = await self.enqueued()
+        found = [job for job in jobs if expected.matches(job)]
+        if count is None and not found:
+            raise AssertionError(f"nothing like {expected} was enqueued; this was:\n{listed(jobs)}")
+        if count is not None and len(found) != count:
+            raise AssertionError(f"{len(found)} instead of {count} × {expected} were enqueued; in all:\n{listed(jobs)}")
+        return found
+
+    async def assert_nothing_enqueued(self, kind: str | None = None) -> None:
+        if jobs := await self.enqueued(kind):
+            raise AssertionError(f"nothing should have been enqueued, but this was:\n{listed(jobs)}")
+
+    async def now(self) -> datetime:
+        """The store's clock, which decides what is due."""
+        return await self.app.clock.now()
+
+    async def advance(self, by: Duration) -> None:
+        await self.app.clock.advance(to_timedelta(by, "by"))
+
+    async def freeze(self, at: datetime | None = None) -> None:
+        """Stop the store's clock, at this moment or another; `advance` and `drain` still move it."""
+        await self.app.clock.freeze(await self.now() if at is None else to_aware(at, "at"))
+
+    def _handler(self, kind: str) -> Handler:
+        handler = self.app.handlers.get(kind)
+        if handler is None:
+            known = ", ".join(each.kind for each in self.app.handlers) or "none"
+            raise InvalidInput(f"kind {kind!r} has no handler in this app; it has handlers of: {known}")
+        return handler
+
+    async def _all(self) -> list[Job]:
+        return await self.app.jobs.list(JobFilter(), MOST_JOBS)
+
+    async def _next_moment(self, drain: Drain, *, schedules: bool) -> datetime | None:
+        """When the next job is due or the next slot of a job schedule comes."""
+        moments = [await drain.next_due()]
+        if schedules:
+            listed = await self.app.schedules.list()
+            moments += [each.next_slot for each in listed if each.job is not None and not each.paused]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    async def _move_to(self, time: datetime) -> None:
+        now = await self.now()
+        if time > now:
+            await self.app.clock.advance(time - now)
+
+
+def _as_exception(attempt: Attempted) -> BaseException:
+    """Of an outcome that no exception stands behind."""
+    match attempt.outcome:
+        case Snoozed(after, until):
+            return Snooze(after, until=until)
+        case Canceled(error):
+            return Cancel(error.message)
+        case Retried(error) | Failed(error):
+            return AssertionError(f"the handler of {attempt.job.kind!r} did not succeed: {error.summary}")
+        case _:
+            return AssertionError(f"what the handler of {attempt.job.kind!r} did could not be written down")

@@ -1,0 +1,14 @@
+"""What the tests of the testing helpers have in common."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.testing import billing
+
+
+@pytest.fixture
+def sent(threads_end: None) -> Iterator[list[str]]:
+    """What the handlers of billing.py did."""
+    with billing.nothing_sent_before() as sent:
+        yield sent
