@@ -1,0 +1,43 @@
+"""Fixtures for everybody who has Holdfast and pytest. They need no event loop, and so no plugin for async tests.
+
+pytest imports this module at every start: it imports nothing that is not needed then.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pytest
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+    from holdfast.testing.tested_app import AppUnderTest
+
+
+@pytest.fixture
+def holdfast_memory() -> "Iterator[Callable[[Holdfast], AppUnderTest]]":
+    """`jobs = holdfast_memory(app)`: the app is open on a store in memory until the end of the test."""
+    from holdfast.testing.opening import in_memory_for_fixture
+
+    with ExitStack() as exits:
+        yield lambda app: exits.enter_context(in_memory_for_fixture(app))
+
+
+@pytest.fixture(scope="session")
+def holdfast_server() -> Iterator[str]:
+    """The address of an embedded PostgreSQL that runs until the end of the session."""
+    from holdfast.store.embedded import EmbeddedServer
+    from holdfast.testing.throwaway import embedded_for_tests
+
+    address = embedded_for_tests()
+    with EmbeddedServer.start(address):
+        yield f"embedded:{quote(str(address.folder))}?durability=off"
+
+
+@pytest.fixture
+def holdfast_postgres(holdfast_server: str) -> "Callable[[Holdfast], AbstractAsyncContextManager[AppUnderTest]]":
+    """`async with holdfast_postgres(app) as jobs:` opens the app on a new database of a real PostgreSQL."""
+    from holdfast.testing.opening import on_postgres
+
+    return lambda app: on_postgres(app, holdfast_server)

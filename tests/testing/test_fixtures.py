@@ -1,0 +1,141 @@
+"""The pytest plugin: fixtures without configuration, whatever runs the async tests, and cheap where nobody uses it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+APP = """
+from holdfast import Holdfast, RunningJob
+
+app = Holdfast("postgresql://nobody@nowhere.invalid/never")
+
+@app.handler("greet")
+async def greet(job: RunningJob[dict[str, str]]) -> str:
+    return f"hello {job.payload['name']}"
+"""
+PLAIN = """
+import asyncio
+from app import app
+
+def test_one(holdfast_memory):
+    jobs = holdfast_memory(app)
+    asyncio.run(app.enqueue("greet", {"name": "Ada"}))
+    asyncio.run(jobs.assert_enqueued("greet", {"name": "Ada"}, count=1))
+    report = asyncio.run(jobs.drain())
+    assert [job.result for job in report.succeeded] == ['"hello Ada"']
+
+def test_two(holdfast_memory):
+    asyncio.run(holdfast_memory(app).assert_nothing_enqueued())
+    assert app.is_open
+
+def test_three():
+    assert not app.is_open
+"""
+AWAITING = """
+import pytest
+from app import app
+
+{mark}
+async def test_one(holdfast_memory):
+    jobs = holdfast_memory(app)
+    await app.enqueue("greet", {{"name": "Ada"}})
+    report = await jobs.drain()
+    assert [job.result for job in report.succeeded] == ['"hello Ada"']
+"""
+POSTGRES = """
+import asyncpg
+from app import app
+
+async def enqueue_and_roll_back(jobs):
+    connection = await asyncpg.connect(jobs.url)
+    transaction = connection.transaction()
+    await transaction.start()
+    await app.enqueue_in(connection, app.job("greet", {"name": "nobody"}))
+    await transaction.rollback()
+    await connection.close()
+
+async def test_one(holdfast_postgres):
+    async with holdfast_postgres(app) as jobs:
+        await app.enqueue("greet", {"name": "Ada"})
+        await enqueue_and_roll_back(jobs)
+        await jobs.assert_enqueued("greet", count=1)
+        await jobs.advance("1h")
+        report = await jobs.drain()
+        assert [job.result for job in report.succeeded] == ['"hello Ada"']
+
+async def test_two(holdfast_postgres):
+    async with holdfast_postgres(app) as jobs:
+        await jobs.assert_nothing_enqueued()
+"""
+
+
+def run_pytest(folder: Path, *arguments: str, tests: str) -> str:
+    """In a project that has no configuration, as somebody who has just installed Holdfast."""
+    (folder / "app.py").write_text(APP, encoding="utf-8")
+    (folder / "test_it.py").write_text(tests, encoding="utf-8")
+    installed = folder / "installed"
+    entry_point(installed)
+    source = Path(__file__).parents[2] / "src"
+    environment = {
+        **os.environ,
+        "HOLDFAST_HOME": str(folder / "home"),
+        "PYTHONPATH": os.pathsep.join([str(installed), str(source), str(folder)]),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "",
+        "PYTEST_ADDOPTS": "",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", ".", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def entry_point(folder: Path) -> None:
+    """What an installation leaves for pytest to find."""
+    about = folder / "holdfast_as_installed-1.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: holdfast-as-installed\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[pytest11]\nholdfast = holdfast.testing.pytest_plugin\n")
+    (about / "RECORD").write_text("holdfast/__init__.py,,\nholdfast/testing/pytest_plugin.py,,\n")
+
+
+def test_blocking_tests_need_no_other_plugin(tmp_path: Path) -> None:
+    without = ("-p", "no:asyncio", "-p", "no:anyio", "-W", "error")
+    assert "3 passed" in run_pytest(tmp_path, *without, tests=PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("mark", "arguments"),
+    [
+        ("", ("-p", "no:anyio", "-o", "asyncio_mode=auto")),
+        ("@pytest.mark.anyio", ("-p", "no:asyncio", "-k", "asyncio")),
+    ],
+    ids=["pytest-asyncio", "anyio"],
+)
+def test_async_tests_run_by_either_plugin(tmp_path: Path, mark: str, arguments: tuple[str, ...]) -> None:
+    assert "1 passed" in run_pytest(tmp_path, *arguments, tests=AWAITING.format(mark=mark))
+
+
+def test_a_database_of_each_tests_own_comes_from_one_server(tmp_path: Path) -> None:
+    assert "2 passed" in run_pytest(tmp_path, "-o", "asyncio_mode=auto", tests=POSTGRES)
+    assert not list((tmp_path / "home").glob("**/postmaster.pid")), "the server was left running"
+
+
+def test_the_plugin_brings_nothing_into_a_session_that_does_not_use_it() -> None:
+    loaded = "import holdfast.testing.pytest_plugin, json, sys; print(json.dumps(sorted(sys.modules)))"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    done = subprocess.run([sys.executable, "-c", loaded], env=environment, capture_output=True, text=True, check=True)
+    modules = json.loads(done.stdout)
+    ours = [name for name in modules if name.startswith("holdfast")]
+    assert ours == ["holdfast", "holdfast.testing", "holdfast.testing.pytest_plugin"]
+    assert not {"asyncpg", "pydantic", "psycopg", "structlog"} & set(modules)
