@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.testing.drain import DrainReport, EndlessDrain, FailedAttempt, HandlerFailed
+    from holdfast.testing.idempotency.check import check_idempotency
+    from holdfast.testing.idempotency.report import IdempotencyReport, Problem
+    from holdfast.testing.idempotency.tables import Tables
+    from holdfast.testing.idempotency.trace import Request, Step
     from holdfast.testing.opening import in_memory, on_postgres
     from holdfast.testing.tested_app import AppUnderTest
 
@@ -17,6 +21,12 @@ _HOME = {
     "EndlessDrain": "holdfast.testing.drain",
     "FailedAttempt": "holdfast.testing.drain",
     "HandlerFailed": "holdfast.testing.drain",
+    "IdempotencyReport": "holdfast.testing.idempotency.report",
+    "Problem": "holdfast.testing.idempotency.report",
+    "Request": "holdfast.testing.idempotency.trace",
+    "Step": "holdfast.testing.idempotency.trace",
+    "Tables": "holdfast.testing.idempotency.tables",
+    "check_idempotency": "holdfast.testing.idempotency.check",
     "in_memory": "holdfast.testing.opening",
     "on_postgres": "holdfast.testing.opening",
 }
@@ -27,6 +37,12 @@ __all__ = [
     "EndlessDrain",
     "FailedAttempt",
     "HandlerFailed",
+    "IdempotencyReport",
+    "Problem",
+    "Request",
+    "Step",
+    "Tables",
+    "check_idempotency",
     "in_memory",
     "on_postgres",
 ]

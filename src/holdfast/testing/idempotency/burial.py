@@ -1,0 +1,48 @@
+"""What a server does when a client is gone: transactions that a dead run left open are rolled back."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from holdfast.log import get_logger
+
+log = get_logger("holdfast.testing")
+
+_SECONDS = 5.0
+
+
+async def roll_back(connections: Iterable[object]) -> None:
+    """Connections that cannot be rolled back, because something still uses them, are cut."""
+    for connection in connections:
+        if type(connection).__module__.startswith("asyncpg"):
+            await _asyncpg(connection)
+        else:
+            await _psycopg(connection)
+
+
+async def _asyncpg(protocol: Any) -> None:  # noqa: ANN401
+    if not protocol.is_connected() or not protocol.is_in_transaction():
+        return
+    try:
+        async with asyncio.timeout(_SECONDS):
+            await protocol.query("ROLLBACK", None)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the connection is not usable
+        log.info("connection of a dead run is cut", error=str(error))
+        protocol.abort()
+
+
+async def _psycopg(connection: Any) -> None:  # noqa: ANN401
+    from psycopg import AsyncConnection
+    from psycopg.pq import TransactionStatus
+
+    if connection.closed or connection.info.transaction_status is TransactionStatus.IDLE:
+        return
+    try:
+        if isinstance(connection, AsyncConnection):
+            async with asyncio.timeout(_SECONDS):
+                await connection.rollback()
+        else:
+            await asyncio.to_thread(connection.rollback)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the connection is not usable
+        log.info("connection of a dead run is cut", error=str(error))
+        connection.pgconn.finish()

@@ -1,0 +1,300 @@
+"""The check itself: a clean run, then a crash after each step in turn, in a fresh world and followed by a rerun."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from holdfast.app import Holdfast
+from holdfast.duration import Duration, to_timedelta
+from holdfast.errors import InvalidInput
+from holdfast.handlers import Handler
+from holdfast.job import Job, JobState, NewJob
+from holdfast.json_text import decode
+from holdfast.store.contract import JobFilter
+from holdfast.testing.attempt import LEASE, Attempted, RecordedFailures, attempted, claimed, write
+from holdfast.testing.drain import MOST_JOBS
+from holdfast.testing.idempotency.burial import roll_back
+from holdfast.testing.idempotency.interception import intercepted
+from holdfast.testing.idempotency.report import IdempotencyReport, Problem
+from holdfast.testing.idempotency.state import (
+    JOBS,
+    Column,
+    EndState,
+    Rows,
+    differences,
+    job_rows,
+    observed_rows,
+    sent_counts,
+    volatile_columns,
+)
+from holdfast.testing.idempotency.tables import Tables
+from holdfast.testing.idempotency.trace import TRACE, Request, Step, Trace
+from holdfast.testing.opening import in_memory, on_postgres
+from holdfast.testing.throwaway import empty
+
+Observer = Callable[[], object]
+
+_MOST_STEPS = 200
+_MOST_RERUNS = 20
+_RESCUE_SECONDS = 10.0
+_BEFORE_THE_FIRST = Step(0, "", None)
+
+
+async def check_idempotency(
+    app: Holdfast,
+    job: str | NewJob,
+    payload: object = None,
+    *,
+    observe: Observer | Sequence[Observer] = (),
+    setup: Callable[[], object] | None = None,
+    database: str | None = None,
+    ignore: Sequence[str] = (),
+    harmless: Callable[[Request], bool] | None = None,
+    also: Sequence[str] = (),
+    timeout: Duration = timedelta(seconds=30),
+    most_steps: int = _MOST_STEPS,
+) -> IdempotencyReport:
+    """Whether the handler of this job can die after any of its steps and be run again without a trace of it.
+
+    Steps are database statements by asyncpg or psycopg and what is built on them, HTTP requests by httpx, urllib,
+    urllib3 or requests, enqueues, and calls of the functions that `also` names. The job is run once without a crash.
+    Then, for each step, in a fresh world, it is run until that step has happened, dies, and is run again as after a
+    rescue. What is left then is compared with what the first run left: what `observe` returns, the jobs that were
+    enqueued, requests other than reading ones, and those calls.
+
+    `observe` takes one observer or several. `setup` makes the world before each run; an observer of type Tables puts
+    its tables back by itself. The app must not be open: the check opens it in memory, or in a schema of its own in
+    `database`, which a handler with finish_in or enqueue_in needs. `ignore` names columns that are not compared, or
+    whole collections; `harmless` tells of a request that a repeat does no harm.
+    """
+    new = job if isinstance(job, NewJob) else app.job(job, payload)
+    handler = app.handlers.get(new.kind)
+    if handler is None:
+        raise InvalidInput(f"kind {new.kind!r} has no handler in this app")
+    world = _World(app, (observe,) if callable(observe) else tuple(observe), setup)
+    check = _Check(world, new, handler, tuple(ignore), harmless, to_timedelta(timeout, "timeout"), most_steps)
+    with intercepted(also):
+        async with in_memory(app) if database is None else on_postgres(app, database):
+            await world.keep()
+            try:
+                return await check.run()
+            finally:
+                await world.restore()
+
+
+@dataclass(frozen=True, slots=True)
+class _World:
+    """Everything that a run finds and changes, apart from the job itself."""
+
+    app: Holdfast
+    observers: tuple[Observer, ...]
+    setup: Callable[[], object] | None
+
+    @property
+    def tables(self) -> list[Tables]:
+        return [observer for observer in self.observers if isinstance(observer, Tables)]
+
+    async def keep(self) -> None:
+        for each in self.tables:
+            await each.keep()
+
+    async def restore(self) -> None:
+        for each in self.tables:
+            await each.restore()
+
+    async def make_fresh(self) -> None:
+        opened, settings = self.app.opened, self.app.settings
+        if opened.url.startswith("memory"):
+            # Not by the app's own attributes: the block around this check keeps them from closing it.
+            await Holdfast.close(self.app)
+            await Holdfast.open(self.app)
+        else:
+            await empty(opened.url, settings.db_schema)
+        await self.restore()
+        if self.setup is not None:
+            await _called(self.setup)
+
+    async def skip_numbers(self) -> None:
+        for each in self.tables:
+            await each.skip_numbers()
+
+    async def observed(self) -> dict[str, Rows]:
+        collections: dict[str, Rows] = {}
+        for observer in self.observers:
+            for name, rows in observed_rows(await _called(observer)).items():
+                collections[name] = [*collections.get(name, ()), *rows]
+        return collections
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One world: what was left in it, and the run that met the crash. `died` is False for a run to the end."""
+
+    state: EndState
+    first: Trace
+    died: bool
+
+
+@dataclass(slots=True)
+class _Check:
+    world: _World
+    job: NewJob
+    handler: Handler
+    ignore: tuple[str, ...]
+    harmless: Callable[[Request], bool] | None
+    timeout: timedelta
+    most_steps: int
+    _traces: list[Trace] = field(default_factory=list)
+
+    async def run(self) -> IdempotencyReport:
+        clean = await self._clean_case()
+        await self.world.skip_numbers()
+        again = await self._case(crash_after=0)
+        volatile = volatile_columns(clean.state, again.state)
+        ignored = volatile | self._named_columns(clean.state)
+        problems = self._problem(_BEFORE_THE_FIRST, clean.state, again.state, ignored)
+        crashes, died = 1, True
+        while died:
+            if crashes > self.most_steps:
+                raise InvalidInput(
+                    f"most_steps: the handler of {self.job.kind!r} took {self.most_steps} steps and has not ended; "
+                    f"check a smaller job, or raise the number"
+                )
+            case = await self._case(crash_after=crashes)
+            died = case.died
+            step = case.first.steps[-1] if died else None
+            problems += self._problem(step, clean.state, case.state, ignored)
+            crashes += 1
+        names = sorted(f"{collection}.{column}" for collection, column in volatile)
+        return IdempotencyReport(self.job.kind, tuple(again.first.steps), tuple(problems), tuple(names), crashes)
+
+    def _problem(self, step: Step | None, clean: EndState, got: EndState, ignored: Collection[Column]) -> list[Problem]:
+        found = differences(clean, got, ignored)
+        return [Problem(step, tuple(found))] if found else []
+
+    def _named_columns(self, state: EndState) -> set[Column]:
+        """`ignore` names a column in every collection, or, after a dot, in one."""
+        columns = {(name, column) for name, rows in state.collections.items() for row in rows for column in row}
+        return {each for each in columns if each[1] in self.ignore or ".".join(each) in self.ignore}
+
+    async def _clean_case(self) -> _Case:
+        await self._begin()
+        trace = Trace()
+        attempt, failures = await self._attempt(trace)
+        await write(self.world.app.opened, attempt)
+        job = await self._job()
+        if job.state is not JobState.SUCCEEDED:
+            raised = failures.raised.get((job.id, attempt.job.attempt))
+            raise InvalidInput(
+                f"the handler of {self.job.kind!r} did not succeed without any crash, so there is nothing to compare "
+                f"with: {_last_error(job) or job.state}"
+            ) from raised
+        return _Case(await self._end_state(job), trace, died=False)
+
+    async def _case(self, crash_after: int) -> _Case:
+        """A crash before the first step, after one of them, or, if there are not that many, before the finish."""
+        await self._begin()
+        opened = self.world.app.opened
+        if crash_after == 0:
+            await claimed(opened, self.job.id)
+            trace, died = Trace(), True
+        else:
+            trace = Trace(crash_after)
+            await self._attempt(trace)
+            died = trace.has_crashed
+            trace.has_crashed = True
+            await self._bury(trace)
+        job = await self._job()
+        if not job.state.is_final:
+            await self._rescue()
+            rerun = await self._rerun()
+            trace = rerun if crash_after == 0 else trace
+        return _Case(await self._end_state(await self._job()), trace, died)
+
+    async def _begin(self) -> None:
+        self._traces.clear()
+        await self.world.make_fresh()
+        await self.world.app.opened.store.enqueue([self.job])
+
+    async def _attempt(self, trace: Trace) -> tuple[Attempted, RecordedFailures]:
+        self._traces.append(trace)
+        opened = self.world.app.opened
+        failures = RecordedFailures(self.world.app.failures)
+        context = copy_context()
+        context.run(TRACE.set, trace)
+        leased = await claimed(opened, self.job.id)
+        try:
+            async with asyncio.timeout(self.timeout.total_seconds()):
+                return await attempted(leased, self.handler, failures, opened.finish_in, context), failures
+        except TimeoutError:
+            raise InvalidInput(
+                f"timeout: the handler of {self.job.kind!r} did not end within {self.timeout.total_seconds():g} s"
+            ) from None
+
+    async def _bury(self, trace: Trace) -> None:
+        connections, trace.connections = trace.connections, set()
+        await roll_back(connections)
+
+    async def _rescue(self) -> None:
+        """The lease runs out, and the job becomes ready for its next attempt."""
+        opened = self.world.app.opened
+        await opened.clock.advance(LEASE + timedelta(seconds=1))
+        deadline = time.monotonic() + _RESCUE_SECONDS
+        while (await self._job()).state is JobState.RUNNING:
+            if time.monotonic() > deadline:
+                raise InvalidInput(f"the lease of {self.job.kind!r} is locked by a transaction that does not end")
+            await opened.store.rescue(1)
+            await asyncio.sleep(0)
+
+    async def _rerun(self) -> Trace:
+        """As often as the worker would: an attempt that fails may be followed by one that succeeds."""
+        opened, first = self.world.app.opened, Trace()
+        for number in range(_MOST_RERUNS):
+            trace = first if number == 0 else Trace()
+            attempt, _ = await self._attempt(trace)
+            await write(opened, attempt)
+            job = await self._job()
+            if job.state.is_final or job.run_at is None:
+                break
+            await opened.clock.advance(max(timedelta(0), job.run_at - await opened.clock.now()))
+        return first
+
+    async def _job(self) -> Job:
+        job = await self.world.app.opened.reader.get(self.job.id)
+        if job is None:
+            raise InvalidInput(f"the handler of {self.job.kind!r} removed its own job")
+        return job
+
+    async def _end_state(self, job: Job) -> EndState:
+        jobs = await self.world.app.opened.reader.list(JobFilter(), MOST_JOBS)
+        requests = [request for trace in self._traces for request in trace.requests]
+        if self.harmless is not None:
+            requests = [request for request in requests if not self.harmless(request)]
+        called: dict[str, int] = {}
+        for call in [call for trace in self._traces for call in trace.calls]:
+            called[call] = called.get(call, 0) + 1
+        collections = {**await self.world.observed(), JOBS: job_rows(each for each in jobs if each.id != job.id)}
+        return EndState(
+            ended=job.state,
+            error=_last_error(job),
+            collections={name: rows for name, rows in collections.items() if name not in self.ignore},
+            sent=sent_counts(requests),
+            called=called,
+        )
+
+
+def _last_error(job: Job) -> str | None:
+    if not job.errors:
+        return None
+    error = decode(job.errors[-1])
+    return f"{error['type']}: {error['message']}"
+
+
+async def _called(call: Callable[[], object]) -> object:
+    """Of a blocking function or of an async one; not in a thread, because many drivers' connections mind."""
+    result = call()
+    return await result if inspect.isawaitable(result) else result

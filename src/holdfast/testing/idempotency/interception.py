@@ -1,0 +1,125 @@
+"""Wraps everything through which a handler reaches the world outside, for as long as a check lasts.
+
+Drivers are in databases.py, HTTP clients in requests.py; here are the stores, and threads, which hand the trace on.
+"""
+
+import gc
+import inspect
+import pkgutil
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import copy_context
+from functools import partial, wraps
+from typing import Any
+from unittest.mock import patch
+
+from holdfast.errors import InvalidInput
+from holdfast.job import NewJob
+from holdfast.store.memory import MemoryStore
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.testing.idempotency.databases import of_asyncpg, of_psycopg
+from holdfast.testing.idempotency.patches import Method, Patch
+from holdfast.testing.idempotency.requests import of_http_client, of_httpx
+from holdfast.testing.idempotency.trace import TRACE, Crash, shortened, step
+
+
+@contextmanager
+def intercepted(also: Sequence[str]) -> Iterator[None]:
+    """Every step of a run is seen until the block is left. `also` names functions of which a call is a step, too."""
+    patches = [
+        *of_asyncpg(),
+        *of_psycopg(),
+        *of_httpx(),
+        *of_http_client(),
+        *_stores(),
+        *_threads(),
+        *map(_named, also),
+    ]
+    with ExitStack() as exits:
+        for owner, name, replacement in patches:
+            exits.enter_context(patch.object(owner, name, replacement))
+        yield
+        # While the connections of dead runs still end without a word.
+        gc.collect()
+
+
+def _stores() -> Iterator[Patch]:
+    def wrapped(verb: str, original: Method) -> Method:
+        @wraps(original)
+        async def call(store: object, jobs: Sequence[object]) -> Any:  # noqa: ANN401
+            with step(_shown_verb(verb, jobs)):
+                return await original(store, jobs)
+
+        return call
+
+    for store in (MemoryStore, PostgresStore):
+        for verb in ("enqueue", "cancel", "retry"):
+            yield store, verb, wrapped(verb, getattr(store, verb))
+
+
+def _shown_verb(verb: str, jobs: Sequence[object]) -> str:
+    shown = [f"{job.kind} {job.payload}" if isinstance(job, NewJob) else str(job) for job in jobs]
+    return shortened(f"{verb} {', '.join(shown)}")
+
+
+def _threads() -> Iterator[Patch]:
+    """A thread does not inherit the context of whoever starts it, and its steps would be nobody's."""
+    start: Method = threading.Thread.start
+    submit: Method = ThreadPoolExecutor.submit
+
+    @wraps(start)
+    def start_in_context(thread: threading.Thread) -> None:
+        # What is made a daemon is seldom the handler's own, but a pool that it was the first to use, and not the last.
+        # In the thread of a handler, itself a daemon, every thread is one.
+        if TRACE.get() is not None and (not thread.daemon or threading.current_thread().daemon):
+            vars(thread)["run"] = partial(copy_context().run, _until_the_crash, thread.run)
+        start(thread)
+
+    @wraps(submit)
+    def submit_in_context(
+        pool: ThreadPoolExecutor,
+        call: Callable[..., object],
+        /,
+        *arguments: Any,  # noqa: ANN401
+        **options: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        if TRACE.get() is None:
+            return submit(pool, call, *arguments, **options)
+        # The thread that may be started for it serves others later.
+        outside = copy_context()
+        outside.run(TRACE.set, None)
+        return outside.run(submit, pool, copy_context().run, partial(call, *arguments, **options))
+
+    yield threading.Thread, "start", start_in_context
+    yield ThreadPoolExecutor, "submit", submit_in_context
+
+
+def _until_the_crash(call: Callable[[], None]) -> None:
+    """Nobody waits for what a thread raises. The handler that goes on takes no further step."""
+    with suppress(Crash):
+        call()
+
+
+def _named(path: str) -> Patch:
+    owner_path, _, name = path.rpartition(".")
+    try:
+        owner = pkgutil.resolve_name(owner_path)
+        original = getattr(owner, name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidInput(f"also: {path!r} names no function; write it like package.module.function") from error
+    text = f"call of {path}"
+
+    @wraps(original)
+    def call(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        with step(text, effect=path):
+            return original(*arguments, **options)
+
+    @wraps(original)
+    async def call_async(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        with step(text, effect=path):
+            result: Awaitable[object] = original(*arguments, **options)
+            return await result
+
+    return owner, name, call_async if inspect.iscoroutinefunction(original) else call

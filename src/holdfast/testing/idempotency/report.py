@@ -1,0 +1,62 @@
+"""What the idempotency check found, in words."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from holdfast.testing.idempotency.trace import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """`step` is the one behind which the crash hurt: None for a crash after the last one, before the outcome is
+    written, and number 0 for one before the first."""
+
+    step: Step | None
+    differences: tuple[str, ...]
+
+    @property
+    def moment(self) -> str:
+        if self.step is None:
+            return "after the handler returned, before its outcome was written"
+        if self.step.number == 0:
+            return "before the first step (if that is unlikely: does setup= make everything as new?)"
+        return f"after step {self.step.number}, {self.step}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class IdempotencyReport:
+    """`steps` are those of a clean run. `ignored` names what differs between two clean runs, and so is not compared."""
+
+    kind: str
+    steps: tuple[Step, ...]
+    problems: tuple[Problem, ...]
+    ignored: tuple[str, ...]
+    crashes: int
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def raise_for_problems(self) -> None:
+        if self.problems:
+            raise AssertionError(str(self))
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def __repr__(self) -> str:
+        """The same text, because that is what pytest shows for `assert report.ok, report`."""
+        return str(self)
+
+    def _lines(self) -> Iterator[str]:
+        if self.ok:
+            yield f"{self.kind} is idempotent: {self.crashes} crashes, each followed by a second run, left no trace"
+        else:
+            yield f"{self.kind} is not idempotent: {len(self.problems)} of {self.crashes} crashes leave a trace"
+        for problem in self.problems:
+            yield f"a crash {problem.moment}, and a second run:"
+            yield from (f"    {difference}" for difference in problem.differences)
+        yield "steps of a clean run:"
+        yield from (f"    {step.number}. {step}" for step in self.steps)
+        if self.ignored:
+            yield f"not compared, because two clean runs differ there: {', '.join(self.ignored)}"

@@ -1,0 +1,321 @@
+"""What counts as a step, what a crash lets happen, and what is compared; no server needed unless a test names one."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import asyncpg
+import httpx
+import psycopg
+import pytest
+
+from holdfast import Holdfast, InvalidInput, RunningJob
+from holdfast.testing import IdempotencyReport, Request, Tables, check_idempotency, in_memory
+from tests.databases import Database, connected
+
+Job = RunningJob[dict[str, object]]
+
+
+class Outside:
+    """A world in memory, reached by an httpx transport and by a function of the application's own."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.MockTransport(self._answer), base_url="http://service")
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        self.notes.append(f"{request.method} {request.url.path}")
+        return httpx.Response(200)
+
+
+outside = Outside()
+
+
+async def note(text: str) -> None:
+    outside.notes.append(text)
+
+
+async def check(
+    function: Callable[[Job], Coroutine[None, None, object]] | Callable[[Job], object],
+    *,
+    ignore: tuple[str, ...] = (),
+    harmless: Callable[[Request], bool] | None = None,
+    most_steps: int = 50,
+    isolation: str | None = None,
+) -> IdempotencyReport:
+    app = Holdfast("memory:")
+    app.handler("checked", isolation=isolation)(function)
+    return await check_idempotency(
+        app,
+        "checked",
+        observe=lambda: {"notes": list(outside.notes)},
+        setup=outside.notes.clear,
+        also=(f"{__name__}.note",),
+        ignore=ignore,
+        harmless=harmless,
+        most_steps=most_steps,
+    )
+
+
+def hurt(report: IdempotencyReport) -> list[int | None]:
+    """The numbers of the steps behind which a crash hurts."""
+    return [problem.step.number if problem.step else None for problem in report.problems]
+
+
+async def test_nothing_that_comes_after_the_crash_takes_effect() -> None:
+    async def handler(job: Job) -> None:
+        if job.attempt > 1:
+            await note("second attempt")
+            return
+        try:
+            await note("first")
+            await note("never")
+        except BaseException:
+            await note("handled")
+            raise
+        finally:
+            async with outside.client() as client:
+                await client.post("/finally")
+
+    report = await check(handler)
+    (after_the_first,) = [problem for problem in report.problems if problem.step and problem.step.number == 1]
+    assert not any("handled" in each or "finally: sent once" in each for each in after_the_first.differences)
+    assert "http://service/finally: sent never instead of once" in " ".join(after_the_first.differences)
+
+
+async def test_a_handler_that_catches_everything_and_goes_on_gets_no_further() -> None:
+    async def handler(job: Job) -> None:
+        for text in ("one", "two"):
+            try:
+                await note(text)
+            except BaseException:  # noqa: BLE001 - that is the point
+                outside.notes.append("caught")
+
+    report = await check(handler)
+    caught = [each for problem in report.problems for each in problem.differences if "caught" in each]
+    assert caught, "the handler did catch it"
+    assert hurt(report)[0] == 1
+    assert "note: called 3 times instead of twice" in " ".join(report.problems[0].differences)
+
+
+async def test_tasks_of_a_handler_die_with_it() -> None:
+    async def handler(job: Job) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(note("side by side"))
+
+    report = await check(handler)
+    assert [step.number for step in report.steps] == [1, 2, 3]
+    assert hurt(report) == [1, 2, 3, None]
+    assert "called 4 times instead of 3 times" in report.problems[0].differences[0]
+
+
+def test_threads_of_a_handler_belong_to_it() -> None:
+    def send() -> None:
+        httpx.Client(transport=httpx.MockTransport(outside._answer)).post("http://service/from/thread")
+
+    def handler(job: Job) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(send).result()
+        thread = threading.Thread(target=send)
+        thread.start()
+        thread.join()
+
+    report = asyncio.run(check(handler))
+    assert [step.text for step in report.steps] == ["POST http://service/from/thread"] * 2
+    assert hurt(report) == [1, 2, None]
+
+
+async def test_a_handler_with_process_isolation_is_checked_in_this_process() -> None:
+    async def handler(job: Job) -> None:
+        await note("here")
+
+    assert hurt(await check(handler, isolation="process")) == [1, None]
+
+
+async def test_requests_that_only_read_may_be_repeated_and_so_may_those_that_are_idempotent() -> None:
+    async def handler(job: Job) -> None:
+        async with outside.client() as client:
+            await client.get("/read")
+            await client.put("/put")
+            await client.delete("/delete")
+
+    app = Holdfast("memory:")
+    app.handler("checked")(handler)
+    report = await check_idempotency(app, "checked")
+    assert report.ok, report
+    assert len(report.steps) == 3
+
+
+async def test_a_key_that_is_new_with_each_attempt_is_as_good_as_none() -> None:
+    async def handler(job: Job) -> None:
+        async with outside.client() as client:
+            await client.post("/pay", headers={"Idempotency-Key": str(uuid4())})
+
+    assert hurt(await check(handler, ignore=("notes",))) == [1, None]
+
+
+async def test_a_request_that_does_no_harm_can_be_named() -> None:
+    async def handler(job: Job) -> None:
+        async with outside.client() as client:
+            await client.post("/log")
+
+    app = Holdfast("memory:")
+    app.handler("checked")(handler)
+    assert hurt(await check_idempotency(app, "checked")) == [1, None]
+    assert (await check_idempotency(app, "checked", harmless=lambda request: request.url.endswith("/log"))).ok
+
+
+async def test_what_differs_between_clean_runs_is_not_compared() -> None:
+    state: list[dict[str, object]] = []
+
+    async def handler(job: Job) -> None:
+        if not state:
+            await note("there")
+            state.append({"id": str(uuid4()), "attempt": job.attempt, "name": "Ada"})
+
+    app = Holdfast("memory:")
+    app.handler("checked")(handler)
+    report = await check_idempotency(app, "checked", observe=lambda: {"rows": list(state)}, setup=state.clear)
+    assert report.ok, report
+    assert report.ignored == ("rows.attempt", "rows.id")
+
+
+async def test_a_second_run_that_fails_is_a_problem_of_its_own() -> None:
+    done: list[bool] = []
+
+    async def handler(job: Job) -> None:
+        if done:
+            raise FileExistsError("it is there already")
+        async with outside.client() as client:
+            await client.put("/file")
+        done.append(True)
+        await note("written")
+
+    app = Holdfast("memory:")
+    app.handler("checked", attempts=2)(handler)
+    report = await check_idempotency(app, "checked", setup=done.clear, also=(f"{__name__}.note",))
+    assert hurt(report) == [2, None]
+    assert (
+        "the job is dead instead of succeeded: FileExistsError: it is there already" in report.problems[0].differences
+    )
+
+
+async def test_a_second_run_that_succeeds_at_last_is_none() -> None:
+    tries: list[int] = []
+
+    async def handler(job: Job) -> None:
+        tries.append(job.attempt)
+        if len(tries) in (2, 3):
+            raise ConnectionError("busy")
+        async with outside.client() as client:
+            await client.put("/file")
+
+    app = Holdfast("memory:")
+    app.handler("checked", attempts=5)(handler)
+    report = await check_idempotency(app, "checked", setup=tries.clear)
+    assert report.ok, report
+
+
+async def test_what_cannot_be_checked_is_said() -> None:
+    async def fails(job: Job) -> None:
+        raise LookupError("no such customer")
+
+    async def endless(job: Job) -> None:
+        for _ in range(10):
+            await note("again")
+
+    with pytest.raises(
+        InvalidInput, match=r"did not succeed without any crash.*LookupError: no such customer"
+    ) as failure:
+        await check(fails)
+    assert isinstance(failure.value.__cause__, LookupError)
+    with pytest.raises(InvalidInput, match="took 5 steps and has not ended"):
+        await check(endless, most_steps=5)
+    app = Holdfast("memory:")
+    with pytest.raises(InvalidInput, match="no handler"):
+        await check_idempotency(app, "checked")
+    app.handler("checked")(fails)
+    with pytest.raises(InvalidInput, match="names no function"):
+        await check_idempotency(app, "checked", also=("tests.testing.nowhere.function",))
+    async with in_memory(app):
+        with pytest.raises(InvalidInput, match="open already"):
+            await check_idempotency(app, "checked")
+
+
+async def test_the_report_can_be_read() -> None:
+    async def handler(job: Job) -> None:
+        await note("mail")
+
+    report = await check(handler, ignore=("notes",))
+    lines = str(report).splitlines()
+    assert lines[0] == "checked is not idempotent: 2 of 3 crashes leave a trace"
+    assert lines[1].startswith(
+        f"a crash after step 1, call of {__name__}.note  (tests/testing/test_idempotency_rules.py:"
+    )
+    assert lines[2] == f"    {__name__}.note: called twice instead of once"
+    assert lines[3] == "a crash after the handler returned, before its outcome was written, and a second run:"
+    assert lines[-2] == "steps of a clean run:"
+    assert repr(report) == str(report)
+
+
+@pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
+async def test_every_way_to_speak_to_the_database_is_seen_and_rolled_back(database: Database) -> None:
+    async with connected(database.url) as connection:
+        await connection.execute("CREATE TABLE entry (way text)")
+    pool = await asyncpg.create_pool(database.url, min_size=1, max_size=1)
+    shared = await psycopg.AsyncConnection.connect(database.url, autocommit=True)
+
+    async def by_asyncpg(job: Job) -> None:
+        async with pool.acquire() as connection:
+            await connection.executemany("INSERT INTO entry VALUES ($1)", [("a",), ("b",)])
+            prepared = await connection.prepare("INSERT INTO entry VALUES ($1)")
+            await prepared.fetch("c")
+            await connection.copy_records_to_table("entry", records=[("d",)])
+            await connection.execute("BEGIN")
+            await connection.fetchrow("INSERT INTO entry VALUES ('e') RETURNING way")
+            await connection.execute("COMMIT")
+
+    async def by_psycopg(job: Job) -> None:
+        await shared.execute("INSERT INTO entry VALUES ('a')")
+        async with shared.transaction(), shared.cursor() as cursor:
+            await cursor.executemany("INSERT INTO entry VALUES (%s)", [("b",), ("c",)])
+            async with cursor.copy("COPY entry FROM STDIN") as copy:
+                await copy.write("d\n")
+            async for _ in cursor.stream("INSERT INTO entry VALUES ('e') RETURNING way"):
+                pass
+
+    def by_blocking_psycopg(job: Job) -> None:
+        """Without a context manager, so that the crash leaves its transaction open."""
+        connection = psycopg.connect(database.url)
+        connection.execute("INSERT INTO entry VALUES ('a')")
+        connection.commit()
+        connection.close()
+
+    app = Holdfast("memory:")
+    for function in (by_asyncpg, by_psycopg, by_blocking_psycopg):
+        app.handler(function.__name__)(function)
+    try:
+        report = await check_idempotency(app, "by_asyncpg", observe=Tables(database.url, "entry"))
+        assert [step.text.split()[0] for step in report.steps] == ["INSERT", "INSERT", "COPY", "INSERT", "COMMIT"]
+        assert hurt(report) == [1, 2, 3, 4, 5, None]
+        assert "entry: 1 more of {way: 'c'}" not in report.problems[0].differences
+        assert "entry: 1 more of {way: 'c'}" in report.problems[1].differences
+        assert "entry: 1 more of {way: 'e'}" not in report.problems[3].differences, "it was rolled back"
+        assert "entry: 1 more of {way: 'e'}" in report.problems[4].differences
+
+        report = await check_idempotency(app, "by_psycopg", observe=Tables(database.url, "entry"))
+        assert [step.text.split()[0] for step in report.steps] == ["INSERT", "INSERT", "COPY", "INSERT", "COMMIT"]
+        assert "entry: 1 more of {way: 'd'}" not in report.problems[3].differences, "it was rolled back"
+        assert "entry: 1 more of {way: 'd'}" in report.problems[4].differences
+
+        report = await check_idempotency(app, "by_blocking_psycopg", observe=Tables(database.url, "entry"))
+        assert [step.text.split()[0] for step in report.steps] == ["INSERT", "COMMIT"]
+        assert hurt(report) == [2, None]
+    finally:
+        await pool.close()
+        await shared.close()
