@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.testing.projects import SOURCE, run_pytest
+
 APP = """
 from holdfast import Holdfast, RunningJob
 
@@ -70,48 +72,17 @@ async def test_one(holdfast_postgres):
 async def test_two(holdfast_postgres):
     async with holdfast_postgres(app) as jobs:
         await jobs.assert_nothing_enqueued()
+
+async def test_three(holdfast_database):
+    connection = await asyncpg.connect(holdfast_database)
+    assert await connection.fetchval("SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace") == 0
+    await connection.close()
 """
-
-
-def run_pytest(folder: Path, *arguments: str, tests: str) -> str:
-    """In a project that has no configuration, as somebody who has just installed Holdfast."""
-    (folder / "app.py").write_text(APP, encoding="utf-8")
-    (folder / "test_it.py").write_text(tests, encoding="utf-8")
-    installed = folder / "installed"
-    entry_point(installed)
-    source = Path(__file__).parents[2] / "src"
-    environment = {
-        **os.environ,
-        "HOLDFAST_HOME": str(folder / "home"),
-        "PYTHONPATH": os.pathsep.join([str(installed), str(source), str(folder)]),
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "",
-        "PYTEST_ADDOPTS": "",
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", ".", *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def entry_point(folder: Path) -> None:
-    """What an installation leaves for pytest to find."""
-    about = folder / "holdfast_as_installed-1.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: holdfast-as-installed\nVersion: 1\n")
-    (about / "entry_points.txt").write_text("[pytest11]\nholdfast = holdfast.testing.pytest_plugin\n")
-    (about / "RECORD").write_text("holdfast/__init__.py,,\nholdfast/testing/pytest_plugin.py,,\n")
 
 
 def test_blocking_tests_need_no_other_plugin(tmp_path: Path) -> None:
     without = ("-p", "no:asyncio", "-p", "no:anyio", "-W", "error")
-    assert "3 passed" in run_pytest(tmp_path, *without, tests=PLAIN)
+    assert "3 passed" in run_pytest(tmp_path, *without, files={"app.py": APP, "test_it.py": PLAIN})
 
 
 @pytest.mark.parametrize(
@@ -123,17 +94,19 @@ def test_blocking_tests_need_no_other_plugin(tmp_path: Path) -> None:
     ids=["pytest-asyncio", "anyio"],
 )
 def test_async_tests_run_by_either_plugin(tmp_path: Path, mark: str, arguments: tuple[str, ...]) -> None:
-    assert "1 passed" in run_pytest(tmp_path, *arguments, tests=AWAITING.format(mark=mark))
+    assert "1 passed" in run_pytest(
+        tmp_path, *arguments, files={"app.py": APP, "test_it.py": AWAITING.format(mark=mark)}
+    )
 
 
 def test_a_database_of_each_tests_own_comes_from_one_server(tmp_path: Path) -> None:
-    assert "2 passed" in run_pytest(tmp_path, "-o", "asyncio_mode=auto", tests=POSTGRES)
+    assert "3 passed" in run_pytest(tmp_path, "-o", "asyncio_mode=auto", files={"app.py": APP, "test_it.py": POSTGRES})
     assert not list((tmp_path / "home").glob("**/postmaster.pid")), "the server was left running"
 
 
 def test_the_plugin_brings_nothing_into_a_session_that_does_not_use_it() -> None:
     loaded = "import holdfast.testing.pytest_plugin, json, sys; print(json.dumps(sorted(sys.modules)))"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     done = subprocess.run([sys.executable, "-c", loaded], env=environment, capture_output=True, text=True, check=True)
     modules = json.loads(done.stdout)
     ours = [name for name in modules if name.startswith("holdfast")]

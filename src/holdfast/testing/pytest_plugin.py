@@ -26,13 +26,28 @@ def holdfast_memory() -> "Iterator[Callable[[Holdfast], AppUnderTest]]":
 
 @pytest.fixture(scope="session")
 def holdfast_server() -> Iterator[str]:
-    """The address of an embedded PostgreSQL that runs until the end of the session."""
+    """The address, for Holdfast, of an embedded PostgreSQL that runs until the end of the session."""
     from holdfast.store.embedded import EmbeddedServer
     from holdfast.testing.throwaway import embedded_for_tests
 
     address = embedded_for_tests()
     with EmbeddedServer.start(address):
         yield f"embedded:{quote(str(address.folder))}?durability=off"
+
+
+@pytest.fixture
+def holdfast_database(holdfast_server: str) -> Iterator[str]:
+    """The address, for any driver, of an empty database: for the application's tables, with Holdfast beside them."""
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
+    from holdfast.testing.throwaway import throwaway_database
+
+    # In a thread, because this one may have an event loop.
+    with ThreadPoolExecutor(1) as thread, asyncio.Runner() as runner:
+        block = throwaway_database(holdfast_server, None)
+        yield thread.submit(runner.run, block.__aenter__()).result()
+        thread.submit(runner.run, block.__aexit__(None, None, None)).result()
 
 
 @pytest.fixture

@@ -31,14 +31,14 @@ def embedded_for_tests() -> EmbeddedAddress:
 
 
 @asynccontextmanager
-async def throwaway_database(url: str | None, schema: str) -> AsyncIterator[str]:
-    """A new database on the embedded server, with this schema in its newest version."""
+async def throwaway_database(url: str | None, schema: str | None) -> AsyncIterator[str]:
+    """A new database on the embedded server, empty or with this schema in its newest version."""
     address = embedded_for_tests() if url is None else EmbeddedAddress.parse(url)
     server = await asyncio.to_thread(EmbeddedServer.start, address)
     try:
         admin = await open_connection(server.url())
         try:
-            template = await _template(admin, server, schema)
+            template = "template0" if schema is None else await _template(admin, server, schema)
             name = f"holdfast_test_{uuid4().hex}"
             await _execute(admin, f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY FILE_COPY')
             try:
