@@ -117,11 +117,8 @@ def balances(app: Holdfast, url: str) -> None:
     async def right(job: RunningJob[Payload]) -> None:
         async with AsyncSession(engine) as session, session.begin():
             await session.execute(add, {"amount": job.payload["amount"]})
-            raw = await (await session.connection()).get_raw_connection()
-            enqueued = app.enqueue_in(raw.driver_connection, app.job("receipt.send", job.payload))
-            assert enqueued is not None
-            await enqueued
-            await job.finish_in(raw.driver_connection)
+            await app.enqueue_in(session, "receipt.send", job.payload)
+            await job.finish_in(session)
 
     @app.handler("receipt.wrong")
     async def receipt_wrong(job: RunningJob[Payload]) -> None:

@@ -319,3 +319,23 @@ async def test_every_way_to_speak_to_the_database_is_seen_and_rolled_back(databa
     finally:
         await pool.close()
         await shared.close()
+
+
+async def test_an_event_that_is_published_twice_is_found() -> None:
+    app = Holdfast()
+
+    @app.on("paid", name="receipt.send")
+    async def receipt(job: RunningJob[dict[str, object]]) -> None: ...
+
+    @app.handler("pay.wrong")
+    async def wrong(job: RunningJob[dict[str, object]]) -> None:
+        await app.publish("paid", {"order": 17})
+
+    @app.handler("pay.right")
+    async def right(job: RunningJob[dict[str, object]]) -> None:
+        await app.publish("paid", {"order": 17}, key="order-17")
+
+    report = await check_idempotency(app, "pay.wrong")
+    assert [problem.step and problem.step.number for problem in report.problems] == [1, None]
+    assert report.steps[0].text == 'publish paid {"order":17}'
+    assert (await check_idempotency(app, "pay.right")).ok

@@ -181,16 +181,29 @@ async def test_run_passes_options_on_to_the_job() -> None:
         assert await jobs.run("tell", tenant="acme", headers={"a": 1}) == ["acme", 1, {"a": 1}]
 
 
-async def test_a_job_that_a_transaction_would_enqueue_is_there_at_once() -> None:
-    class Connection:
-        """Stands for a connection that a unit test has no database for."""
+class Blocking:
+    """Stands for a connection that a unit test has no database for."""
 
-    async with in_memory(app) as jobs:
-        app.enqueue_in(Connection(), app.job("invoice.send", {"number": 1}))
-        awaited = app.enqueue_in(Connection(), app.job("invoice.send", {"number": 2}))
-        assert awaited is not None
-        await awaited
-        await jobs.assert_enqueued("invoice.send", count=2)
+
+class Async:
+    async def execute(self, sql: str) -> None: ...
+
+
+async def test_what_a_transaction_would_enqueue_is_there_at_once() -> None:
+    other = Holdfast()
+
+    @other.on("paid", name="receipt")
+    async def receipt(job: RunningJob[dict[str, object]]) -> None: ...
+
+    async with in_memory(other) as jobs:
+        assert other.enqueue_in(Blocking(), "one").is_new
+        assert (await other.enqueue_in(Async(), "one")).is_new
+        assert len(other.enqueue_many_in(Blocking(), [other.job("many"), other.job("many")])) == 2
+        assert len(await other.enqueue_many_in(Async(), [other.job("many")])) == 1
+        assert [job.subscription for job in other.publish_in(Blocking(), "paid").jobs] == ["receipt"]
+        assert (await other.publish_in(Async(), "paid")).jobs
+        for kind, count in (("one", 2), ("many", 3), ("receipt", 2)):
+            await jobs.assert_enqueued(kind, count=count)
 
 
 async def test_assertions_say_what_was_enqueued_instead() -> None:

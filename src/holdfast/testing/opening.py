@@ -1,14 +1,15 @@
 """Opens an app for a test: in memory, or on a PostgreSQL of which the test gets a part of its own."""
 
-from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, fields
-from typing import TypeVar, Unpack
+from typing import Self, TypeVar, Unpack
 from unittest.mock import patch
 
-from holdfast.app import EnqueueOptions, Holdfast
+from holdfast.app import EnqueueOptions, Holdfast, PublishOptions
 from holdfast.errors import InvalidInput
 from holdfast.job import NewJob
+from holdfast.producer.publish import Published
 from holdfast.store.contract import Enqueued
 from holdfast.testing.tested_app import AppUnderTest
 from holdfast.testing.throwaway import throwaway_database, throwaway_schema
@@ -21,7 +22,7 @@ async def in_memory(app: Holdfast) -> AsyncIterator[AppUnderTest]:
     """The app, open on a store in memory until the block is left: no database, no broker, no setting counts.
 
     Code under test may open and close the app as it does in production; that changes nothing here. `enqueue_in`
-    enqueues at once, whatever becomes of the transaction: what depends on that belongs on `on_postgres`.
+    and its like enqueue at once, whatever becomes of the transaction: what depends on that belongs on `on_postgres`.
     """
     with _stand_in(app, store="memory:"):
         await app.open()
@@ -93,27 +94,52 @@ def _left_open(app: Holdfast) -> Iterator[None]:
 
 @contextmanager
 def _recording(app: Holdfast) -> Iterator[None]:
+    """Those that take the caller's connection do without it: a transaction means nothing to memory."""
+
     def enqueue_in(
-        connection: object,  # noqa: ARG001 - a transaction means nothing to memory
-        job: NewJob | str,
-        payload: object = None,
-        **options: Unpack[EnqueueOptions],
+        _connection: object, job: NewJob | str, payload: object = None, **options: Unpack[EnqueueOptions]
     ) -> "_Recorded":
         new = job if isinstance(job, NewJob) else app.job(job, payload, **options)
         (enqueued,) = finished(app.enqueue_many([new]))
         return _Recorded(*(getattr(enqueued, field.name) for field in fields(enqueued)))
 
-    with patch.object(app, "enqueue_in", enqueue_in):
+    def enqueue_many_in(_connection: object, jobs: Iterable[NewJob]) -> "_RecordedMany":
+        return _RecordedMany(finished(app.enqueue_many(list(jobs))))
+
+    def publish_in(
+        _connection: object, type: str, payload: object = None, **options: Unpack[PublishOptions]
+    ) -> "_RecordedEvent":
+        published = finished(app.publish(type, payload, **options))
+        return _RecordedEvent(published.event_id, published.jobs)
+
+    with ExitStack() as exits:
+        for stand_in in (enqueue_in, enqueue_many_in, publish_in):
+            exits.enter_context(patch.object(app, stand_in.__name__, stand_in))
         yield
 
 
-@dataclass(frozen=True, slots=True)
-class _Recorded(Enqueued):
+class _Awaitable:
     """A blocking caller uses it, an async one awaits it; the kind of its connection is not known here."""
 
-    def __await__(self) -> "Generator[None, None, Enqueued]":
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, Self]:
         yield from ()
         return self
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded(_Awaitable, Enqueued):
+    pass
+
+
+class _RecordedMany(_Awaitable, list[Enqueued]):
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordedEvent(_Awaitable, Published):
+    pass
 
 
 def finished(coroutine: Coroutine[object, object, Value]) -> Value:

@@ -16,8 +16,11 @@ from typing import Any
 from unittest.mock import patch
 
 from holdfast.errors import InvalidInput
+from holdfast.event import NewEvent
 from holdfast.job import NewJob
 from holdfast.store.memory import MemoryStore
+from holdfast.store.memory_events import MemoryEvents
+from holdfast.store.postgres.events import PostgresEvents
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.testing.idempotency.databases import of_asyncpg, of_psycopg
 from holdfast.testing.idempotency.patches import Method, Patch
@@ -48,20 +51,31 @@ def intercepted(also: Sequence[str]) -> Iterator[None]:
 def _stores() -> Iterator[Patch]:
     def wrapped(verb: str, original: Method) -> Method:
         @wraps(original)
-        async def call(store: object, jobs: Sequence[object]) -> Any:  # noqa: ANN401
-            with step(_shown_verb(verb, jobs)):
-                return await original(store, jobs)
+        async def call(store: object, given: object) -> Any:  # noqa: ANN401
+            with step(_shown_verb(verb, given if isinstance(given, Sequence) else [given])):
+                return await original(store, given)
 
         return call
 
     for store in (MemoryStore, PostgresStore):
         for verb in ("enqueue", "cancel", "retry"):
             yield store, verb, wrapped(verb, getattr(store, verb))
+    for events in (MemoryEvents, PostgresEvents):
+        yield events, "publish", wrapped("publish", events.publish)
 
 
-def _shown_verb(verb: str, jobs: Sequence[object]) -> str:
-    shown = [f"{job.kind} {job.payload}" if isinstance(job, NewJob) else str(job) for job in jobs]
-    return shortened(f"{verb} {', '.join(shown)}")
+def _shown_verb(verb: str, given: Sequence[object]) -> str:
+    return shortened(f"{verb} {', '.join(map(_shown_one, given))}")
+
+
+def _shown_one(given: object) -> str:
+    match given:
+        case NewJob():
+            return f"{given.kind} {given.payload}"
+        case NewEvent():
+            return f"{given.type} {given.payload}"
+        case _:
+            return str(given)
 
 
 def _threads() -> Iterator[Patch]:

@@ -6,7 +6,7 @@ BEGIN
     FOR each IN
         SELECT oid FROM pg_class
         WHERE relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'holdfast.migration'::regclass)
-          AND relkind IN ('r', 'p') AND NOT relispartition AND relname NOT IN ('migration', 'clock', 'schedule')
+          AND relkind IN ('r', 'p') AND NOT relispartition AND relname NOT IN ('migration', 'clock', 'schedule', 'subscription')
     LOOP
         EXECUTE format('DELETE FROM %s', each);
     END LOOP;
