@@ -17,10 +17,10 @@ from uuid import UUID, uuid4
 from holdfast.errors import StoreUnavailable
 from holdfast.log import get_logger
 from holdfast.retry import exponential
-from holdfast.store.postgres.driver import Address, open_connection, translated
+from holdfast.store.postgres.driver import Address, open_connection
 from holdfast.store.postgres.sql_files import quoted, statement
-from holdfast.waiting import any_done
 from holdfast.wake import Wake
+from holdfast.wake.answers import answered
 from holdfast.wake.link import Link
 
 if TYPE_CHECKING:
@@ -211,16 +211,4 @@ class Listener:
         request: Coroutine[Any, Any, Answer],
         seconds: float | None = None,
     ) -> Answer:
-        """Without asyncpg's own timeout, which asks the server to cancel over a second connection that may hang too."""
-        patience = self._patience if seconds is None else seconds
-        task = asyncio.ensure_future(request)
-        try:
-            await any_done([task], patience)
-            if not task.done():
-                raise StoreUnavailable(f"PostgreSQL did not answer within {patience:g} s")
-            with translated():
-                return task.result()
-        finally:
-            if not task.done():
-                connection.terminate()
-                await asyncio.gather(task, return_exceptions=True)
+        return await answered(connection, request, self._patience if seconds is None else seconds)

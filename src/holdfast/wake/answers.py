@@ -1,0 +1,31 @@
+"""Asking a server that may have gone silent: an answer in time, or a connection that is given up."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.errors import StoreUnavailable
+from holdfast.store.postgres.driver import translated
+from holdfast.waiting import any_done
+
+if TYPE_CHECKING:
+    import asyncpg
+
+Answer = TypeVar("Answer")
+
+
+async def answered(
+    connection: "asyncpg.Connection[asyncpg.Record]", request: Coroutine[Any, Any, Answer], seconds: float
+) -> Answer:
+    """Without asyncpg's own timeout, which asks the server to cancel over a second connection that may hang too."""
+    task = asyncio.ensure_future(request)
+    try:
+        await any_done([task], seconds)
+        if not task.done():
+            raise StoreUnavailable(f"PostgreSQL did not answer within {seconds:g} s")
+        with translated():
+            return task.result()
+    finally:
+        if not task.done():
+            connection.terminate()
+            await asyncio.gather(task, return_exceptions=True)
