@@ -1,0 +1,97 @@
+"""Hearing of jobs that became final: LISTEN on a connection of its own, on a channel of the holder's own.
+
+Who waits for which job is told elsewhere, on any connection (store/postgres/waiters.py); here it is only heard.
+"""
+
+import asyncio
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from holdfast.errors import StoreUnavailable
+from holdfast.retry import exponential
+from holdfast.store.postgres.driver import Address, open_connection
+from holdfast.store.waiters import Heard
+from holdfast.wake.answers import answered
+from holdfast.wake.link import Link
+
+if TYPE_CHECKING:
+    import asyncpg
+
+_BACKOFF = exponential(base="100ms", max="2s")
+_CONNECT_SECONDS = 5.0
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def channel(holder: UUID) -> str:
+    """The twin of the name in migrations/0010_waiting.sql."""
+    return f"holdfast_waiter_{holder.hex}"
+
+
+class FinalListener:
+    """Calls `heard(ids)` when jobs that the holder registered became final, and `heard(None)` with each connection.
+
+    `run` returns only after `stop`, whatever happens to the database. A closed connection is noticed at once, a dead
+    one by a ping that is not answered in `patience`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        holder: UUID,
+        heard: Heard,
+        *,
+        ping: timedelta = timedelta(seconds=2),
+        patience: timedelta = timedelta(seconds=2),
+    ) -> None:
+        Address.parse(url)
+        self._url = url
+        self._holder = holder
+        self._heard = heard
+        self._ping_seconds = ping.total_seconds()
+        self._patience = patience.total_seconds()
+        self._link = Link("PostgreSQL, for waits", self._session, _BACKOFF)
+        self._changed = asyncio.Event()
+
+    @property
+    def is_listening(self) -> bool:
+        return self._link.is_up
+
+    async def run(self) -> None:
+        await self._link.run()
+
+    def stop(self) -> None:
+        self._link.stop()
+        self._changed.set()
+
+    async def _session(self) -> None:
+        connection = await self._link.within(_CONNECT_SECONDS, open_connection(self._url))
+        try:
+            connection.add_termination_listener(lambda _: self._changed.set())
+            listening = connection.add_listener(channel(self._holder), self._rung)
+            await answered(connection, listening, self._patience)
+            self._link.up()
+            self._heard(None)
+            await self._serve(connection)
+        finally:
+            connection.terminate()
+
+    async def _serve(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        while not self._link.stopping.is_set():
+            self._changed.clear()
+            if connection.is_closed():
+                raise StoreUnavailable("PostgreSQL closed the connection")
+            await answered(connection, connection.execute("SELECT 1"), self._patience)
+            await self._wait(self._ping_seconds)
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def _rung(self, connection: object, pid: int, channel: str, payload: object) -> None:  # noqa: ARG002
+        # Anybody may notify a channel: what is not an id of ours is none of a job that is waited for, and harmless.
+        self._heard([UUID(id) for id in str(payload).split(",") if _ID.fullmatch(id)])
