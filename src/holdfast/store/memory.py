@@ -5,7 +5,8 @@ survives the process; it is for unit tests.
 """
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -87,6 +88,7 @@ class MemoryStore:
         self._keys: dict[tuple[str, str, str], UUID] = {}
         self._fence = 0
         self._lock = threading.RLock()
+        self._on_final: list[Callable[[UUID], None]] = []
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         with self._lock:
@@ -220,6 +222,7 @@ class MemoryStore:
             record.result = transition.result
             record.final_fence = fence
             record.finished_at = now
+            self._ring(record)
 
     async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:
         with self._lock:
@@ -237,7 +240,23 @@ class MemoryStore:
         record.state = JobState.CANCELED
         record.final_fence = None
         record.finished_at = self.clock.read()
+        self._ring(record)
         return Canceling.CANCELED
+
+    @contextmanager
+    def ringing(self, ring: Callable[[UUID], None]) -> Iterator[None]:
+        """Inside the block `ring` is called with the id of each job that becomes final, on the thread that ends it."""
+        with self._lock:
+            self._on_final.append(ring)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._on_final.remove(ring)
+
+    def _ring(self, record: _Record) -> None:
+        for ring in self._on_final:
+            ring(record.new.id)
 
     async def retry(self, ids: Sequence[UUID]) -> list[Retrying]:
         with self._lock:

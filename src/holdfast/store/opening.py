@@ -15,6 +15,7 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.memory_events import MemoryEvents
 from holdfast.store.memory_schedules import MemoryRuns, MemorySchedules
 from holdfast.store.memory_upkeep import MemoryUpkeep
+from holdfast.store.memory_waiters import MemoryWaiters
 from holdfast.store.postgres.driver import open_connection
 from holdfast.store.postgres.events import PostgresEvents
 from holdfast.store.postgres.migrate import Migrator
@@ -24,8 +25,10 @@ from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.sql_files import Migration
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from holdfast.store.postgres.upkeep import PostgresUpkeep
+from holdfast.store.postgres.waiters import PostgresWaiters
 from holdfast.store.schedules import RunStore, ScheduleStore
 from holdfast.store.upkeep import Upkeep
+from holdfast.store.waiters import WaiterStore
 
 
 async def _nothing_to_check() -> None:
@@ -48,6 +51,7 @@ class OpenStore:
     events: EventStore
     check: Callable[[], Awaitable[None]] = _nothing_to_check
     """Raises unless the store answers and its schema is the one that this release knows."""
+    waiters: WaiterStore | None = None
 
 
 @asynccontextmanager
@@ -72,6 +76,7 @@ async def opened(url: str, schema: str = "holdfast") -> AsyncIterator[OpenStore]
             url=url,
             upkeep=MemoryUpkeep(memory, runs),
             events=MemoryEvents(memory),
+            waiters=MemoryWaiters(memory),
         )
         return
     async with server_url(url) as server:
@@ -92,6 +97,7 @@ async def opened(url: str, schema: str = "holdfast") -> AsyncIterator[OpenStore]
                 upkeep=PostgresUpkeep(store),
                 events=PostgresEvents(store),
                 check=store.check,
+                waiters=PostgresWaiters(store),
             )
         finally:
             await store.close()

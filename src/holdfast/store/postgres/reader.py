@@ -18,12 +18,12 @@ class PostgresReader:
 
     async def get(self, id: UUID) -> Job | None:
         rows = await self._store.fetch("show", [id])
-        return _job(rows[0]) if rows else None
+        return to_job(rows[0]) if rows else None
 
     async def list(self, filter: JobFilter, limit: int) -> "list[Job]":
         state = filter.state.value if filter.state else None
         newest = await self._store.fetch("list", state, filter.queue, filter.kind, filter.tenant, limit)
-        return [_job(row) for row in await self._store.fetch("show", [row["id"] for row in newest])]
+        return [to_job(row) for row in await self._store.fetch("show", [row["id"] for row in newest])]
 
     async def count(self) -> Mapping[JobState, int]:
         counts = dict.fromkeys(JobState, 0)
@@ -32,7 +32,7 @@ class PostgresReader:
         return counts
 
 
-def _job(row: "asyncpg.Record") -> Job:
+def to_job(row: "asyncpg.Record") -> Job:
     values = dict(row)
     values["state"] = JobState(values["state"])
     values["errors"] = tuple(values["errors"])
