@@ -1,6 +1,6 @@
 """The composition root: settings become a store, a producer and a worker."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from types import TracebackType
@@ -14,7 +14,7 @@ from holdfast.errors import InvalidInput
 from holdfast.event import check_pattern
 from holdfast.failures import Failures
 from holdfast.handlers import HandlerFunction, Handlers, make_handler
-from holdfast.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewJob
+from holdfast.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, Job, NewJob
 from holdfast.producer.enqueue import enqueue_many_statement, enqueue_statement, new_job
 from holdfast.producer.publish import Published, new_event, publish_statement
 from holdfast.relay.relays import Relays, RelayTerms
@@ -30,6 +30,8 @@ from holdfast.store.events import NewSubscription
 from holdfast.store.opening import OpenStore, opened
 from holdfast.store.schedules import RunStore
 from holdfast.subscriptions import Subscribed, Subscriptions, kind_for
+from holdfast.waiters.opening import open_waits
+from holdfast.waiters.waits import Waits
 from holdfast.wake.publisher import Publisher
 from holdfast.wake.rabbitmq import Trigger
 from holdfast.worker.settings import WorkerSettings
@@ -84,6 +86,7 @@ class Holdfast:
         self.failures = Failures()
         self._open: OpenStore | None = None
         self._publisher: Publisher | None = None
+        self._waits: Waits | None = None
         self._exits = AsyncExitStack()
 
     def handler(self, kind: str, **options: Unpack[HandlerOptions]) -> Callable[[Function], Function]:
@@ -169,7 +172,7 @@ class Holdfast:
             await self._open.events.declare(list(self.subscribed))
 
     async def close(self) -> None:
-        self._open = None
+        self._open = self._waits = None
         await self._exits.aclose()
 
     async def __aenter__(self) -> Self:
@@ -260,6 +263,20 @@ class Holdfast:
 
     async def retry(self, ids: Sequence[UUID]) -> list[Retrying]:
         return await self.opened.store.retry(ids)
+
+    async def wait(self, job_id: UUID, timeout: Duration = "30s") -> Job:
+        """The job as soon as it is final, or at the timeout as it is then: its state tells. "0s" looks once.
+
+        UnknownJob if there is none, StoreUnavailable if the store is away when the time is up.
+        """
+        return (await self.wait_many([job_id], timeout))[job_id]
+
+    async def wait_many(self, job_ids: Collection[UUID], timeout: Duration = "30s") -> dict[UUID, Job]:
+        """The jobs as soon as all of them are final, or at the timeout as they are then."""
+        if self._waits is None:
+            self._waits = open_waits(self.opened, self.settings)
+            self._exits.push_async_callback(self._waits.close)
+        return await self._waits.wait(job_ids, timeout)
 
     @property
     def jobs(self) -> JobReader:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from uuid_utils.compat import uuid7
@@ -164,6 +164,19 @@ class Job:
     result: Json | None = None
     progress: Json | None = None
     errors: tuple[Json, ...] = ()
+
+    @property
+    def value(self) -> Any:  # noqa: ANN401
+        """What the handler returned, as JSON knows it; None if it returned nothing or did not succeed."""
+        return None if self.result is None else decode(self.result)
+
+    @property
+    def last_error(self) -> JobError | None:
+        """Why the newest attempt that failed did so. A job may have succeeded since."""
+        if not self.errors:
+            return None
+        kept = decode(self.errors[-1])
+        return JobError(code=kept["code"], type=kept["type"], message=kept["message"], traceback=kept["traceback"])
 
     def as_dict(self) -> Mapping[str, object]:
         """For `--json` and other machines: JSON values decoded, times in ISO 8601."""

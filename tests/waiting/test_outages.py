@@ -1,0 +1,179 @@
+"""Rings that are lost, links that die and a store that is away make a wait longer, and never lose it."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from holdfast import InvalidInput, JobState, SchemaMismatch, StoreUnavailable
+from holdfast.store.postgres.waiters import PostgresWaiters
+from holdfast.waiters.board import Pacing
+from tests.databases import Database, connected, refusing
+from tests.proxy import Proxy
+from tests.waiting.steps import (
+    POLLS_ALONE,
+    RINGS_ALONE,
+    all_of,
+    kill_listeners,
+    registered,
+    until_registered,
+    waiting_in,
+)
+from tests.wake.conftest import Lines
+from tests.worker.harness import until
+
+pytestmark = pytest.mark.fault
+one_server = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
+
+
+async def test_a_listener_that_was_killed_is_back_and_looks_for_what_it_missed(emptied: Database, lines: Lines) -> None:
+    async with waiting_in(emptied.url, RINGS_ALONE) as scene, connected(emptied.url) as connection:
+        leased = await scene.running(3)
+        tasks = [scene.waiting(each.id) for each in leased]
+        await until_registered(emptied.url, 3)
+        for number, each in enumerate(leased[:2], 1):
+            # The finish is committed in between, while nobody is there to hear of it.
+            async with connection.transaction():
+                finish = "SELECT holdfast.finish_in_transaction($1, $2, $3, NULL)"
+                await connection.execute(finish, *each.lease)
+                assert await kill_listeners(connection) == 1
+            await all_of(tasks[number - 1 : number])
+            await until(lambda number=number: lines.returns == number, "listening again")  # type: ignore[misc]
+        await scene.finish(leased[2:])
+        assert {each.state for each in await all_of(tasks)} == {JobState.SUCCEEDED}
+    assert (lines.outages, lines.returns) == (2, 2)
+
+
+async def test_rows_that_a_crash_of_the_server_took_are_written_again(emptied: Database, lines: Lines) -> None:
+    async with waiting_in(emptied.url, RINGS_ALONE) as scene, connected(emptied.url) as connection:
+        (leased,) = await scene.running()
+        waiting = scene.waiting(leased.id)
+        await until_registered(emptied.url, 1)
+        # What a crash does to an unlogged table, and to connections.
+        await connection.execute("TRUNCATE holdfast.waiter")
+        assert await kill_listeners(connection) == 1
+        await until_registered(emptied.url, 1)
+        assert lines.returns == 1
+        await scene.finish([leased])
+        await all_of([waiting])
+
+
+async def test_a_link_that_died_without_a_word_is_replaced_and_nothing_is_missed(
+    emptied: Database, emptied_proxy: Proxy, lines: Lines
+) -> None:
+    async with waiting_in(emptied.url, RINGS_ALONE, listen_url=emptied_proxy.url) as scene:
+        leased = await scene.running(2)
+        tasks = [scene.waiting(each.id) for each in leased]
+        await until_registered(emptied.url, 2)
+        emptied_proxy.half_open()
+        await scene.finish(leased[:1])
+        assert (await all_of(tasks[:1]))[0].state is JobState.SUCCEEDED
+        await until(lambda: lines.returns == 1, "listening again")
+        await scene.finish(leased[1:])
+        await all_of(tasks)
+    assert (lines.outages, lines.returns) == (1, 1)
+
+
+async def test_polling_ends_a_wait_whose_listener_never_connects(
+    emptied: Database, emptied_proxy: Proxy, lines: Lines
+) -> None:
+    emptied_proxy.cut()
+    async with waiting_in(emptied.url, POLLS_ALONE, listen_url=emptied_proxy.url) as scene:
+        (leased,) = await scene.running()
+        waiting = scene.waiting(leased.id)
+        await until(lambda: lines.outages == 1, "one warning")
+        await scene.finish([leased])
+        await all_of([waiting])
+        assert await registered(emptied.url) == []
+
+
+async def test_behind_pgbouncer_without_an_address_past_it_waits_are_polled_and_that_is_said_once(
+    emptied: Database, lines: Lines
+) -> None:
+    async with waiting_in(f"{emptied.url}&pgbouncer=1", Pacing(poll=0.02, linger=0.0)) as scene:
+        for leased in await scene.running(2):
+            waiting = scene.waiting(leased.id)
+            await asyncio.sleep(0)
+            await scene.finish([leased])
+            await all_of([waiting])
+        assert await registered(emptied.url) == []
+    assert len(lines.warnings) == 1
+    assert "HOLDFAST_LISTEN_URL" in lines.warnings[0]
+
+
+async def test_a_listener_that_hangs_does_not_keep_the_waits_from_closing(
+    emptied: Database, emptied_proxy: Proxy
+) -> None:
+    async with waiting_in(emptied.url, RINGS_ALONE, listen_url=emptied_proxy.url) as scene:
+        (leased,) = await scene.running()
+        waiting = scene.waiting(leased.id)
+        await until_registered(emptied.url, 1)
+        emptied_proxy.swallow()
+        async with asyncio.timeout(10):
+            await scene.waits.close()
+        with pytest.raises(StoreUnavailable, match="the app was closed during the wait"):
+            await waiting
+    assert await registered(emptied.url) == []
+
+
+@one_server
+async def test_a_wait_survives_an_outage_of_the_store(database: Database, lines: Lines) -> None:
+    async with waiting_in(database.url, POLLS_ALONE) as scene:
+        (leased,) = await scene.running()
+        waiting = scene.waiting(leased.id)
+        await until_registered(database.url, 1)
+        with refusing(database.url):
+            await until(lambda: any("waits go on" in line for line in lines.warnings), "the outage is noticed")
+            assert not waiting.done()
+        await scene.finish([leased])
+        assert (await all_of([waiting]))[0].state is JobState.SUCCEEDED
+    assert sum("waits go on" in line for line in lines.warnings) == 1
+
+
+@one_server
+async def test_a_store_that_is_away_at_the_timeout_is_said_to_be(database: Database) -> None:
+    async with waiting_in(database.url) as scene:
+        (leased,) = await scene.running()
+        waiting = scene.waiting(leased.id, timedelta(seconds=1))
+        await until_registered(database.url, 1)
+        with refusing(database.url), pytest.raises(StoreUnavailable, match="did not answer before the wait was over"):
+            await waiting
+        assert (await scene.wait(leased.id, timedelta(0))).state is JobState.RUNNING
+
+
+async def test_waits_that_may_not_be_registered_are_polled_with_one_warning(
+    emptied: Database, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = PostgresWaiters.register
+    asked: list[UUID] = []
+
+    async def refuse(self: PostgresWaiters, holder: UUID, waits: Mapping[UUID, timedelta]) -> None:
+        asked.extend(waits)
+        raise InvalidInput("PostgreSQL refused: permission denied for table waiter")
+
+    monkeypatch.setattr(PostgresWaiters, "register", refuse)
+    async with waiting_in(emptied.url, Pacing(poll=0.02)) as scene:
+        one, two = await scene.running(2)
+        tasks = [scene.waiting(each.id) for each in (one, two)]
+        await until(lambda: asked.count(two.id) >= 3, "tried again and again")
+        await scene.finish([one])
+        await all_of(tasks[:1])
+        monkeypatch.setattr(PostgresWaiters, "register", allowed)
+        await until_registered(emptied.url, 1)
+        await scene.finish([two])
+        await all_of(tasks)
+    assert len(lines.warnings) == 1
+    assert lines.warnings[0].startswith("waits are not rung for, polling goes on")
+
+
+@one_server
+async def test_a_schema_that_disappears_ends_the_waits_with_the_reason(database: Database) -> None:
+    async with waiting_in(database.url, POLLS_ALONE) as scene, connected(database.url) as connection:
+        (leased,) = await scene.running()
+        waiting = scene.waiting(leased.id)
+        await until_registered(database.url, 1)
+        await connection.execute("DROP SCHEMA holdfast CASCADE")
+        with pytest.raises(SchemaMismatch, match="run `holdfast migrate`"):
+            await waiting
