@@ -33,6 +33,8 @@ REFUSED = {
     "priority": ((*ENQUEUE, "--priority", "10"), "priority: 10 is not a number from 0"),
     "priority in words": ((*ENQUEUE, "--priority", "high"), "(see `holdfast enqueue --help`)"),
     "attempts": ((*ENQUEUE, "--attempts", "0"), "attempts: 0 is not a number from 1"),
+    "id to wait for": (("jobs", "wait", "17"), "id: '17' is not a job id"),
+    "time to wait": (("jobs", "wait", "01890a5d-ac96-774b-bcce-b302099a8057", "--timeout", "5"), "timeout: '5' is not"),
     "id to enqueue": ((*ENQUEUE, "--id", "17"), "id: '17' is not a job id"),
     "empty kind": (("enqueue", "shop", ""), "kind: is empty"),
     "backoff": (("enqueue", "backoff.py", "greet"), "unknown policy 'fibonacci'; known are exponential"),

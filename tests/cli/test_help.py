@@ -11,8 +11,8 @@ from tests.cli.forking import Forking
 from tests.databases import Database
 
 COMMANDS = [
-    (), ("demo",), ("worker",), ("enqueue",), ("jobs",), ("jobs", "list"), ("jobs", "show"), ("jobs", "retry"),
-    ("jobs", "cancel"), ("migrate",), ("doctor",), ("settings",), ("bench",),
+    (), ("demo",), ("worker",), ("enqueue",), ("jobs",), ("jobs", "list"), ("jobs", "show"), ("jobs", "wait"),
+    ("jobs", "retry"), ("jobs", "cancel"), ("migrate",), ("doctor",), ("settings",), ("bench",),
     ("schedules",), ("schedules", "list"), ("schedules", "add"), ("schedules", "remove"), ("schedules", "pause"),
     ("schedules", "resume"), ("schedules", "run"), ("runs",), ("runs", "list"),
     ("subscriptions",), ("subscriptions", "list"), ("subscriptions", "add"), ("subscriptions", "remove"),

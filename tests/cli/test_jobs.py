@@ -83,6 +83,31 @@ def test_an_unknown_id_is_one_line_and_exit_code_1(cli: Cli) -> None:
     assert cli.run("jobs", "retry", UNKNOWN).code == 1
 
 
+def test_a_script_waits_for_jobs_and_learns_how_they_ended(cli: Cli, worked: dict[str, str]) -> None:
+    good = cli.run("jobs", "wait", worked["bob"], worked["ann"])
+    assert (good.code, good.err) == (0, "")
+    assert good.out.splitlines() == [f"{worked['bob']}  succeeded", f"{worked['ann']}  succeeded"]
+    (found,) = json.loads(cli.run("jobs", "wait", worked["ann"], "--json").out)
+    assert found["result"] == {"said": "hello Ann"}
+
+    bad = cli.run("jobs", "wait", worked["ann"], worked["fish"], worked["other"], "--timeout", "50ms")
+    assert bad.code == 1
+    assert bad.out.splitlines()[1:] == [
+        f"{worked['fish']}  failed  NOT_WANTED Permanent: we do not sell [red]fish[/red]",
+        f"{worked['other']}  ready",
+    ]
+    assert bad.err == f"holdfast: 1 of 3 did not succeed; `holdfast jobs show {worked['fish']}` tells why\n"
+
+    late = cli.run("jobs", "wait", worked["ann"], worked["other"], "--timeout", "50ms", "--json")
+    assert late.code == 124
+    assert [job["state"] for job in json.loads(late.out)] == ["succeeded", "ready"]
+    assert late.err == "holdfast: 1 of 2 not final after 50ms; wait again, or with a longer --timeout\n"
+
+    unknown = cli.run("jobs", "wait", UNKNOWN, "--timeout", "1h")
+    assert f"no job has the id {UNKNOWN}" in unknown.one_error_line()
+    assert unknown.code == 1
+
+
 def test_an_empty_store_says_so(cli: Cli) -> None:
     assert cli.run("jobs", "list").out == "The store has no jobs yet.\n"
     assert json.loads(cli.run("jobs", "list", "--json").out) == []
