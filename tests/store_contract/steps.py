@@ -1,15 +1,23 @@
 """The words in which the behaviour suite is written: jobs, claims and endings with the usual defaults."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from uuid import UUID, uuid4
+
+import pytest
 
 from holdfast.job import Job, JobError, JobState, Lease, LeasedJob, NewJob
 from holdfast.json_text import Json, encode
 from holdfast.lifecycle import LEASE_LOST, Event, Transition
 from holdfast.store.contract import ClaimRequest, Fenced, Finish, JobFilter, KindClaim
+from holdfast.store.parts import Part
 from tests.databases import StoreCase
+
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
+
+needs = pytest.mark.needs
 
 START = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 LEASE = timedelta(seconds=30)
@@ -27,6 +35,15 @@ ENDINGS: Mapping[str, Transition] = {
     "cancel": Transition(Event.CANCEL, error=JobError(code="CANCELED", type="Cancel", message="not wanted")),
 }
 FINAL_ENDINGS = [name for name, transition in ENDINGS.items() if transition.state.is_final]
+
+
+_TOLD_APART = {"dead": Part.DEAD, "exhaust": Part.DEAD, "canceled": Part.CANCELED, "cancel": Part.CANCELED}
+
+
+def told_apart(values: Iterable[str]) -> "list[ParameterSet]":
+    """States or endings for `parametrize`, for tests that see the state: some tables call several of them failed."""
+    parts = {value: _TOLD_APART.get(value) for value in values}
+    return [pytest.param(value, id=str(value), marks=[needs(part)] if part else []) for value, part in parts.items()]
 
 
 class Options(TypedDict, total=False):

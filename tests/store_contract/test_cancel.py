@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.job import JobState
 from holdfast.store.contract import Canceling
+from holdfast.store.parts import Part
 from tests.databases import StoreCase
 from tests.store_contract.steps import (
     LEASE,
@@ -18,12 +19,15 @@ from tests.store_contract.steps import (
     everything,
     in_state,
     lost,
+    needs,
     running,
     shown,
+    told_apart,
     wants,
 )
 
 
+@needs(Part.CANCELED, Part.ENDS)
 async def test_a_waiting_job_ends_canceled(case: StoreCase) -> None:
     id = await enqueued(case, delay=SECOND)
     await case.clock.advance(2 * SECOND)
@@ -35,6 +39,7 @@ async def test_a_waiting_job_ends_canceled(case: StoreCase) -> None:
     assert await all_claimable(case) == []
 
 
+@needs(Part.LOSSES, Part.ERROR_HISTORY)
 async def test_a_waiting_job_keeps_its_counts_and_errors(case: StoreCase) -> None:
     id = await lost(case, 2)
     assert await case.store.cancel([id]) == [Canceling.CANCELED]
@@ -44,6 +49,7 @@ async def test_a_waiting_job_keeps_its_counts_and_errors(case: StoreCase) -> Non
 
 
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.DEAD])
+@needs(Part.KEYS, Part.TENANTS, Part.CANCELED)
 async def test_a_dead_letter_ends_canceled_and_keeps_its_story(case: StoreCase, state: JobState) -> None:
     id = await in_state(case, state, tenant="acme", key="a", max_attempts=3)
     before = (await shown(case, id)).as_dict()
@@ -54,6 +60,7 @@ async def test_a_dead_letter_ends_canceled_and_keeps_its_story(case: StoreCase, 
     assert (after["state"], after["finished_at"]) == (JobState.CANCELED, (START + SECOND).isoformat())
 
 
+@needs(Part.CANCEL_REQUESTS)
 async def test_a_running_job_is_asked_to_cancel(case: StoreCase) -> None:
     leased = await running(case)
     before = (await shown(case, leased.id)).as_dict()
@@ -63,7 +70,7 @@ async def test_a_running_job_is_asked_to_cancel(case: StoreCase) -> None:
     assert await case.store.cancel([leased.id]) == [Canceling.REQUESTED]
 
 
-@pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.CANCELED])
+@pytest.mark.parametrize("state", told_apart([JobState.SUCCEEDED, JobState.CANCELED]))
 async def test_other_final_jobs_stay_as_they_are(case: StoreCase, state: JobState) -> None:
     id = await in_state(case, state)
     before = await everything(case)
@@ -71,6 +78,7 @@ async def test_other_final_jobs_stay_as_they_are(case: StoreCase, state: JobStat
     assert await everything(case) == before
 
 
+@needs(Part.CANCEL_REQUESTS)
 async def test_a_request_to_cancel_does_not_outlive_its_claim(case: StoreCase) -> None:
     leased = await running(case)
     await case.store.cancel([leased.id])
@@ -81,6 +89,7 @@ async def test_a_request_to_cancel_does_not_outlive_its_claim(case: StoreCase) -
     assert not (await shown(case, leased.id)).cancel_requested
 
 
+@needs(Part.CANCEL_REQUESTS)
 async def test_each_of_many_jobs_gets_its_own_answer(case: StoreCase) -> None:
     ids = [await in_state(case, state) for state in (JobState.DEAD, JobState.RUNNING, JobState.SUCCEEDED)]
     ids += [uuid4(), await enqueued(case)]

@@ -9,6 +9,7 @@ import pytest
 from holdfast.job import JobState, Lease
 from holdfast.json_text import Json, decode
 from holdfast.store.contract import ClaimRequest, KindClaim
+from holdfast.store.parts import Part
 from tests.databases import StoreCase
 from tests.store_contract.steps import (
     ENDINGS,
@@ -23,11 +24,13 @@ from tests.store_contract.steps import (
     finished,
     job,
     lost,
+    needs,
     shown,
     wants,
 )
 
 
+@needs(Part.QUEUES, Part.ANY_KIND, Part.PRIORITIES, Part.TENANTS)
 async def test_a_claim_returns_everything_that_the_handler_needs(case: StoreCase) -> None:
     id = await enqueued(
         case,
@@ -75,12 +78,14 @@ async def test_an_expired_lease_is_not_claimable_before_it_is_rescued(case: Stor
     assert await case.store.claim(wants(holder=OTHER_HOLDER)) == []
 
 
+@needs(Part.PRIORITIES)
 async def test_the_most_urgent_priority_goes_first(case: StoreCase) -> None:
     jobs = [job(priority=priority) for priority in (5, 9, 0, 3, 7, 1, 8, 2, 6, 4)]
     await case.store.enqueue(jobs)
     assert await all_claimable(case) == [each.id for each in sorted(jobs, key=lambda each: each.priority)]
 
 
+@needs(Part.PRIORITIES)
 async def test_urgency_goes_before_age(case: StoreCase) -> None:
     old = await enqueued(case, priority=5)
     await case.clock.advance(timedelta(hours=1))
@@ -88,6 +93,7 @@ async def test_urgency_goes_before_age(case: StoreCase) -> None:
     assert await all_claimable(case) == [urgent, old]
 
 
+@needs(Part.ANY_KIND)
 async def test_jobs_of_one_priority_go_first_in_first_out_across_kinds(case: StoreCase) -> None:
     ids = []
     for kind in ("b", "a", "c", "a", "b", "c"):
@@ -96,6 +102,7 @@ async def test_jobs_of_one_priority_go_first_in_first_out_across_kinds(case: Sto
     assert await all_claimable(case, "a", "b", "c") == ids
 
 
+@needs(Part.ANY_KIND)
 async def test_claims_of_one_job_each_keep_that_order(case: StoreCase) -> None:
     ids = []
     for kind in ("b", "a", "b", "b", "a", "a"):
@@ -105,6 +112,7 @@ async def test_claims_of_one_job_each_keep_that_order(case: StoreCase) -> None:
     assert found == ids
 
 
+@needs(Part.PRIORITIES)
 async def test_a_more_urgent_job_goes_before_those_that_the_last_claim_left(case: StoreCase) -> None:
     first, second = await enqueued(case), await enqueued(case)
     assert (await claimed(case, wants(limit=1))).id == first
@@ -113,6 +121,7 @@ async def test_a_more_urgent_job_goes_before_those_that_the_last_claim_left(case
     assert (await claimed(case, wants(limit=1))).id == second
 
 
+@needs(Part.RUN_ORDER)
 async def test_jobs_become_due_in_the_order_of_their_times(case: StoreCase) -> None:
     late, early = await enqueued(case, delay=3 * SECOND), await enqueued(case, delay=2 * SECOND)
     await case.clock.advance(5 * SECOND)
@@ -126,6 +135,7 @@ async def test_a_limit_is_kept_and_the_rest_stays(case: StoreCase) -> None:
     assert await all_claimable(case) == [each.id for each in jobs[3:]]
 
 
+@needs(Part.ANY_KIND)
 async def test_each_kind_keeps_its_own_limit(case: StoreCase) -> None:
     jobs = [job(kind=kind, priority=priority) for priority in (1, 2, 3) for kind in ("a", "b", "c")]
     await case.store.enqueue(jobs)
@@ -134,6 +144,7 @@ async def test_each_kind_keeps_its_own_limit(case: StoreCase) -> None:
     assert [each.id for each in leased] == expected
 
 
+@needs(Part.ANY_KIND)
 async def test_a_limited_kind_leaves_room_for_the_others(case: StoreCase) -> None:
     await case.store.enqueue([job(kind="a", priority=priority) for priority in range(10) for _ in range(3)])
     others = [job(kind="b", priority=9) for _ in range(3)]
@@ -143,6 +154,7 @@ async def test_a_limited_kind_leaves_room_for_the_others(case: StoreCase) -> Non
     assert [each.priority for each in leased] == [0, 0, 9, 9, 9]
 
 
+@needs(Part.ANY_KIND)
 async def test_a_kind_of_which_none_is_wanted_is_left_alone(case: StoreCase) -> None:
     await enqueued(case, kind="a")
     other = await enqueued(case, kind="b")
@@ -159,6 +171,7 @@ async def test_a_claim_that_wants_nothing_here_gets_nothing(case: StoreCase, req
     assert (await shown(case, id)).attempt == 0
 
 
+@needs(Part.QUEUES)
 async def test_only_wanted_queues_are_claimed_and_urgency_counts_across_them(case: StoreCase) -> None:
     await enqueued(case, queue="c", priority=0)
     second = await enqueued(case, queue="a", priority=5)
@@ -175,6 +188,7 @@ async def test_a_queue_named_twice_counts_once(case: StoreCase) -> None:
     assert [each.id for each in leased] == [each.id for each in jobs[:3]]
 
 
+@needs(Part.ANY_KIND)
 async def test_an_unknown_kind_stays_ready_and_visible(case: StoreCase) -> None:
     id = await enqueued(case, kind="unknown")
     assert await all_claimable(case, "work") == []
@@ -199,6 +213,7 @@ async def test_the_attempt_is_counted_at_the_claim(case: StoreCase) -> None:
         await case.clock.advance(5 * SECOND)
 
 
+@needs(Part.ANY_KIND)
 async def test_fences_rise_with_every_claim_and_in_claim_order(case: StoreCase) -> None:
     await case.store.enqueue([job(kind=kind, priority=priority) for priority in (1, 2) for kind in ("a", "b")])
     fences = [leased.lease.fence for leased in await case.store.claim(wants("a", "b"))]
@@ -212,6 +227,7 @@ async def test_fences_rise_with_every_claim_and_in_claim_order(case: StoreCase) 
     assert fences == sorted(set(fences))
 
 
+@needs(Part.ANY_KIND)
 async def test_each_kind_has_its_own_lease(case: StoreCase) -> None:
     await enqueued(case, kind="short")
     await enqueued(case, kind="long")
@@ -221,6 +237,7 @@ async def test_each_kind_has_its_own_lease(case: StoreCase) -> None:
     assert untils == {"short": START + SECOND, "long": START + timedelta(hours=1)}
 
 
+@needs(Part.LOSSES)
 async def test_a_job_that_lost_two_leases_is_claimed_only_as_a_suspect(case: StoreCase) -> None:
     id = await lost(case, 2)
     assert await case.store.claim(wants()) == []
@@ -234,6 +251,7 @@ async def test_a_job_that_lost_one_lease_is_no_suspect(case: StoreCase) -> None:
     assert (await claimed(case)).id == id
 
 
+@needs(Part.LOSSES, Part.ANY_KIND)
 async def test_a_claim_of_suspects_keeps_kinds_queues_times_limits_and_order(case: StoreCase) -> None:
     ids: dict[str, UUID] = {}
     wanted = [("a1", "a", 5), ("b", "b", 4), ("a2", "a", 3), ("c", "c", 0), ("a3", "a", 9), ("a4", "a", 9)]
@@ -245,6 +263,7 @@ async def test_a_claim_of_suspects_keeps_kinds_queues_times_limits_and_order(cas
     assert [each.id for each in await case.store.claim(wants("a", limit=1, suspects=True))] == [ids["a3"]]
 
 
+@needs(Part.LOSSES)
 async def test_a_snoozed_suspect_is_not_claimed_before_its_time(case: StoreCase) -> None:
     id = await lost(case, 2)
     leased = await claimed(case, wants(suspects=True))

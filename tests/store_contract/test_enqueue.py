@@ -9,10 +9,23 @@ from holdfast.errors import DuplicateJob
 from holdfast.job import JobState, NewJob
 from holdfast.json_text import Json
 from holdfast.store.contract import Enqueued
+from holdfast.store.parts import Part
 from tests.databases import StoreCase
-from tests.store_contract.steps import SECOND, START, all_claimable, enqueued, everything, job, running, shown, wants
+from tests.store_contract.steps import (
+    SECOND,
+    START,
+    all_claimable,
+    enqueued,
+    everything,
+    job,
+    needs,
+    running,
+    shown,
+    wants,
+)
 
 
+@needs(Part.KEYS, Part.QUEUES)
 async def test_a_new_job_is_ready_and_shows_everything_that_was_said(case: StoreCase) -> None:
     new = job(
         kind="invoice.send",
@@ -59,6 +72,7 @@ async def test_nothing_to_enqueue_is_fine(case: StoreCase) -> None:
     assert await case.store.enqueue([]) == []
 
 
+@needs(Part.KEYS)
 async def test_answers_come_in_the_order_given(case: StoreCase) -> None:
     jobs = [job(key=key) for key in ("c", "a", None, "b")]
     assert await case.store.enqueue(jobs) == [Enqueued(each.id, is_new=True) for each in jobs]
@@ -80,7 +94,7 @@ async def test_a_run_at_in_the_future_is_kept(case: StoreCase) -> None:
     assert (await shown(case, id)).run_at == START + SECOND
 
 
-@pytest.mark.parametrize("key", [None, "invoice-17"])
+@pytest.mark.parametrize("key", [None, pytest.param("invoice-17", marks=needs(Part.KEYS))])
 async def test_a_delay_counts_from_the_store_s_now(case: StoreCase, key: str | None) -> None:
     id = await enqueued(case, delay=timedelta(minutes=5), key=key)
     found = await shown(case, id)
@@ -102,7 +116,7 @@ async def test_an_id_that_exists_is_refused(case: StoreCase) -> None:
     assert await everything(case) == before
 
 
-@pytest.mark.parametrize("key", [None, "invoice-17"])
+@pytest.mark.parametrize("key", [None, pytest.param("invoice-17", marks=needs(Part.KEYS))])
 async def test_an_id_given_twice_at_once_is_refused(case: StoreCase, key: str | None) -> None:
     id = uuid4()
     with pytest.raises(DuplicateJob):
@@ -119,6 +133,7 @@ async def test_the_id_of_a_running_job_is_refused(case: StoreCase) -> None:
 
 
 @pytest.mark.parametrize("key", [None, "invoice-17"])
+@needs(Part.KEYS)
 async def test_one_duplicate_keeps_the_whole_batch_out(case: StoreCase, key: str | None) -> None:
     id = await enqueued(case)
     with pytest.raises(DuplicateJob):
@@ -128,6 +143,7 @@ async def test_one_duplicate_keeps_the_whole_batch_out(case: StoreCase, key: str
     assert await case.store.enqueue([again := job(key="invoice-17")]) == [Enqueued(again.id, is_new=True)]
 
 
+@needs(Part.KEYS)
 async def test_a_key_gives_back_the_job_that_has_it(case: StoreCase) -> None:
     id = await enqueued(case, key="invoice-17")
     before = await everything(case)
@@ -135,6 +151,7 @@ async def test_a_key_gives_back_the_job_that_has_it(case: StoreCase) -> None:
     assert await everything(case) == before
 
 
+@needs(Part.KEYS)
 async def test_a_key_gives_back_a_job_of_the_same_batch(case: StoreCase) -> None:
     first, second, other = job(key="a"), job(key="a"), job(key="b")
     answers = await case.store.enqueue([first, second, other])
@@ -142,6 +159,7 @@ async def test_a_key_gives_back_a_job_of_the_same_batch(case: StoreCase) -> None
     assert {found.id for found in await everything(case)} == {first.id, other.id}
 
 
+@needs(Part.KEYS)
 async def test_a_key_gives_back_the_job_even_for_the_same_id(case: StoreCase) -> None:
     id = await enqueued(case, key="invoice-17")
     assert await case.store.enqueue([job(id=id, key="invoice-17")]) == [Enqueued(id, is_new=False)]
@@ -152,22 +170,26 @@ async def test_a_key_gives_back_the_job_even_for_the_same_id(case: StoreCase) ->
     [job(key="invoice-17", tenant="acme"), job(key="invoice-17", kind="remind"), job(key="invoice-18")],
     ids=["another tenant", "another kind", "another key"],
 )
+@needs(Part.KEYS)
 async def test_a_key_belongs_to_one_tenant_and_kind(case: StoreCase, new: NewJob) -> None:
     await enqueued(case, key="invoice-17")
     assert await case.store.enqueue([new]) == [Enqueued(new.id, is_new=True)]
 
 
+@needs(Part.KEYS)
 async def test_a_key_does_not_depend_on_the_queue(case: StoreCase) -> None:
     id = await enqueued(case, key="invoice-17")
     assert await case.store.enqueue([job(key="invoice-17", queue="mail")]) == [Enqueued(id, is_new=False)]
 
 
+@needs(Part.KEYS)
 async def test_a_key_is_kept_while_its_job_is_kept(case: StoreCase) -> None:
     id = await enqueued(case, key="invoice-17")
     await case.store.cancel([id])
     assert await case.store.enqueue([job(key="invoice-17")]) == [Enqueued(id, is_new=False)]
 
 
+@needs(Part.KEYS)
 async def test_a_job_without_a_correlation_id_is_its_own_correlation(case: StoreCase) -> None:
     id = await enqueued(case)
     keyed = await enqueued(case, key="a")
@@ -187,6 +209,7 @@ async def test_the_smallest_and_the_largest_id_are_ids_like_any_other(case: Stor
     assert await all_claimable(case) == ids
 
 
+@needs(Part.KEYS, Part.QUEUES)
 async def test_names_as_long_as_they_may_be_are_kept(case: StoreCase) -> None:
     # Characters of three bytes in an order that cannot be compressed: 2,490 bytes for tenant, kind and key.
     letters = [chr(0x4E00 + (number * 7919) % 20_000) for number in range(500)]

@@ -8,6 +8,7 @@ from holdfast.job import JobError, JobState
 from holdfast.json_text import Json
 from holdfast.lifecycle import CANCEL_REQUESTED, KEPT_ERRORS, RULES, Event, Transition
 from holdfast.store.contract import Fenced, Finish
+from holdfast.store.parts import Part
 from tests.databases import StoreCase
 from tests.store_contract.steps import (
     BROKEN,
@@ -24,9 +25,11 @@ from tests.store_contract.steps import (
     finished,
     job,
     lost,
+    needs,
     running,
     shown,
     stored_error,
+    told_apart,
     wants,
 )
 
@@ -41,10 +44,10 @@ def test_every_ending_of_a_running_job_is_tested_here() -> None:
     assert {rule.event for rule in _BY_FINISH} == {transition.event for transition in ENDINGS.values()}
 
 
-@pytest.mark.parametrize("rule", _BY_FINISH, ids=lambda rule: rule.event)
-async def test_each_ending_follows_the_table(case: StoreCase, rule: object) -> None:
-    assert rule in RULES
-    (entry,) = [each for each in RULES if each is rule]
+@pytest.mark.parametrize("event", told_apart(rule.event for rule in _BY_FINISH))
+@needs(Part.LOSSES)
+async def test_each_ending_follows_the_table(case: StoreCase, event: Event) -> None:
+    (entry,) = [each for each in _BY_FINISH if each.event is event]
     # A job with an attempt and a loss behind it, so that no counter is right by accident.
     id = await lost(case, 1)
     leased = await claimed(case)
@@ -58,6 +61,7 @@ async def test_each_ending_follows_the_table(case: StoreCase, rule: object) -> N
 
 
 @pytest.mark.parametrize("ending", FINAL_ENDINGS)
+@needs(Part.STARTS, Part.ENDS)
 async def test_a_final_job_shows_its_fence_and_when_it_began_and_ended(case: StoreCase, ending: str) -> None:
     leased = await running(case, delay=None)
     await case.clock.advance(3 * SECOND)
@@ -68,6 +72,7 @@ async def test_a_final_job_shows_its_fence_and_when_it_began_and_ended(case: Sto
 
 
 @pytest.mark.parametrize("ending", FINAL_ENDINGS)
+@needs(Part.KEYS)
 async def test_a_final_job_keeps_everything_that_was_enqueued(case: StoreCase, ending: str) -> None:
     options = job(
         payload=Json('{"invoice": 17}'),
@@ -106,12 +111,14 @@ async def test_a_finish_that_made_the_job_ready_is_stale_the_second_time(case: S
     assert await everything(case) == before
 
 
+@needs(Part.RESULTS)
 async def test_a_result_is_kept(case: StoreCase) -> None:
     leased = await running(case)
     await finished(case, leased.lease, Transition(Event.SUCCEED, result=Json('{"pages":[1,2,{"a":null}]}')))
     assert (await shown(case, leased.id)).as_dict()["result"] == {"pages": [1, 2, {"a": None}]}
 
 
+@needs(Part.RESULTS)
 async def test_a_result_of_null_is_not_the_same_as_no_result(case: StoreCase) -> None:
     nothing, null = await running(case), await running(case)
     await finished(case, nothing.lease, Transition(Event.SUCCEED))
@@ -119,6 +126,7 @@ async def test_a_result_of_null_is_not_the_same_as_no_result(case: StoreCase) ->
     assert [(await shown(case, each.id)).result for each in (nothing, null)] == [None, "null"]
 
 
+@needs(Part.RESULTS)
 async def test_plain_successes_and_results_are_written_in_one_call(case: StoreCase) -> None:
     plain, with_result, failing, stale = [await running(case) for _ in range(4)]
     await case.store.release([stale.lease])
@@ -177,6 +185,7 @@ async def test_a_snooze_gives_the_attempt_back(case: StoreCase) -> None:
         assert leased.attempt == 1
 
 
+@needs(Part.ERROR_HISTORY)
 async def test_errors_are_kept_in_order_with_their_attempt_and_time(case: StoreCase) -> None:
     id = await enqueued(case)
     expected = []
@@ -190,6 +199,7 @@ async def test_errors_are_kept_in_order_with_their_attempt_and_time(case: StoreC
 
 
 @pytest.mark.parametrize("ending", ["exhaust", "fail"])
+@needs(Part.ERROR_HISTORY)
 async def test_the_error_that_ended_the_job_is_the_last_one(case: StoreCase, ending: str) -> None:
     leased = await running(case)
     await finished(case, leased.lease, Transition(Event.RETRY, error=JobError(code="FIRST")))
@@ -199,6 +209,7 @@ async def test_the_error_that_ended_the_job_is_the_last_one(case: StoreCase, end
     assert [(error["code"], error["attempt"]) for error in errors] == [("FIRST", 1), ("BROKEN", 2)]
 
 
+@needs(Part.ERROR_HISTORY)
 async def test_only_the_newest_errors_are_kept(case: StoreCase) -> None:
     id = await enqueued(case)
     total = KEPT_ERRORS + 3
@@ -210,6 +221,7 @@ async def test_only_the_newest_errors_are_kept(case: StoreCase) -> None:
 
 
 @pytest.mark.parametrize("ending", ["retry", "snooze"])
+@needs(Part.CANCEL_REQUESTS, Part.CANCELED, Part.WHOLE_ERRORS)
 async def test_a_job_that_was_asked_to_cancel_is_not_made_ready_again(case: StoreCase, ending: str) -> None:
     leased = await running(case)
     await case.store.cancel([leased.id])
@@ -221,7 +233,8 @@ async def test_a_job_that_was_asked_to_cancel_is_not_made_ready_again(case: Stor
     assert await finished(case, leased.lease, ENDINGS[ending]) is Fenced.ALREADY
 
 
-@pytest.mark.parametrize("ending", FINAL_ENDINGS)
+@pytest.mark.parametrize("ending", told_apart(FINAL_ENDINGS))
+@needs(Part.CANCEL_REQUESTS)
 async def test_a_final_ending_counts_more_than_a_request_to_cancel(case: StoreCase, ending: str) -> None:
     leased = await running(case)
     await case.store.cancel([leased.id])
@@ -235,6 +248,7 @@ async def test_an_expired_lease_that_nobody_rescued_can_still_finish(case: Store
     assert await finished(case, leased.lease, ENDINGS["succeed"]) is Fenced.DONE
 
 
+@needs(Part.LOSSES, Part.ANY_KIND)
 async def test_a_suspect_that_succeeds_is_done_and_one_that_fails_stays_a_suspect(case: StoreCase) -> None:
     first, second = await lost(case, 2, kind="a"), await lost(case, 2, kind="b")
     one, two = await case.store.claim(wants("a", "b", suspects=True))

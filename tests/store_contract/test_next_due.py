@@ -3,8 +3,9 @@
 from datetime import timedelta
 
 from holdfast.job import JobState
+from holdfast.store.parts import Part
 from tests.databases import StoreCase
-from tests.store_contract.steps import ENDINGS, SECOND, claimed, enqueued, finished, in_state, lost, wants
+from tests.store_contract.steps import ENDINGS, SECOND, claimed, enqueued, finished, in_state, lost, needs, wants
 
 
 async def test_an_empty_queue_has_nothing_to_wait_for(case: StoreCase) -> None:
@@ -19,6 +20,7 @@ async def test_a_due_job_is_due_now_however_long_it_waited(case: StoreCase) -> N
     assert await case.store.next_due(["default"], ["work"]) == timedelta(0)
 
 
+@needs(Part.QUEUES, Part.PRIORITIES, Part.ANY_KIND)
 async def test_the_first_of_all_wanted_lanes_counts(case: StoreCase) -> None:
     await enqueued(case, delay=timedelta(days=400), priority=0)
     await enqueued(case, delay=9 * SECOND, priority=1)
@@ -37,6 +39,7 @@ async def test_running_and_final_jobs_do_not_count(case: StoreCase) -> None:
     assert await case.store.next_due(["default"], ["work"]) is None
 
 
+@needs(Part.LOSSES)
 async def test_suspects_count_only_for_those_who_want_suspects(case: StoreCase) -> None:
     await lost(case, 2)
     assert await case.store.next_due(["default"], ["work"]) is None

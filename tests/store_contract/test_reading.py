@@ -8,8 +8,9 @@ import pytest
 
 from holdfast.job import Job, JobState
 from holdfast.store.contract import JobFilter
+from holdfast.store.parts import Part
 from tests.databases import StoreCase
-from tests.store_contract.steps import SECOND, START, enqueued, everything, in_state, shown
+from tests.store_contract.steps import SECOND, START, enqueued, everything, in_state, needs, shown
 
 
 async def test_an_unknown_id_shows_nothing(case: StoreCase) -> None:
@@ -28,6 +29,7 @@ async def test_an_empty_store_lists_and_counts_nothing(case: StoreCase) -> None:
     assert await case.reader.count() == dict.fromkeys(JobState, 0)
 
 
+@needs(Part.DEAD, Part.CANCELED, Part.ANY_KIND)
 async def test_jobs_are_counted_by_state(case: StoreCase) -> None:
     for number, state in enumerate(JobState):
         for _ in range(number):
@@ -35,6 +37,7 @@ async def test_jobs_are_counted_by_state(case: StoreCase) -> None:
     assert await case.reader.count() == {state: number for number, state in enumerate(JobState)}
 
 
+@needs(Part.ANY_KIND)
 async def test_the_newest_jobs_are_listed_first_across_states(case: StoreCase) -> None:
     ids = [await in_state(case, state, kind=state) for _ in range(2) for state in JobState]
     newest = sorted(ids, reverse=True)
@@ -55,6 +58,7 @@ _FILTERS: list[tuple[JobFilter, Callable[[Job], bool]]] = [
 
 
 @pytest.mark.parametrize("count", [2, 100])
+@needs(Part.QUEUES)
 async def test_each_filter_finds_its_jobs(case: StoreCase, count: int) -> None:
     # Ready jobs last: the others are claimed on their way, which must not find more than them.
     for state in reversed(JobState):
@@ -67,6 +71,7 @@ async def test_each_filter_finds_its_jobs(case: StoreCase, count: int) -> None:
         assert await case.reader.list(filter, count) == expected, filter
 
 
+@needs(Part.QUEUES)
 async def test_filters_work_together(case: StoreCase) -> None:
     wanted = await in_state(case, JobState.FAILED, queue="mail", kind="a", tenant="acme")
     await in_state(case, JobState.DEAD, queue="mail", kind="a", tenant="acme")

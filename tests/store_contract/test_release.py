@@ -3,6 +3,7 @@
 from holdfast.job import JobState
 from holdfast.lifecycle import CANCEL_REQUESTED
 from holdfast.store.contract import Fenced
+from holdfast.store.parts import Part
 from tests.databases import StoreCase
 from tests.store_contract.steps import (
     SECOND,
@@ -12,6 +13,7 @@ from tests.store_contract.steps import (
     error_dicts,
     job,
     lost,
+    needs,
     running,
     shown,
     stored_error,
@@ -51,6 +53,7 @@ async def test_nothing_to_release_is_fine(case: StoreCase) -> None:
     assert await case.store.release([]) == []
 
 
+@needs(Part.LOSSES)
 async def test_a_released_suspect_stays_a_suspect(case: StoreCase) -> None:
     id = await lost(case, 2)
     (leased,) = await case.store.claim(wants(suspects=True))
@@ -60,6 +63,7 @@ async def test_a_released_suspect_stays_a_suspect(case: StoreCase) -> None:
     assert await case.store.claim(wants()) == []
 
 
+@needs(Part.CANCEL_REQUESTS, Part.CANCELED, Part.WHOLE_ERRORS)
 async def test_a_released_job_that_was_asked_to_cancel_ends_canceled(case: StoreCase) -> None:
     leased = await running(case)
     await case.store.cancel([leased.id])

@@ -7,6 +7,7 @@ from holdfast.job import JobState, Lease
 from holdfast.json_text import Json
 from holdfast.lifecycle import Event, Transition
 from holdfast.store.contract import Fenced, Renewal, Renewed
+from holdfast.store.parts import Part
 from tests.databases import StoreCase
 from tests.store_contract.steps import (
     ENDINGS,
@@ -17,6 +18,7 @@ from tests.store_contract.steps import (
     claimed,
     everything,
     finished,
+    needs,
     running,
     shown,
     wants,
@@ -71,6 +73,7 @@ async def test_held_and_lost_leases_are_told_apart_in_one_call(case: StoreCase) 
     assert [answer.fenced for answer in answers] == [Fenced.ALREADY, Fenced.STALE, Fenced.STALE, Fenced.DONE]
 
 
+@needs(Part.CANCEL_REQUESTS)
 async def test_a_request_to_cancel_is_seen_with_the_next_renewal(case: StoreCase) -> None:
     leased, other = await running(case), await running(case)
     await case.store.cancel([leased.id])
@@ -81,6 +84,7 @@ async def test_a_request_to_cancel_is_seen_with_the_next_renewal(case: StoreCase
     assert again == Renewed(leased.lease, Fenced.DONE, cancel_requested=True)
 
 
+@needs(Part.PROGRESS)
 async def test_progress_is_kept_until_newer_progress_comes(case: StoreCase) -> None:
     leased = await running(case)
     await case.store.renew([Renewal(leased.lease, LEASE, Json('{"page": 1}'))])
@@ -90,6 +94,7 @@ async def test_progress_is_kept_until_newer_progress_comes(case: StoreCase) -> N
     assert (await shown(case, leased.id)).as_dict()["progress"] == {"page": 2}
 
 
+@needs(Part.PROGRESS)
 async def test_progress_outlives_the_attempt_and_the_job(case: StoreCase) -> None:
     leased = await running(case)
     await case.store.renew([Renewal(leased.lease, LEASE, Json("[1]"))])
@@ -100,6 +105,7 @@ async def test_progress_outlives_the_attempt_and_the_job(case: StoreCase) -> Non
     assert (await shown(case, leased.id)).as_dict()["progress"] == [1]
 
 
+@needs(Part.PROGRESS)
 async def test_progress_of_a_later_claim_replaces_the_earlier_one_s(case: StoreCase) -> None:
     first = await running(case)
     await case.store.renew([Renewal(first.lease, LEASE, Json("1"))])

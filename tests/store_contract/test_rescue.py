@@ -5,6 +5,7 @@ from datetime import timedelta
 from holdfast.job import JobState
 from holdfast.lifecycle import MAX_LOSSES, Event, Transition
 from holdfast.store.contract import Fenced, Rescued
+from holdfast.store.parts import Part
 from tests.databases import StoreCase
 from tests.store_contract.steps import (
     BROKEN,
@@ -20,6 +21,7 @@ from tests.store_contract.steps import (
     job,
     lease_lost,
     lost,
+    needs,
     running,
     shown,
     wants,
@@ -35,6 +37,7 @@ async def test_a_lease_is_rescued_when_it_ran_out_and_not_before(case: StoreCase
     assert await case.store.rescue(10) == []
 
 
+@needs(Part.LOSSES, Part.WHOLE_ERRORS)
 async def test_a_rescued_job_is_ready_now_with_a_loss_noted(case: StoreCase) -> None:
     leased = await running(case)
     await case.clock.advance(LEASE + SECOND)
@@ -45,12 +48,14 @@ async def test_a_rescued_job_is_ready_now_with_a_loss_noted(case: StoreCase) -> 
     assert error_dicts(found) == [lease_lost(attempt=1, at=now)]
 
 
+@needs(Part.LOSSES)
 async def test_a_rescued_job_can_be_claimed_again(case: StoreCase) -> None:
     id = await lost(case, 1)
     again = await claimed(case)
     assert (again.id, again.attempt, again.losses) == (id, 2, 1)
 
 
+@needs(Part.LOSSES, Part.ERROR_HISTORY, Part.DEAD)
 async def test_the_third_loss_is_the_last(case: StoreCase) -> None:
     id = await lost(case, MAX_LOSSES - 1)
     leased = await claimed(case, wants(suspects=True))
@@ -68,6 +73,7 @@ async def test_the_third_loss_is_the_last(case: StoreCase) -> None:
     assert await case.store.claim(wants(suspects=True)) == await case.store.claim(wants()) == []
 
 
+@needs(Part.LOSSES, Part.ERROR_HISTORY)
 async def test_losses_and_failures_are_counted_apart(case: StoreCase) -> None:
     id = await enqueued(case)
     for _ in range(3):
@@ -115,6 +121,7 @@ async def test_a_rescue_leaves_all_other_jobs_alone(case: StoreCase) -> None:
     assert [found for found in await everything(case) if found.id != expiring.id] == before
 
 
+@needs(Part.CANCEL_REQUESTS, Part.CANCELED, Part.WHOLE_ERRORS, Part.LOSSES, Part.STARTS)
 async def test_a_lost_job_that_was_asked_to_cancel_ends_canceled(case: StoreCase) -> None:
     leased = await running(case)
     await case.store.cancel([leased.id])
@@ -126,6 +133,7 @@ async def test_a_lost_job_that_was_asked_to_cancel_ends_canceled(case: StoreCase
     assert error_dicts(found) == [lease_lost(attempt=1, at=now)]
 
 
+@needs(Part.LOSSES, Part.CANCEL_REQUESTS)
 async def test_the_third_loss_counts_more_than_a_request_to_cancel(case: StoreCase) -> None:
     id = await lost(case, MAX_LOSSES - 1)
     await claimed(case, wants(suspects=True))

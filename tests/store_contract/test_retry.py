@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.job import JobState
 from holdfast.store.contract import Canceling, Enqueued, Retrying
+from holdfast.store.parts import Part
 from tests.databases import StoreCase
 from tests.store_contract.steps import (
     ENDINGS,
@@ -18,6 +19,7 @@ from tests.store_contract.steps import (
     in_state,
     job,
     lost,
+    needs,
     shown,
     wants,
 )
@@ -26,6 +28,7 @@ FINAL = [state for state in JobState if state.is_final]
 
 
 @pytest.mark.parametrize("state", FINAL)
+@needs(Part.KEYS)
 async def test_a_final_job_is_ready_now_with_a_new_life(case: StoreCase, state: JobState) -> None:
     id = await in_state(case, state, tenant="acme", key="a", max_attempts=3, priority=2)
     before = (await shown(case, id)).as_dict()
@@ -55,6 +58,7 @@ async def test_a_revived_job_runs_like_a_new_one(case: StoreCase, state: JobStat
     assert (await shown(case, id)).state is JobState.SUCCEEDED
 
 
+@needs(Part.LOSSES)
 async def test_a_job_that_lost_its_last_lease_is_no_suspect_in_its_new_life(case: StoreCase) -> None:
     id = await lost(case, 3)
     assert await case.store.retry([id]) == [Retrying.READY]
@@ -70,6 +74,7 @@ async def test_a_live_job_stays_as_it_is(case: StoreCase, state: JobState) -> No
     assert await everything(case) == before
 
 
+@needs(Part.KEYS)
 async def test_a_revived_job_keeps_its_key(case: StoreCase) -> None:
     id = await in_state(case, JobState.FAILED, key="invoice-17")
     await case.store.retry([id])

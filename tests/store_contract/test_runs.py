@@ -5,7 +5,9 @@ from datetime import timedelta
 from holdfast.json_text import encode
 from holdfast.store.schedules import NewRun, Run
 from tests.databases import StoreCase
-from tests.store_contract.steps import SECOND, START
+from tests.store_contract.steps import SECOND, START, needs
+
+pytestmark = needs("schedules")
 
 RESULT = encode({"sent": 3, "who": "ü"})
 ERROR = encode({"code": "ERROR", "message": "no"})

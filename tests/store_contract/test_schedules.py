@@ -24,7 +24,9 @@ from tests.store_contract.schedule_steps import (
     new_schedule,
     shown_schedule,
 )
-from tests.store_contract.steps import SECOND, START, job
+from tests.store_contract.steps import SECOND, START, job, needs
+
+pytestmark = needs("schedules")
 
 
 async def test_a_schedule_is_kept_as_it_was_declared(case: StoreCase) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from holdfast.errors import InvalidInput
 from holdfast.store.contract import Shard
+from holdfast.store.parts import Part
 from tests.databases import StoreCase
-from tests.store_contract.steps import enqueued, job, lost, wants, with_new_ids
+from tests.store_contract.steps import enqueued, job, lost, needs, wants, with_new_ids
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,7 @@ from tests.store_contract.steps import enqueued, job, lost, wants, with_new_ids
         ("00000000-0000-0000-0000-000000000000", 7, 5),
     ],
 )
+@needs(Part.CORRELATION_IDS)
 async def test_a_job_stays_in_its_shard(case: StoreCase, id: str, count: int, index: int) -> None:
     await case.store.enqueue([replace(job(), id=UUID(id))])
     for other in range(count):
@@ -50,6 +52,7 @@ async def test_a_shard_of_one_is_everything(case: StoreCase) -> None:
     assert leased.lease.id == id
 
 
+@needs(Part.LOSSES)
 async def test_suspects_have_their_shard_too(case: StoreCase) -> None:
     id = await lost(case, 2)
     mine = next(index for index in range(2) if Shard(index, 2).has(id))

@@ -9,6 +9,7 @@ from holdfast.job import Lease
 from holdfast.json_text import Json
 from holdfast.lifecycle import Event, Transition
 from holdfast.store.contract import Fenced, Finish, Renewal
+from holdfast.store.parts import Part
 from tests.databases import StoreCase
 from tests.store_contract.steps import (
     BROKEN,
@@ -21,6 +22,7 @@ from tests.store_contract.steps import (
     everything,
     finished,
     lost,
+    needs,
     running,
     stranger,
     wants,
@@ -197,7 +199,12 @@ async def _renew(case: StoreCase, lease: Lease, progress: Json | None) -> Fenced
     return answer.fenced
 
 
-@pytest.mark.parametrize("way", STALE_WAYS)
+_NEEDED = {"lost for the third time": Part.LOSSES, "lost after a request to cancel": Part.CANCEL_REQUESTS}
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[needs(_NEEDED[way])] if way in _NEEDED else []) for way in STALE_WAYS]
+)
 async def test_a_stale_fence_can_do_nothing(case: StoreCase, way: str) -> None:
     lease = await STALE_WAYS[way](case)
     answers = await _every_verb(case, lease)
@@ -212,6 +219,7 @@ async def test_the_fence_that_finished_the_job_can_do_nothing_more(case: StoreCa
     assert answers == dict.fromkeys(answers, Fenced.ALREADY)
 
 
+@needs(Part.CANCEL_REQUESTS)
 async def test_the_fence_that_finished_the_job_on_request_can_do_nothing_more(case: StoreCase) -> None:
     lease = (await running(case)).lease
     await case.store.cancel([lease.id])

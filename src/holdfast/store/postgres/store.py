@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
@@ -92,11 +92,21 @@ class PostgresStore:
 
     @asynccontextmanager
     async def renewer(self) -> AsyncIterator["PostgresRenewer"]:
+        async with self.connection_of_its_own() as connection:
+            yield PostgresRenewer(connection, self.schema)
+
+    @asynccontextmanager
+    async def connection_of_its_own(self) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
+        """One outside the pool, for a thread of its own; what it does is dropped when the block is left."""
         connection = await open_connection(self.url)
         try:
-            yield PostgresRenewer(connection, self.schema)
+            yield connection
         finally:
             connection.terminate()
+
+    def acquired(self) -> "AbstractAsyncContextManager[asyncpg.Connection[asyncpg.Record]]":
+        """A pooled connection, for tables that are not Holdfast's own."""
+        return self._acquire()
 
     async def fetch(self, verb: str, *arguments: object) -> "list[asyncpg.Record]":
         """Run sql/<verb>.sql on a pooled connection."""

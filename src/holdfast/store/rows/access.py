@@ -1,0 +1,97 @@
+"""Runs statements on an application's table, with plans that follow its indexes, and errors that name the mapping."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+from asyncpg import exceptions as pg
+
+from holdfast.errors import InvalidInput, SchemaMismatch
+from holdfast.store.postgres.driver import translated
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.rows.columns import read_columns
+from holdfast.store.rows.mapping import Rows
+from holdfast.store.rows.sql import RowSql
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    Connection = asyncpg.Connection[asyncpg.Record]
+
+# A plan that was made while the table was small would read it from end to end when it is large. For one transaction:
+# settings of a session do not survive PgBouncer, and a function to pin them to would be one more thing to install.
+BY_INDEX = """
+SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off;
+SET LOCAL enable_mergejoin = off; SET LOCAL jit = off
+"""
+_NOT_AS_MAPPED = (
+    pg.UndefinedColumnError,
+    pg.UndefinedTableError,
+    pg.UndefinedFunctionError,
+    pg.UndefinedObjectError,
+    pg.DatatypeMismatchError,
+    pg.InvalidCachedStatementError,
+    pg.PostgresSyntaxError,
+    pg.AmbiguousColumnError,
+    pg.GroupingError,
+    pg.WrongObjectTypeError,
+)
+_REFUSED_BY_TABLE = (pg.NotNullViolationError, pg.CheckViolationError, pg.ForeignKeyViolationError, pg.RaiseError)
+
+Choose = Callable[[RowSql], str]
+
+
+class RowTable:
+    """One mapping's table. Its columns are read when first needed, and again after an error that they may explain."""
+
+    def __init__(self, store: PostgresStore, rows: Rows) -> None:
+        self.rows = rows
+        self.store = store
+        self._sql: RowSql | None = None
+
+    async def fetch(
+        self, choose: Choose, *arguments: object, on: "Connection | None" = None, by_index: bool = True
+    ) -> "list[asyncpg.Record]":
+        """Run the statement that `choose` picks in a short transaction, on a pooled connection or `on` this one."""
+        async with self._connection(on) as connection:
+            with self._translated():
+                async with connection.transaction(isolation="read_committed"):
+                    sql = await self.sql(connection)
+                    if by_index:
+                        await connection.execute(BY_INDEX)
+                    return await connection.fetch(choose(sql), *arguments)
+
+    async def sql(self, on: "Connection | None" = None) -> RowSql:
+        if self._sql is None:
+            async with self._connection(on) as connection:
+                columns = await read_columns(connection, self.rows)
+            if not columns:
+                raise SchemaMismatch(
+                    f"rows {self.rows.name!r}: there is no table {'.'.join(self.rows.place)!r} in this database; "
+                    f"create it, or correct `table`"
+                )
+            self._sql = RowSql.of(self.rows, columns, self.store.schema)
+        return self._sql
+
+    @asynccontextmanager
+    async def _connection(self, given: "Connection | None") -> "AsyncIterator[Connection]":
+        if given is not None:
+            with translated():
+                yield given
+        else:
+            async with self.store.acquired() as pooled:
+                yield pooled
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        name = self.rows.name
+        with translated():
+            try:
+                yield
+            except _NOT_AS_MAPPED as error:
+                self._sql = None
+                raise SchemaMismatch(
+                    f"rows {name!r}: the table is not as the mapping says: {error}; run `holdfast rows check`"
+                ) from error
+            except _REFUSED_BY_TABLE as error:
+                raise InvalidInput(f"rows {name!r}: the table refused the change: {error}") from error

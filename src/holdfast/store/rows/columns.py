@@ -1,0 +1,46 @@
+"""The table as PostgreSQL has it: which columns there are, and of which types."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.store.rows.mapping import Rows
+from holdfast.store.rows.quoting import identifier
+
+if TYPE_CHECKING:
+    import asyncpg
+
+INTEGERS = frozenset({"bigint", "integer", "smallint"})
+LOCAL_TIME = "timestamp without time zone"
+TIMES = frozenset({LOCAL_TIME, "timestamp with time zone"})
+TEXTS = frozenset({"text", "character varying", "character"})
+
+_COLUMNS = """
+SELECT attname AS name, format_type(atttypid, NULL) AS type, format_type(atttypid, atttypmod) AS whole_type,
+       attnotnull AND NOT atthasdef AND attidentity = '' AS is_required, attnotnull AS not_null
+FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`type` is the bare type, `whole_type` with its length or precision, to which a cast cuts what is longer."""
+
+    type: str
+    whole_type: str
+    not_null: bool = False
+    is_required: bool = False
+    """An insert that does not give it a value fails."""
+
+
+Columns = Mapping[str, Column]
+
+
+def table_name(rows: Rows) -> str:
+    return ".".join(map(identifier, rows.place))
+
+
+async def read_columns(connection: "asyncpg.Connection[asyncpg.Record]", rows: Rows) -> Columns:
+    """Empty if there is no such table."""
+    found = await connection.fetch(_COLUMNS, table_name(rows))
+    return {row["name"]: Column(row["type"], row["whole_type"], row["not_null"], row["is_required"]) for row in found}

@@ -1,0 +1,76 @@
+"""Inserting rows through a mapping, for those tables that have a place for everything that a job brings.
+
+An application inserts its own rows in its own transaction. This is for tests, and for whoever has nothing more to say
+about a row than a job does.
+"""
+
+from collections.abc import Sequence
+
+from holdfast.errors import InvalidInput
+from holdfast.job import DEFAULT_PRIORITY, NewJob
+from holdfast.store.rows.mapping import Rows
+from holdfast.store.rows.quoting import literal
+from holdfast.store.rows.rare_sql import insert
+from holdfast.store.rows.sql import RowSql
+
+_LATER = "greatest(coalesce(given.run_at, moment.now + coalesce(given.delay, interval '0')), moment.now)"
+
+
+def insert_statement(sql: RowSql) -> str:
+    """InvalidInput if the application has to insert its rows itself."""
+    terms, rows = sql.terms, sql.terms.rows
+    if rows.payload is None or terms.key_type != "uuid":
+        raise InvalidInput(
+            f"rows {rows.name!r}: a job cannot become a row here, which takes a uuid key and a payload column; insert "
+            f"the row in your own transaction"
+        )
+    expressions = {
+        rows.key: "given.id",
+        rows.payload: "given.payload",
+        rows.run_at_columns[0]: _LATER,
+        rows.attempt: "0",
+        rows.kind_column: "given.kind",
+        rows.created_at: "moment.now",
+        rows.updated_at: "moment.now",
+        rows.losses: "0",
+        rows.priority: "given.priority",
+        rows.tenant: "given.tenant",
+        rows.correlation_id: "given.correlation_id",
+        rows.max_attempts: "given.max_attempts",
+        rows.headers: "given.headers",
+        rows.cancel_requested: "false",
+        terms.state_key: literal(rows.states.claimable[0]) if rows.states else "",
+    }
+    return insert(sql, {name: terms.value(name, expression) for name, expression in expressions.items() if name})
+
+
+def check_jobs(rows: Rows, jobs: Sequence[NewJob]) -> None:
+    """Refuse what the table has no place for, rather than lose it."""
+    for job in jobs:
+        said = {
+            "key": job.key is not None,
+            "queue": job.queue != rows.queue,
+            "kind": rows.kind not in (None, job.kind),
+            "priority": rows.priority is None and job.priority != DEFAULT_PRIORITY,
+            "tenant": rows.tenant is None and bool(job.tenant),
+            "correlation_id": rows.correlation_id is None and job.correlation_id != str(job.id),
+            "max_attempts": rows.max_attempts is None and job.max_attempts is not None,
+            "headers": rows.headers is None and job.headers is not None,
+        }
+        if refused := [name for name, is_said in said.items() if is_said]:
+            raise InvalidInput(f"rows {rows.name!r}: has no place for the {refused[0]} of a job; leave it out")
+
+
+def columns_of(jobs: Sequence[NewJob]) -> tuple[list[object], ...]:
+    return (
+        [job.id for job in jobs],
+        [job.kind for job in jobs],
+        [job.priority for job in jobs],
+        [job.delay for job in jobs],
+        [job.run_at for job in jobs],
+        [job.tenant for job in jobs],
+        [job.correlation_id for job in jobs],
+        [job.max_attempts for job in jobs],
+        [job.payload for job in jobs],
+        [job.headers for job in jobs],
+    )

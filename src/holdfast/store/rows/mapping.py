@@ -1,0 +1,261 @@
+"""Which column of an application's table is what to Holdfast.
+
+`Rows` is a value: it says everything about one queue in one table, and is checked when it is made. What follows from it
+in SQL is in sql.py, what the table lacks in check.py.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from holdfast.errors import InvalidInput
+from holdfast.job import DEFAULT_QUEUE, JobState, check_attempts, check_name
+from holdfast.lifecycle import Event, Transition
+from holdfast.store.parts import Part
+from holdfast.store.rows.quoting import check_identifier, check_sql
+
+_PART_OF_COLUMN: Final = {
+    "priority": Part.PRIORITIES,
+    "tenant": Part.TENANTS,
+    "correlation_id": Part.CORRELATION_IDS,
+    "headers": Part.HEADERS,
+    "max_attempts": Part.ATTEMPT_LIMITS,
+    "losses": Part.LOSSES,
+    "cancel_requested": Part.CANCEL_REQUESTS,
+    "result": Part.RESULTS,
+    "error": Part.WHOLE_ERRORS,
+    "started_at": Part.STARTS,
+    "completed_at": Part.ENDS,
+    "kind_column": Part.ANY_KIND,
+}
+_NEEDED = ("key", "attempt", "locked_by", "locked_until", "fence")
+_OPTIONAL = (
+    *_PART_OF_COLUMN, "error_code", "error_message", "locked_at", "updated_at", "created_at", "payload",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowStates:
+    """The state column and its values. None of Holdfast's states needs a value of its own but `succeeded` and `failed`.
+
+    `ready`: the values that can be claimed; a new row has the first. `running`: written by a claim; without it the lock
+    columns alone tell. `retry`: written when an attempt failed and is to be repeated; without it the value stays, and
+    one that is not among `ready` hands the row to another mapping. `codes`: the final value by the error's code.
+    `incomplete`: final values that do not set `completed_at`, because another mapping goes on with them.
+    """
+
+    column: str
+    ready: str | tuple[str, ...]
+    succeeded: str
+    failed: str
+    running: str | None = None
+    retry: str | None = None
+    dead: str | None = None
+    canceled: str | None = None
+    codes: Mapping[str, str] = field(default_factory=dict)
+    incomplete: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_identifier("states.column", self.column)
+        object.__setattr__(self, "ready", (self.ready,) if isinstance(self.ready, str) else tuple(self.ready))
+        object.__setattr__(self, "incomplete", tuple(self.incomplete))
+        object.__setattr__(self, "codes", dict(self.codes))
+        if not self.ready:
+            raise InvalidInput("states.ready: name at least one value that can be claimed")
+        for value in (*self.claimable, *self.final, *filter(None, (self.running, self.retry))):
+            if not isinstance(value, str) or not value or "\0" in value:
+                raise InvalidInput(f"states: {value!r} is not a value of a state column; give it as text")
+        if self.running in self.claimable:
+            raise InvalidInput(f"states: {self.running!r} is ready and running; leave `running` out if no value tells")
+        for value in self.final:
+            if value in self.claimable or value == self.running:
+                raise InvalidInput(f"states: {value!r} is final, so it cannot be ready or running as well")
+
+    @property
+    def claimable(self) -> tuple[str, ...]:
+        return self.ready if isinstance(self.ready, tuple) else (self.ready,)
+
+    @property
+    def final(self) -> tuple[str, ...]:
+        """Every value with which a row ends, each once."""
+        values = (self.succeeded, self.failed, self.dead, self.canceled, *self.codes.values())
+        return tuple(dict.fromkeys(value for value in values if value is not None))
+
+    def value_of(self, state: JobState, code: str | None = None) -> str:
+        """What is written for a final state; an error's code may have a value of its own."""
+        if state.is_dead_letter and code is not None and code in self.codes:
+            return self.codes[code]
+        by_state = {
+            JobState.SUCCEEDED: self.succeeded,
+            JobState.FAILED: self.failed,
+            JobState.DEAD: self.dead,
+            JobState.CANCELED: self.canceled,
+        }
+        return by_state[state] or self.failed
+
+    def meaning(self) -> Iterator[tuple[JobState, tuple[str, ...]]]:
+        """The final states as they are read back, each value once: where two share one, the first of these counts."""
+        taken: set[str] = set()
+        for state, values in (
+            (JobState.SUCCEEDED, (self.succeeded,)),
+            (JobState.FAILED, (self.failed, *self.codes.values())),
+            (JobState.DEAD, (self.dead,)),
+            (JobState.CANCELED, (self.canceled,)),
+        ):
+            own = tuple(dict.fromkeys(value for value in values if value is not None and value not in taken))
+            taken.update(own)
+            if own:
+                yield state, own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """One queue in an application's own table. All names are columns of it unless said otherwise.
+
+    `due` is an SQL condition, a constant of your program, for rows that may be claimed at all; `payload_query` is a
+    SELECT whose columns become the payload. Both see the row as `item`. Without a payload of any sort it is the whole
+    row. `order` names columns, `-column` for the highest first; without it: priority, run_at, key.
+
+    `run_at` may name several columns, of which the first that is not null counts and the first is written. `attempts`
+    limits the attempts of all rows, where a row or handler says nothing else. Without `states` a row ends by
+    `completed_at`.
+    """
+
+    name: str
+    table: str | tuple[str, ...]
+    key: str = "id"
+    kind: str | None = None
+    """The kind of every row; not a column."""
+    kind_column: str | None = None
+    states: RowStates | None = None
+    due: str = ""
+    order: tuple[str, ...] = ()
+    payload: str | None = None
+    payload_columns: tuple[str, ...] = ()
+    payload_query: str = ""
+    run_at: str | tuple[str, ...] = "run_at"
+    attempt: str = "attempt"
+    locked_by: str = "locked_by"
+    locked_until: str = "locked_until"
+    fence: str = "fence"
+    locked_at: str | None = None
+    started_at: str | None = None
+    completed_at: str | None = None
+    updated_at: str | None = None
+    created_at: str | None = None
+    losses: str | None = None
+    priority: str | None = None
+    tenant: str | None = None
+    correlation_id: str | None = None
+    max_attempts: str | None = None
+    headers: str | None = None
+    result: str | None = None
+    cancel_requested: str | None = None
+    error: str | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    attempts: int | None = None
+    """Not a column."""
+    queue: str = DEFAULT_QUEUE
+    """Not a column: the queue that the worker and `job.queue` see."""
+
+    def __post_init__(self) -> None:
+        check_name("rows name", self.name)
+        object.__setattr__(self, "table", _table(self.table))
+        object.__setattr__(self, "run_at", (self.run_at,) if isinstance(self.run_at, str) else tuple(self.run_at))
+        object.__setattr__(self, "order", tuple(self.order))
+        object.__setattr__(self, "payload_columns", tuple(self.payload_columns))
+        try:
+            self._check()
+        except InvalidInput as error:
+            raise InvalidInput(f"rows {self.name!r}: {error}") from None
+
+    def _check(self) -> None:
+        for name in (*_NEEDED, *_OPTIONAL):
+            column = getattr(self, name)
+            if column is not None or name in _NEEDED:
+                check_identifier(name, column)
+        for name, columns in (("run_at", self.run_at_columns), ("payload_columns", self.payload_columns)):
+            for column in columns:
+                check_identifier(name, column)
+        for column in self.order:
+            check_identifier("order", column.removeprefix("-") if isinstance(column, str) else column)
+        if not self.run_at_columns:
+            raise InvalidInput("run_at: name the column with the time before which a row must not be claimed")
+        check_sql("due", self.due)
+        check_sql("payload_query", self.payload_query)
+        check_name("queue", self.queue)
+        self._check_choices()
+
+    def _check_choices(self) -> None:
+        if (self.kind is None) == (self.kind_column is None):
+            raise InvalidInput("give the kind of all rows (kind=…) or the column that has it (kind_column=…)")
+        if self.kind is not None:
+            check_name("kind", self.kind)
+        if sum(map(bool, (self.payload, self.payload_columns, self.payload_query))) > 1:
+            raise InvalidInput("give one of payload, payload_columns and payload_query")
+        if self.attempts is not None:
+            check_attempts(self.attempts)
+        if self.losses is None and self.attempts is None and self.max_attempts is None:
+            raise InvalidInput(
+                "without a losses column a lost lease counts as an attempt, so say how many there may be: attempts=…"
+            )
+        if self.states is None and self.completed_at is None:
+            raise InvalidInput("without states a row ends by completed_at; name that column, or give states")
+
+    @property
+    def run_at_columns(self) -> tuple[str, ...]:
+        return self.run_at if isinstance(self.run_at, tuple) else (self.run_at,)
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Schema and table, or the table alone."""
+        return self.table if isinstance(self.table, tuple) else (self.table,)
+
+    @property
+    def lock_columns(self) -> tuple[str, str, str]:
+        """What names one claim. Mappings of one table must share them, so that only one holds a row."""
+        return self.locked_by, self.locked_until, self.fence
+
+    @property
+    def runner(self) -> str:
+        """The name by which `--runners` selects it."""
+        return f"rows:{self.name}"
+
+    @property
+    def parts(self) -> frozenset[Part]:
+        """The parts of the store contract that this table keeps; every mapping keeps all that is not a Part."""
+        kept = {part for name, part in _PART_OF_COLUMN.items() if getattr(self, name) is not None}
+        if not self.order:
+            kept.add(Part.RUN_ORDER)
+        if self.states is not None:
+            told_apart = {state for state, _ in self.states.meaning()}
+            kept |= {Part.DEAD} if JobState.DEAD in told_apart else set()
+            kept |= {Part.CANCELED} if JobState.CANCELED in told_apart else set()
+            if self.states.succeeded in self.states.incomplete:
+                kept.discard(Part.ENDS)
+        return frozenset(kept)
+
+    def value_of(self, transition: Transition) -> str | None:
+        """What a finish writes into the state column; None: what is right for a row that goes back."""
+        if self.states is None:
+            return None
+        if transition.state is JobState.READY:
+            return self.states.retry if transition.event is Event.RETRY else None
+        return self.states.value_of(transition.state, transition.error.code if transition.error else None)
+
+    def completes(self, value: str | None) -> bool:
+        return self.states is None or value not in self.states.incomplete
+
+
+def _table(given: object) -> tuple[str, ...]:
+    """Schema and table, or the table alone, which PostgreSQL then looks for along its search path."""
+    if isinstance(given, str):
+        parts: tuple[object, ...] = tuple(given.split("."))
+        if len(parts) > 2:
+            raise InvalidInput(f"table: {given!r} has several dots; give schema and table as a pair of names")
+    elif isinstance(given, tuple) and len(given) in (1, 2):
+        parts = given
+    else:
+        raise InvalidInput(f"table: {given!r} is not a table; give 'table', 'schema.table' or a pair of names")
+    return tuple(check_identifier("table", part) for part in parts)

@@ -1,0 +1,40 @@
+"""Names and constants of an application's table, quoted for SQL."""
+
+import re
+
+from holdfast.errors import InvalidInput
+
+_LONGEST_NAME_BYTES = 63
+# A parameter of ours would be taken for it; see statement.py.
+_PARAMETER = re.compile(r"\$\d")
+
+
+def check_identifier(what: str, name: object) -> str:
+    """A table's or column's name exactly as PostgreSQL has it: `lockedUntil` is not `lockeduntil`."""
+    if not isinstance(name, str) or not name:
+        raise InvalidInput(f"{what}: {name!r} is not a name; give it as PostgreSQL has it, as text")
+    if "\0" in name or _PARAMETER.search(name):
+        raise InvalidInput(f"{what}: {name!r} has a NUL character, or a $ before a digit; such a name cannot be used")
+    if len(name.encode()) > _LONGEST_NAME_BYTES:
+        raise InvalidInput(f"{what}: {name!r} is longer than the {_LONGEST_NAME_BYTES} bytes that PostgreSQL keeps")
+    return name
+
+
+def check_sql(what: str, text: object) -> str:
+    """A condition or query that the developer wrote. It is trusted, but it cannot bring parameters."""
+    if not isinstance(text, str):
+        raise InvalidInput(f"{what}: {text!r} is not SQL text")
+    if _PARAMETER.search(text) or "\0" in text:
+        raise InvalidInput(f"{what}: has a parameter such as $1, for which there is no value; write a constant")
+    if ";" in text or "--" in text:
+        raise InvalidInput(f"{what}: has a ; or a comment; give one expression or query without them")
+    return text.strip()
+
+
+def identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(value: str) -> str:
+    doubled = value.replace("'", "''")
+    return f"'{doubled}'" if "\\" not in value else "E'" + doubled.replace("\\", "\\\\") + "'"

@@ -1,0 +1,127 @@
+"""The statements on an application's table that run less often: a person's verbs, the search for keys, the insert."""
+
+from holdfast.job import JobState
+from holdfast.lifecycle import CANCEL_REQUESTED
+from holdfast.store.rows.quoting import identifier, literal
+from holdfast.store.rows.sql import RowSql
+
+
+def cancel(sql: RowSql) -> str:
+    """Where a running row cannot be asked, its lock is taken away: its worker learns it with the next renewal.
+
+    $1 keys
+    """
+    terms, rows = sql.terms, sql.terms.rows
+    ended = {
+        **sql.unlocked,
+        **sql.now_in(rows.updated_at),
+        **sql.now_in(rows.completed_at),
+        rows.fence: "NULL",
+        rows.run_at_columns[0]: terms.run_at_when_final,
+    }
+    if rows.states is not None:
+        ended[rows.states.column] = terms.final_value(JobState.CANCELED)
+    elif rows.error_code is not None:
+        ended[rows.error_code] = terms.value(rows.error_code, literal(CANCEL_REQUESTED.code))
+    asked = (
+        f"UPDATE {terms.table} AS item SET {terms.set({rows.cancel_requested: 'true'})} FROM locked "
+        f"WHERE {terms.is_row('locked.key')} AND locked.state = 'running' RETURNING locked.key"
+        if rows.cancel_requested
+        else "SELECT locked.key FROM locked WHERE false"
+    )
+    at_once = "" if rows.cancel_requested else ", 'running'"
+    return f"""
+WITH {sql.moment}, {_looked_up(sql)},
+ended AS (
+    UPDATE {terms.table} AS item SET {terms.set(ended)}
+    FROM locked, moment
+    WHERE {terms.is_row("locked.key")} AND locked.state IN ('ready', 'failed', 'dead'{at_once})
+    RETURNING locked.key
+),
+asked AS ({asked})
+SELECT given.key::text AS key,
+       CASE WHEN EXISTS (SELECT FROM ended WHERE ended.key = given.key) THEN 'canceled'
+            WHEN EXISTS (SELECT FROM asked WHERE asked.key = given.key) THEN 'requested'
+            WHEN EXISTS (SELECT FROM locked WHERE locked.key = given.key) THEN 'final'
+            WHEN {_exists(sql)} THEN 'locked'
+            ELSE 'unknown' END AS answer
+FROM given"""
+
+
+def retry(sql: RowSql) -> str:
+    """$1 keys"""
+    terms, rows = sql.terms, sql.terms.rows
+    reset = {
+        **sql.unlocked,
+        **sql.now_in(rows.updated_at),
+        rows.fence: "NULL",
+        rows.attempt: "0",
+        rows.losses: "0",
+        rows.run_at_columns[0]: terms.value(rows.run_at_columns[0], "moment.now"),
+        rows.completed_at: "NULL",
+        rows.started_at: "NULL",
+        rows.result: "NULL",
+    }
+    if rows.states is not None:
+        reset[rows.states.column] = terms.state_value(literal(rows.states.claimable[0]))
+    return f"""
+WITH {sql.moment}, {_looked_up(sql)},
+revived AS (
+    UPDATE {terms.table} AS item SET {terms.set(reset)}
+    FROM locked, moment
+    WHERE {terms.is_row("locked.key")} AND locked.state NOT IN ('ready', 'running')
+    RETURNING locked.key
+)
+SELECT given.key::text AS key,
+       CASE WHEN EXISTS (SELECT FROM revived WHERE revived.key = given.key) THEN 'ready'
+            WHEN EXISTS (SELECT FROM locked WHERE locked.key = given.key) THEN 'live'
+            WHEN {_exists(sql)} THEN 'locked'
+            ELSE 'unknown' END AS answer
+FROM given"""
+
+
+def _looked_up(sql: RowSql) -> str:
+    """The rows of the keys given, locked, with their states."""
+    terms = sql.terms
+    return f"""
+given AS MATERIALIZED (SELECT DISTINCT key::{terms.key_type} AS key FROM unnest($1::text[]) AS given (key)),
+locked AS MATERIALIZED (
+    SELECT given.key, found.state FROM given
+    CROSS JOIN LATERAL (
+        SELECT {terms.state} AS state FROM {terms.table} AS item
+        WHERE {terms.is_row("given.key")} AND {terms.state} IS NOT NULL
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS found
+)"""
+
+
+def _exists(sql: RowSql) -> str:
+    terms = sql.terms
+    known = f"{terms.is_row('given.key')} AND {terms.state} IS NOT NULL"
+    return f"EXISTS (SELECT FROM {terms.table} AS item WHERE {known})"
+
+
+def keys_of_ids(sql: RowSql) -> str:
+    """For keys that are text. Wants an index on the expression.
+
+    $1 ids
+    """
+    terms = sql.terms
+    columns = f"{terms.id} AS id, {terms.key}::text AS key"
+    return f"SELECT {columns} FROM {terms.table} AS item WHERE {terms.id} = ANY ($1)"
+
+
+def insert(sql: RowSql, columns: dict[str, str]) -> str:
+    """`columns` are names with their expressions over `given`.
+
+    Per job: $1 ids, $2 kinds, $3 priorities, $4 delays, $5 times, $6 tenants, $7 correlation ids,
+    $8 limits of attempts, $9 payloads, $10 headers
+    """
+    names = ", ".join(map(identifier, columns))
+    return f"""
+WITH {sql.moment}
+INSERT INTO {sql.terms.table} ({names})
+SELECT {", ".join(columns.values())}
+FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::interval[], $5::timestamptz[], $6::text[], $7::text[],
+            $8::integer[], $9::text[], $10::text[])
+     AS given (id, kind, priority, delay, run_at, tenant, correlation_id, max_attempts, payload, headers), moment"""

@@ -1,0 +1,110 @@
+"""Reading an application's rows as jobs. Counting them, and listing by anything but the key, reads the table."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from holdfast.job import Job, JobState
+from holdfast.json_text import Json, encode
+from holdfast.store.contract import JobFilter
+from holdfast.store.rows.sql import RowSql
+from holdfast.store.rows.store import RowStore
+
+if TYPE_CHECKING:
+    import asyncpg
+
+
+class RowReader:
+    def __init__(self, store: RowStore) -> None:
+        self._store = store
+
+    async def get(self, id: UUID) -> Job | None:
+        keys = await self._store.keys.of([id])
+        rows = await self._store.table.fetch(_show_one, list(keys.values()))
+        return self._job(rows[0]) if rows else None
+
+    async def list(self, filter: JobFilter, limit: int) -> "list[Job]":
+        if filter.queue not in (None, self._store.rows.queue):
+            return []
+        state = filter.state.value if filter.state else None
+        rows = await self._store.table.fetch(_list, state, filter.kind, filter.tenant, limit, by_index=False)
+        return [self._job(row) for row in rows]
+
+    async def count(self) -> Mapping[JobState, int]:
+        counts = dict.fromkeys(JobState, 0)
+        for row in await self._store.table.fetch(_count, by_index=False):
+            counts[JobState(row["state"])] += row["jobs"]
+        return counts
+
+    def _job(self, row: "asyncpg.Record") -> Job:
+        values = dict(row)
+        code, message, whole = (values.pop(name) for name in ("error_code", "error_message", "error"))
+        return Job(
+            **{
+                **values,
+                "state": JobState(values["state"]),
+                "queue": self._store.rows.queue,
+                "key": None,
+                "holder": _uuid(values["holder"]),
+                "errors": _errors(code, message, whole),
+            }
+        )
+
+
+def _errors(code: str | None, message: str | None, whole: str | None) -> tuple[Json, ...]:
+    if whole is not None:
+        return (Json(whole),)
+    return () if code is None and message is None else (encode({"code": code, "message": message}),)
+
+
+def _uuid(text: str | None) -> UUID | None:
+    """An application that locks rows itself may name its workers as it likes."""
+    try:
+        return None if text is None else UUID(text)
+    except ValueError:
+        return None
+
+
+def _shown(sql: RowSql) -> str:
+    terms, rows = sql.terms, sql.terms.rows
+    live, final = "shown.state = 'running'", "shown.state NOT IN ('ready', 'running')"
+    started = [terms.time(column) for column in (rows.started_at, rows.locked_at) if column is not None]
+    kept_start = terms.time(rows.started_at) if rows.started_at else "NULL::timestamptz"
+    finished = terms.time(rows.completed_at) if rows.completed_at else "NULL::timestamptz"
+    return f"""
+SELECT {terms.job}, shown.state,
+       CASE WHEN NOT ({final}) THEN {terms.run_at_time} END AS run_at,
+       CASE WHEN {live} THEN coalesce({", ".join([*started, "NULL::timestamptz"])})
+            WHEN {final} THEN {kept_start} END AS started_at,
+       CASE WHEN {final} THEN {finished} END AS finished_at,
+       CASE WHEN {live} OR {final} THEN {terms.at(rows.fence)} END AS fence,
+       CASE WHEN {live} THEN {terms.text(rows.locked_by)} END AS holder,
+       CASE WHEN {live} THEN {terms.time(rows.locked_until)} END AS lease_until,
+       {live} AND {terms.cancel_requested} AS cancel_requested,
+       CASE WHEN {final} THEN {terms.text(rows.result)} END AS result,
+       {terms.text(rows.error_code)} AS error_code, {terms.text(rows.error_message)} AS error_message,
+       {terms.text(rows.error)} AS error
+FROM {terms.table} AS item CROSS JOIN LATERAL (SELECT {terms.state} AS state) AS shown
+WHERE shown.state IS NOT NULL"""
+
+
+def _show_one(sql: RowSql) -> str:
+    """$1 keys"""
+    terms = sql.terms
+    return f"{_shown(sql)} AND {terms.key} = ANY ($1::text[]::{terms.key_type}[])"
+
+
+def _list(sql: RowSql) -> str:
+    """$1 state or null, $2 kind or null, $3 tenant or null, $4 at most"""
+    terms = sql.terms
+    tenant = f"coalesce({terms.text(terms.rows.tenant)}, '')"
+    return f"""{_shown(sql)}
+  AND ($1::text IS NULL OR shown.state = $1) AND ($2::text IS NULL OR {terms.kind} = $2)
+  AND ($3::text IS NULL OR {tenant} = $3)
+ORDER BY {terms.key} DESC LIMIT $4"""
+
+
+def _count(sql: RowSql) -> str:
+    return f"""
+SELECT {sql.terms.state} AS state, count(*) AS jobs FROM {sql.terms.table} AS item
+WHERE {sql.terms.state} IS NOT NULL GROUP BY 1"""

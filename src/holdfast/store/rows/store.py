@@ -1,0 +1,227 @@
+"""The store contract on an application's own table, as far as the table has a place for it (`Rows.parts`)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from holdfast.handlers import FinishInTransaction
+from holdfast.job import JobState, Lease, LeasedJob, NewJob
+from holdfast.json_text import Json, encode
+from holdfast.lifecycle import Event, Transition
+from holdfast.store.contract import (
+    Canceling,
+    ClaimRequest,
+    Enqueued,
+    Fenced,
+    Finish,
+    Renewal,
+    Renewed,
+    Rescued,
+    Retrying,
+    Shard,
+)
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.rows import rare_sql
+from holdfast.store.rows.access import Choose, RowTable
+from holdfast.store.rows.enqueue import check_jobs, columns_of, insert_statement
+from holdfast.store.rows.identity import Keys
+from holdfast.store.rows.mapping import Rows
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from holdfast.store.rows.access import Connection
+
+_LOCKED_TRIES = 20
+_LOCKED_SECONDS = 0.05
+
+
+class RowStore:
+    """Uses the pool of a PostgreSQL store: the table is in the database that has Holdfast's schema."""
+
+    def __init__(self, store: PostgresStore, rows: Rows) -> None:
+        self.rows = rows
+        self.table = RowTable(store, rows)
+        self.keys = Keys(self.table)
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """InvalidInput for what the table has no place for; see enqueue.py."""
+        if jobs:
+            check_jobs(self.rows, jobs)
+            await self.table.fetch(insert_statement, *columns_of(jobs), by_index=False)
+        return [Enqueued(job.id, is_new=True) for job in jobs]
+
+    async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
+        kinds = {kind: claim for kind, claim in request.kinds.items() if self.rows.kind in (None, kind)}
+        if request.limit <= 0 or not kinds or not self._serves(request.queues, suspects=request.suspects):
+            return []
+        rows = await self.table.fetch(
+            lambda sql: sql.claim(suspects=request.suspects),
+            list(kinds),
+            [min(claim.limit, request.limit) for claim in kinds.values()],
+            [claim.lease for claim in kinds.values()],
+            request.limit,
+            str(request.holder),
+            *_shard(request.shard),
+        )
+        for row in rows:
+            await self.keys.remember(row["id"], row["key"])
+        return [self._leased(row, request.holder) for row in rows]
+
+    def _serves(self, queues: Sequence[str], *, suspects: bool) -> bool:
+        """Where losses are not counted, nothing is a suspect."""
+        return self.rows.queue in queues and not (suspects and self.rows.losses is None)
+
+    def _leased(self, row: "asyncpg.Record", holder: UUID) -> LeasedJob:
+        return LeasedJob(
+            lease=Lease(row["id"], row["fence"], holder),
+            kind=row["kind"],
+            queue=self.rows.queue,
+            priority=row["priority"],
+            payload=Json(row["payload"]),
+            headers=row["headers"],
+            tenant=row["tenant"],
+            correlation_id=row["correlation_id"],
+            attempt=row["attempt"],
+            losses=row["losses"],
+            max_attempts=row["max_attempts"],
+            created_at=row["created_at"],
+            until=row["until"],
+        )
+
+    async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+        async with self.table.store.acquired() as connection:
+            return await RowRenewer(self, connection).renew(renewals)
+
+    @asynccontextmanager
+    async def renewer(self) -> AsyncIterator["RowRenewer"]:
+        """Renews on a connection of its own, for the lease keeper's thread."""
+        async with self.table.store.connection_of_its_own() as connection:
+            yield RowRenewer(self, connection)
+
+    async def finish_in(self) -> FinishInTransaction:
+        """The statement with which a handler finishes its row in its own transaction."""
+        return FinishInTransaction((await self.table.sql()).finish_in)
+
+    async def finish(self, finishes: Sequence[Finish]) -> list[Fenced]:
+        if not finishes:
+            return []
+        leases = [finish.lease for finish in finishes]
+        transitions = [finish.transition for finish in finishes]
+        values = [self.rows.value_of(transition) for transition in transitions]
+        errors = [transition.error for transition in transitions]
+        lease_columns = await self.lease_columns(leases)
+        rows = await self.table.fetch(
+            lambda sql: sql.finish,
+            *lease_columns,
+            [transition.event.value for transition in transitions],
+            [transition.state is JobState.READY for transition in transitions],
+            [transition.delay for transition in transitions],
+            [transition.at for transition in transitions],
+            values,
+            [self.rows.completes(value) for value in values],
+            [error and error.code for error in errors],
+            [error and error.message for error in errors],
+            [error and encode(error.as_dict()) for error in errors],
+            [transition.result for transition in transitions],
+        )
+        done = {row["number"] - 1 for row in rows}
+        # Two finishes of one lease change its row once, and both are done.
+        done |= {number for number, lease in enumerate(leases) if any(leases[other] == lease for other in done)}
+        answers = await self._fenced(leases, done)
+        over = [lease.id for lease, fenced in zip(leases, answers, strict=True) if fenced is not Fenced.LOCKED]
+        self.keys.forget(over)
+        return answers
+
+    async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
+        return await self.finish([Finish(lease, Transition(Event.RELEASE)) for lease in leases])
+
+    async def lease_columns(
+        self, leases: Sequence[Lease], *, on: "Connection | None" = None
+    ) -> tuple[list[str | None], list[int], list[str]]:
+        keys = await self.keys.of((lease.id for lease in leases), on=on)
+        return (
+            [keys.get(lease.id) for lease in leases],
+            [lease.fence for lease in leases],
+            [str(lease.holder) for lease in leases],
+        )
+
+    async def _fenced(self, leases: Sequence[Lease], done: set[int]) -> list[Fenced]:
+        answers = [Fenced.DONE] * len(leases)
+        missing = [number for number in range(len(leases)) if number not in done]
+        if missing:
+            columns = await self.lease_columns([leases[number] for number in missing])
+            rows = await self.table.fetch(lambda sql: sql.why_not_held, *columns)
+            for number, row in zip(missing, rows, strict=True):
+                answers[number] = Fenced(row["fenced"])
+        return answers
+
+    async def rescue(self, limit: int) -> list[Rescued]:
+        rows = await self.table.fetch(lambda sql: sql.rescue, limit)
+        return [Rescued(row["id"], JobState(row["state"])) for row in rows]
+
+    async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:
+        answers = await self._until_unlocked(rare_sql.cancel, ids)
+        return [Canceling(answers[id]) for id in ids]
+
+    async def retry(self, ids: Sequence[UUID]) -> list[Retrying]:
+        answers = await self._until_unlocked(rare_sql.retry, ids)
+        return [Retrying(answers[id]) for id in ids]
+
+    async def _until_unlocked(self, choose: Choose, ids: Sequence[UUID]) -> Mapping[UUID, str]:
+        """Both verbs skip locked rows. A claim's lock is gone in a moment; a finishing transaction's may not be."""
+        answers = dict.fromkeys(ids, "unknown")
+        if not ids:
+            return answers
+        wanted = dict(await self.keys.of(ids))
+        for _ in range(_LOCKED_TRIES):
+            found = {row["key"]: row["answer"] for row in await self.table.fetch(choose, list(wanted.values()))}
+            answers.update({id: found.get(key, "unknown") for id, key in wanted.items()})
+            wanted = {id: key for id, key in wanted.items() if answers[id] == "locked"}
+            if not wanted:
+                break
+            await asyncio.sleep(_LOCKED_SECONDS)
+        return answers
+
+    async def next_due(
+        self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False, shard: Shard | None = None
+    ) -> timedelta | None:
+        wanted = [kind for kind in kinds if self.rows.kind in (None, kind)]
+        if not wanted or not self._serves(queues, suspects=suspects):
+            return None
+        (row,) = await self.table.fetch(lambda sql: sql.next_due(suspects=suspects), wanted, *_shard(shard))
+        due: timedelta | None = row["due_in"]
+        return None if due is None else max(timedelta(0), due)
+
+
+class RowRenewer:
+    """Renews on one connection."""
+
+    def __init__(self, store: RowStore, connection: "Connection") -> None:
+        self._store = store
+        self._connection = connection
+
+    async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+        """Progress is not kept: the table has no place for it."""
+        if not renewals:
+            return []
+        leases = [renewal.lease for renewal in renewals]
+        table, on = self._store.table, self._connection
+        columns = await self._store.lease_columns(leases, on=on)
+        rows = await table.fetch(lambda sql: sql.renew, *columns, [renewal.extend for renewal in renewals], on=on)
+        requests = {row["number"] - 1: row["cancel_requested"] for row in rows}
+        done = {number: Renewed(leases[number], Fenced.DONE, asked) for number, asked in requests.items()}
+        if len(done) == len(leases):
+            return [done[number] for number in range(len(leases))]
+        why = await table.fetch(lambda sql: sql.why_not_held, *columns, on=on)
+        return [
+            done.get(number) or Renewed(lease, Fenced(row["fenced"]))
+            for number, (lease, row) in enumerate(zip(leases, why, strict=True))
+        ]
+
+
+def _shard(shard: Shard | None) -> tuple[int | None, int | None]:
+    return (None, None) if shard is None else (shard.index, shard.count)

@@ -1,0 +1,290 @@
+"""The terms in which the statements on an application's table are written: its columns, states and times as SQL.
+
+Every statement calls the row `item`. Names and constants are quoted here and nowhere else; only `due` and
+`payload_query` are the developer's own SQL.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import md5
+
+from holdfast.job import DEFAULT_PRIORITY, JobState
+from holdfast.lifecycle import MAX_LOSSES, SUSPECT_LOSSES
+from holdfast.store.postgres.sql_files import quoted
+from holdfast.store.rows.columns import INTEGERS, LOCAL_TIME, TEXTS, Column, Columns, table_name
+from holdfast.store.rows.mapping import Rows
+from holdfast.store.rows.quoting import identifier, literal
+
+_UNKNOWN = Column("text", "text")
+
+
+def id_prefix(name: str) -> str:
+    """The first half of the id of a row with a number for a key."""
+    return md5(name.encode(), usedforsecurity=False).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Terms:
+    rows: Rows
+    columns: Columns
+    schema: str
+
+    @property
+    def table(self) -> str:
+        return table_name(self.rows)
+
+    @property
+    def now(self) -> str:
+        return f"{quoted(self.schema)}.now()"
+
+    @property
+    def next_fence(self) -> str:
+        return f"nextval({literal(quoted(self.schema) + '.fence')})"
+
+    def type_of(self, column: str) -> str:
+        return self.columns.get(column, _UNKNOWN).type
+
+    def at(self, column: str) -> str:
+        return f"item.{identifier(column)}"
+
+    def value(self, column: str, expression: str) -> str:
+        """As this column keeps it. A column without a time zone is taken for UTC, as ORMs do."""
+        kept = self.columns.get(column, _UNKNOWN)
+        if kept.type == LOCAL_TIME:
+            return f"(({expression}) AT TIME ZONE 'UTC')::{kept.whole_type}"
+        return f"({expression})::{kept.whole_type}"
+
+    def time(self, column: str) -> str:
+        """A column's time with its zone."""
+        return f"({self.at(column)} AT TIME ZONE 'UTC')" if self.type_of(column) == LOCAL_TIME else self.at(column)
+
+    def text(self, column: str | None, otherwise: str = "NULL::text") -> str:
+        return otherwise if column is None else f"{self.at(column)}::text"
+
+    def set(self, values: Mapping[str | None, str]) -> str:
+        """Assignments of those columns that the mapping has."""
+        return ", ".join(f"{identifier(name)} = {expression}" for name, expression in values.items() if name)
+
+    # The row and who it is
+
+    @property
+    def key(self) -> str:
+        return self.at(self.rows.key)
+
+    @property
+    def key_type(self) -> str:
+        return self.type_of(self.rows.key)
+
+    def is_row(self, key: str) -> str:
+        """`= ANY (ARRAY[…])` keeps a join from being turned round; see migrations/0002_verbs.sql."""
+        return f"{self.key} = ANY (ARRAY[{key}])"
+
+    @cached_property
+    def id(self) -> str:
+        if self.key_type == "uuid":
+            return self.key
+        if self.key_type in INTEGERS:
+            return f"({literal(id_prefix(self.rows.name))} || lpad(to_hex({self.key}::bigint), 16, '0'))::uuid"
+        return f"md5({literal(self.rows.name + ':')} || {self.key}::text)::uuid"
+
+    def is_held(self, lease: str) -> str:
+        """Whether the lock is still that of a claim; `lease` has a fence and a holder."""
+        locked_by, locked_until, fence = map(self.at, self.rows.lock_columns)
+        holder = f"{lease}.holder::{self.type_of(self.rows.locked_by)}"
+        return f"{fence} = {lease}.fence AND {locked_by} = {holder} AND {locked_until} IS NOT NULL"
+
+    # States
+
+    @property
+    def completed_at(self) -> str:
+        """For tables without states, which have it."""
+        return self.at(self.rows.completed_at or "")
+
+    @property
+    def state_column(self) -> str:
+        return "" if self.rows.states is None else self.at(self.rows.states.column)
+
+    def _is_one_of(self, values: Iterable[str]) -> str:
+        return f"{self.state_column} IN ({', '.join(map(literal, values))})"
+
+    @cached_property
+    def ready(self) -> str:
+        """Also the predicate of the index for the claim, so it has constants and nothing else."""
+        states = self.rows.states
+        conditions = [
+            self._is_one_of(states.claimable) if states else f"{self.completed_at} IS NULL",
+            f"{self.at(self.rows.locked_until)} IS NULL",
+        ]
+        if self.rows.due:
+            conditions.append(f"({self.rows.due})")
+        return " AND ".join(conditions)
+
+    @cached_property
+    def running(self) -> str:
+        """Whose lock this is, where several mappings share the lock columns of one table."""
+        states = self.rows.states
+        if states is None:
+            own = f"{self.completed_at} IS NULL" + (f" AND ({self.rows.due})" if self.rows.due else "")
+        else:
+            own = self._is_one_of((states.running,) if states.running else states.claimable)
+        return f"{self.at(self.rows.locked_until)} IS NOT NULL AND {own}"
+
+    @cached_property
+    def state(self) -> str:
+        """The row's state in Holdfast's words; null: it is none of this mapping's."""
+        states = self.rows.states
+        if states is None:
+            done, code = f"{self.completed_at} IS NOT NULL", self.rows.error_code
+            failed = f"WHEN {done} AND {self.at(code)} IS NOT NULL THEN 'failed' " if code else ""
+            return (
+                f"CASE WHEN {self.running} THEN 'running' {failed}WHEN {done} THEN 'succeeded' "
+                f"WHEN {self.ready} THEN 'ready' END"
+            )
+        live = f"WHEN {self.state_column} = {literal(states.running)} THEN 'running' " if states.running else ""
+        final = " ".join(f"WHEN {self._is_one_of(values)} THEN '{state}'" for state, values in states.meaning())
+        ready = f"WHEN {self._is_one_of(states.claimable)} THEN 'ready'"
+        return f"CASE WHEN {self.running} THEN 'running' {live}{ready} {final} END"
+
+    def state_value(self, expression: str) -> str:
+        states = self.rows.states
+        return "" if states is None else self.value(states.column, expression)
+
+    def value_back(self, attempt: str) -> str:
+        """What a row that goes back had before its claim. A claim that leaves the value as it is needs no memory."""
+        states = self.rows.states
+        if states is None or states.running is None:
+            return self.state_column
+        first = states.claimable[0]
+        again = states.retry if states.retry in states.claimable else first
+        if again == first:
+            return self.state_value(literal(first))
+        return self.state_value(f"CASE WHEN {attempt} > 0 THEN {literal(again or first)} ELSE {literal(first)} END")
+
+    def final_value(self, state: JobState) -> str:
+        states = self.rows.states
+        return "" if states is None else self.state_value(literal(states.value_of(state)))
+
+    @property
+    def state_key(self) -> str | None:
+        return self.rows.states.column if self.rows.states else None
+
+    # Times and order
+
+    @cached_property
+    def run_at(self) -> str:
+        columns = [self.at(column) for column in self.rows.run_at_columns]
+        return columns[0] if len(columns) == 1 else f"COALESCE({', '.join(columns)})"
+
+    @property
+    def run_at_time(self) -> str:
+        return f"({self.run_at} AT TIME ZONE 'UTC')" if self._run_at_is_local else self.run_at
+
+    @property
+    def _run_at_is_local(self) -> bool:
+        return self.type_of(self.rows.run_at_columns[0]) == LOCAL_TIME
+
+    def moment(self, now: str) -> str:
+        """The store's time as run_at has it, so that a comparison can use an index."""
+        return f"({now}) AT TIME ZONE 'UTC'" if self._run_at_is_local else now
+
+    @property
+    def run_at_when_final(self) -> str:
+        """Where another column steps in, null is the way of saying that nothing is planned."""
+        first = self.rows.run_at_columns[0]
+        return "NULL" if len(self.rows.run_at_columns) > 1 else self.at(first)
+
+    @cached_property
+    def order(self) -> list[tuple[str, str]]:
+        """What the claim sorts by, each with its direction."""
+        if self.rows.order:
+            return [
+                (self.at(column.removeprefix("-")), " DESC" if column.startswith("-") else "")
+                for column in self.rows.order
+            ]
+        urgency = [(self.at(self.rows.priority), "")] if self.rows.priority else []
+        return [*urgency, (self.run_at, ""), (self.key, "")]
+
+    # Counters and limits
+
+    @property
+    def attempt(self) -> str:
+        return f"coalesce({self.at(self.rows.attempt)}, 0)"
+
+    @property
+    def losses(self) -> str:
+        return "0" if self.rows.losses is None else f"coalesce({self.at(self.rows.losses)}, 0)"
+
+    @property
+    def limit_of_attempts(self) -> str:
+        fixed = "NULL" if self.rows.attempts is None else str(self.rows.attempts)
+        column = self.rows.max_attempts
+        return f"{fixed}::integer" if column is None else f"coalesce({self.at(column)}, {fixed})::integer"
+
+    @property
+    def is_last_loss(self) -> str:
+        """A lost lease ends the row: its third one, or where losses are not counted the last attempt."""
+        if self.rows.losses is not None:
+            return f"{self.losses} + 1 >= {MAX_LOSSES}"
+        return f"{self.attempt} >= coalesce({self.limit_of_attempts}, {MAX_LOSSES})"
+
+    def suspects(self, *, wanted: bool) -> str:
+        if self.rows.losses is None:
+            return "true"
+        column = self.at(self.rows.losses)
+        return f"{column} >= {SUSPECT_LOSSES}" if wanted else f"({column} < {SUSPECT_LOSSES} OR {column} IS NULL)"
+
+    @property
+    def cancel_requested(self) -> str:
+        column = self.rows.cancel_requested
+        return "false" if column is None else f"coalesce({self.at(column)}, false)"
+
+    # What a job is
+
+    @property
+    def kind(self) -> str:
+        column = self.rows.kind_column
+        return f"{literal(self.rows.kind or '')}::text" if column is None else f"{self.at(column)}::text"
+
+    def is_kind(self, kind: str) -> str:
+        column = self.rows.kind_column
+        if column is None:
+            return "true"
+        return f"{self.at(column)}{'' if self.type_of(column) in TEXTS else '::text'} = {kind}"
+
+    @property
+    def payload(self) -> str:
+        rows = self.rows
+        if rows.payload is not None:
+            return f"coalesce({self.text(rows.payload)}, 'null')"
+        if rows.payload_query:
+            return f"coalesce((SELECT to_json(payload)::text FROM ({rows.payload_query}) AS payload LIMIT 1), 'null')"
+        if rows.payload_columns:
+            chosen = ", ".join(f"{self.at(column)} AS {identifier(column)}" for column in rows.payload_columns)
+            return f"(SELECT to_json(payload)::text FROM (SELECT {chosen}) AS payload)"
+        return "to_json(item)::text"
+
+    @property
+    def job(self) -> str:
+        """The columns that a claim and a reader have in common."""
+        rows = self.rows
+        given = "NULL" if rows.priority is None else self.at(rows.priority)
+        priority = f"coalesce({given}, {DEFAULT_PRIORITY})"
+        created = self.now if rows.created_at is None else self.time(rows.created_at)
+        return f"""{self.id} AS id, {self.kind} AS kind, {priority}::integer AS priority, {self.payload} AS payload,
+               {self.text(rows.headers)} AS headers, coalesce({self.text(rows.tenant)}, '') AS tenant,
+               coalesce({self.text(rows.correlation_id)}, {self.id}::text) AS correlation_id,
+               {self.attempt}::integer AS attempt, {self.losses}::integer AS losses,
+               {self.limit_of_attempts} AS max_attempts, {created} AS created_at"""
+
+    def note_error(self, code: str, message: str, whole: str) -> dict[str | None, str]:
+        """Assignments for the last error; null stands for none, and then the one before stays."""
+        rows, assigned = self.rows, dict[str | None, str]()
+        for column, expression in ((rows.error_code, code), (rows.error_message, message)):
+            if column is not None:
+                assigned[column] = f"coalesce({self.value(column, expression)}, {self.at(column)})"
+        if rows.error is not None:
+            moment = "to_char(moment.now AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
+            noted = f"(({whole})::jsonb || jsonb_build_object('attempt', {self.attempt}, 'at', {moment}))::text"
+            assigned[rows.error] = f"coalesce({self.value(rows.error, noted)}, {self.at(rows.error)})"
+        return assigned

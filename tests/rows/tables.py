@@ -1,0 +1,160 @@
+"""The tables of two applications as they have them, and the mappings that make queues of them.
+
+The outbox has camelCase columns without time zones, as ORMs of JavaScript make them; the deliveries have no value for a
+claimed row, and two mappings work on them one after the other.
+"""
+
+from dataclasses import replace
+
+from holdfast.store.rows.mapping import Rows, RowStates
+
+OUTBOX_TABLE = """
+CREATE TYPE "OutboxStatus" AS ENUM ('PENDING', 'PROCESSING', 'SENT', 'FAILED');
+CREATE SCHEMA platform;
+CREATE TABLE platform."OutboxEvent" (
+    "id" uuid PRIMARY KEY,
+    "eventType" text NOT NULL,
+    "payload" jsonb NOT NULL,
+    "headers" jsonb,
+    "tenantId" text,
+    "correlationId" text,
+    "priority" smallint NOT NULL DEFAULT 5,
+    "maxAttempts" integer,
+    "status" "OutboxStatus" NOT NULL DEFAULT 'PENDING',
+    "attempts" integer NOT NULL DEFAULT 0,
+    "availableAt" timestamp NOT NULL,
+    "lockedBy" text,
+    "lockedUntil" timestamp,
+    "startedAt" timestamp,
+    "finishedAt" timestamp,
+    "lastError" jsonb,
+    "result" jsonb,
+    "cancelRequested" boolean NOT NULL DEFAULT false,
+    "losses" integer NOT NULL DEFAULT 0,
+    "fence" bigint,
+    "createdAt" timestamp NOT NULL DEFAULT (now() AT TIME ZONE 'UTC'),
+    "updatedAt" timestamp
+)
+"""
+OUTBOX = Rows(
+    name="outbox",
+    table="platform.OutboxEvent",
+    kind_column="eventType",
+    payload="payload",
+    headers="headers",
+    tenant="tenantId",
+    correlation_id="correlationId",
+    priority="priority",
+    max_attempts="maxAttempts",
+    states=RowStates(column="status", ready="PENDING", running="PROCESSING", succeeded="SENT", failed="FAILED"),
+    attempt="attempts",
+    run_at="availableAt",
+    locked_by="lockedBy",
+    locked_until="lockedUntil",
+    started_at="startedAt",
+    completed_at="finishedAt",
+    error="lastError",
+    result="result",
+    cancel_requested="cancelRequested",
+    losses="losses",
+    created_at="createdAt",
+    updated_at="updatedAt",
+)
+
+MORE_STATES = """
+ALTER TYPE "OutboxStatus" ADD VALUE 'DEAD';
+ALTER TYPE "OutboxStatus" ADD VALUE 'CANCELED'
+"""
+WHOLE = replace(
+    OUTBOX,
+    states=RowStates(
+        column="status",
+        ready="PENDING",
+        running="PROCESSING",
+        succeeded="SENT",
+        failed="FAILED",
+        dead="DEAD",
+        canceled="CANCELED",
+    ),
+)
+
+DELIVERIES_TABLE = """
+CREATE TABLE device_installations (installation_id text PRIMARY KEY, push_token text);
+CREATE TABLE notification_events (id bigint PRIMARY KEY, title text NOT NULL);
+CREATE TABLE notification_deliveries (
+    id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    notification_event_id bigint,
+    installation_id text,
+    status text NOT NULL DEFAULT 'pending',
+    attempt_count integer NOT NULL DEFAULT 0,
+    receipt_attempt_count integer NOT NULL DEFAULT 0,
+    next_attempt_at timestamptz,
+    locked_at timestamptz,
+    locked_by text,
+    completed_at timestamptz,
+    last_error_code varchar(40),
+    last_error_message varchar(200),
+    provider_ticket_id text,
+    details json,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    UNIQUE (notification_event_id, installation_id)
+)
+"""
+LOCK_COLUMNS = "ALTER TABLE notification_deliveries ADD COLUMN locked_until timestamptz, ADD COLUMN fence bigint"
+DELIVERY_PAYLOAD = """
+SELECT device.push_token, event.title
+FROM device_installations AS device, notification_events AS event
+WHERE device.installation_id = item.installation_id AND event.id = item.notification_event_id
+"""
+DISPATCH = Rows(
+    name="dispatch",
+    table="notification_deliveries",
+    kind="push.send",
+    payload_query=DELIVERY_PAYLOAD,
+    states=RowStates(
+        column="status",
+        ready=("pending", "retryable"),
+        retry="retryable",
+        succeeded="sent",
+        failed="failed",
+        codes={"DEVICE_NOT_REGISTERED": "invalid"},
+        incomplete=("sent",),
+    ),
+    due="item.completed_at IS NULL",
+    order=("created_at", "id"),
+    attempt="attempt_count",
+    attempts=8,
+    run_at=("next_attempt_at", "created_at"),
+    locked_at="locked_at",
+    completed_at="completed_at",
+    error_code="last_error_code",
+    error_message="last_error_message",
+    created_at="created_at",
+    updated_at="updated_at",
+)
+RECEIPTS = Rows(
+    name="receipts",
+    table="notification_deliveries",
+    kind="push.receipt",
+    payload_columns=("provider_ticket_id", "installation_id"),
+    states=RowStates(
+        column="status",
+        ready="sent",
+        succeeded="ok",
+        failed="failed",
+        codes={"DEVICE_NOT_REGISTERED": "invalid", "SEND_AGAIN": "retryable"},
+        incomplete=("retryable",),
+    ),
+    due="item.completed_at IS NULL",
+    order=("created_at", "id"),
+    attempt="receipt_attempt_count",
+    attempts=8,
+    run_at=("next_attempt_at", "created_at"),
+    locked_at="locked_at",
+    completed_at="completed_at",
+    error_code="last_error_code",
+    error_message="last_error_message",
+    created_at="created_at",
+    updated_at="updated_at",
+)
