@@ -16,6 +16,7 @@ COMMANDS = [
     ("schedules",), ("schedules", "list"), ("schedules", "add"), ("schedules", "remove"), ("schedules", "pause"),
     ("schedules", "resume"), ("schedules", "run"), ("runs",), ("runs", "list"),
     ("subscriptions",), ("subscriptions", "list"), ("subscriptions", "add"), ("subscriptions", "remove"),
+    ("rows",), ("rows", "check"), ("rows", "migration"),
 ]  # fmt: skip
 
 
@@ -33,7 +34,7 @@ def test_every_command_explains_itself(cli: Cli, command: tuple[str, ...]) -> No
     assert all(len(line) <= 80 for line in done.out.splitlines())
 
 
-@pytest.mark.parametrize("command", [(), ("jobs",), ("schedules",), ("runs",), ("subscriptions",)])
+@pytest.mark.parametrize("command", [(), ("jobs",), ("schedules",), ("runs",), ("subscriptions",), ("rows",)])
 def test_a_command_that_needs_another_shows_the_choice(cli: Cli, command: tuple[str, ...]) -> None:
     done = cli.run(*command)
     assert done.code == 0

@@ -5,8 +5,12 @@ claimed row, and two mappings work on them one after the other.
 """
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from holdfast.store.rows.mapping import Rows, RowStates
+
+if TYPE_CHECKING:
+    import asyncpg
 
 OUTBOX_TABLE = """
 CREATE TYPE "OutboxStatus" AS ENUM ('PENDING', 'PROCESSING', 'SENT', 'FAILED');
@@ -158,3 +162,31 @@ RECEIPTS = Rows(
     created_at="created_at",
     updated_at="updated_at",
 )
+
+
+async def migrate(connection: "asyncpg.Connection[asyncpg.Record]", *mappings: Rows) -> None:
+    """What each mapping prints, as the application would run it."""
+    for rows in mappings:
+        for statement in rows.migration_sql().split(";"):
+            if statement.strip():
+                await connection.execute(statement)
+
+
+async def add_deliveries(connection: "asyncpg.Connection[asyncpg.Record]", number: int) -> None:
+    """Pending ones, each of an event and an installation of its own."""
+    await connection.execute(
+        """
+        WITH one AS (SELECT generate_series(1, $1::integer) AS number),
+        device AS (INSERT INTO device_installations SELECT 'device-' || number, 'token-' || number FROM one),
+        event AS (INSERT INTO notification_events SELECT number, 'tender ' || number FROM one)
+        INSERT INTO notification_deliveries (notification_event_id, installation_id, created_at)
+        SELECT number, 'device-' || number, holdfast.now() - interval '1 hour' + number * interval '1 millisecond'
+        FROM one
+        """,
+        number,
+    )
+
+
+async def statuses(connection: "asyncpg.Connection[asyncpg.Record]") -> dict[str, int]:
+    found = await connection.fetch("SELECT status, count(*) FROM notification_deliveries GROUP BY 1")
+    return {row["status"]: row["count"] for row in found}

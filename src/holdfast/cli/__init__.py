@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import jobs, runs, schedules, subscriptions
+from holdfast.cli import jobs, rows, runs, schedules, subscriptions
 from holdfast.cli.bench import bench
 from holdfast.cli.demo import demo
 from holdfast.cli.doctor import doctor
@@ -39,6 +39,7 @@ commands.add_typer(jobs.commands, name="jobs")
 commands.add_typer(schedules.commands, name="schedules")
 commands.add_typer(runs.commands, name="runs")
 commands.add_typer(subscriptions.commands, name="subscriptions")
+commands.add_typer(rows.commands, name="rows")
 commands.command()(migrate)
 commands.command()(doctor)
 commands.command()(settings)

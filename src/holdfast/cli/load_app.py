@@ -32,6 +32,17 @@ def load_app(
     `called`: the option by which each of these is given, for what is said if it cannot be used.
     """
     from holdfast.app import Holdfast
+
+    found = load_attribute(address)
+    if not isinstance(found, Holdfast):
+        raise InvalidInput(f"app: {address} is a {type(found).__name__}, not a Holdfast app")
+    names = {"db_schema": "schema", **(called or {})}
+    found.settings = found.settings.changed(called=names, store=store or None, db_schema=schema or None, **given)
+    return found
+
+
+def load_attribute(address: str) -> object:
+    """What `module:attribute` names; without an attribute it is `app`."""
     from holdfast.settings import Settings
 
     # Before the app does it, so that what is wrong in the environment is not blamed on the app's file.
@@ -40,13 +51,9 @@ def load_app(
     if not place or not attribute:
         raise InvalidInput(f"app: {address!r} names no app; write module:attribute or path/to/file.py:attribute")
     module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
-    found = getattr(module, attribute, None)
+    found: object = getattr(module, attribute, None)
     if found is None:
         raise InvalidInput(f"app: {place} has no {attribute!r}{_suggestion(place, module)}")
-    if not isinstance(found, Holdfast):
-        raise InvalidInput(f"app: {place}:{attribute} is a {type(found).__name__}, not a Holdfast app")
-    names = {"db_schema": "schema", **(called or {})}
-    found.settings = found.settings.changed(called=names, store=store or None, db_schema=schema or None, **given)
     return found
 
 

@@ -104,7 +104,7 @@ async def run_in_background(app: Holdfast, process: Process) -> int:
         settings.health_host,
         settings.health_port,
         ready=probe.look,
-        keeper_alive=lambda: process.worker.is_keeping,
+        keeper_alive=lambda: process.is_keeping,
         is_stopping=lambda: process.is_stopping,
     ):
         return await process.run()

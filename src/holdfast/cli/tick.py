@@ -82,7 +82,7 @@ def tick(
     async def work(process: "Process") -> int:
         report = await process.tick()
         print_json(_as_json(report)) if json else _show(report)
-        return 0 if report.is_fine and not process.worker.is_stuck else 1
+        return 0 if report.is_fine and not process.is_stuck else 1
 
     raise typer.Exit(run_worker(loaded, loaded.worker_settings(), to_names(runners), work, signals))
 

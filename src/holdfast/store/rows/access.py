@@ -47,7 +47,8 @@ class RowTable:
     def __init__(self, store: PostgresStore, rows: Rows) -> None:
         self.rows = rows
         self.store = store
-        self._sql: RowSql | None = None
+        self.known_sql: RowSql | None = None
+        """None until the columns were read."""
 
     async def fetch(
         self, choose: Choose, *arguments: object, on: "Connection | None" = None, by_index: bool = True
@@ -62,7 +63,7 @@ class RowTable:
                     return await connection.fetch(choose(sql), *arguments)
 
     async def sql(self, on: "Connection | None" = None) -> RowSql:
-        if self._sql is None:
+        if self.known_sql is None:
             async with self._connection(on) as connection:
                 columns = await read_columns(connection, self.rows)
             if not columns:
@@ -70,8 +71,8 @@ class RowTable:
                     f"rows {self.rows.name!r}: there is no table {'.'.join(self.rows.place)!r} in this database; "
                     f"create it, or correct `table`"
                 )
-            self._sql = RowSql.of(self.rows, columns, self.store.schema)
-        return self._sql
+            self.known_sql = RowSql.of(self.rows, columns, self.store.schema)
+        return self.known_sql
 
     @asynccontextmanager
     async def _connection(self, given: "Connection | None") -> "AsyncIterator[Connection]":
@@ -89,7 +90,7 @@ class RowTable:
             try:
                 yield
             except _NOT_AS_MAPPED as error:
-                self._sql = None
+                self.known_sql = None
                 raise SchemaMismatch(
                     f"rows {name!r}: the table is not as the mapping says: {error}; run `holdfast rows check`"
                 ) from error

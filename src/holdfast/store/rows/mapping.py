@@ -117,8 +117,8 @@ class Rows:
     row. `order` names columns, `-column` for the highest first; without it: priority, run_at, key.
 
     `run_at` may name several columns, of which the first that is not null counts and the first is written. `attempts`
-    limits the attempts of all rows, where a row or handler says nothing else. Without `states` a row ends by
-    `completed_at`.
+    limits the attempts of every row that does not say otherwise; without it the handler's limit counts. Without
+    `states` a row ends by `completed_at`.
     """
 
     name: str
@@ -235,6 +235,13 @@ class Rows:
             if self.states.succeeded in self.states.incomplete:
                 kept.discard(Part.ENDS)
         return frozenset(kept)
+
+    def migration_sql(self) -> str:
+        """What adds the columns and indexes that the table may lack; harmless where they are there."""
+        # Imported here because it is written in the terms of a mapping.
+        from holdfast.store.rows.migration import migration_sql
+
+        return migration_sql(self)
 
     def value_of(self, transition: Transition) -> str | None:
         """What a finish writes into the state column; None: what is right for a row that goes back."""

@@ -7,32 +7,34 @@ from uuid import UUID
 from holdfast.job import Job, JobState
 from holdfast.json_text import Json, encode
 from holdfast.store.contract import JobFilter
+from holdfast.store.rows.access import RowTable
+from holdfast.store.rows.identity import Keys
 from holdfast.store.rows.sql import RowSql
-from holdfast.store.rows.store import RowStore
 
 if TYPE_CHECKING:
     import asyncpg
 
 
 class RowReader:
-    def __init__(self, store: RowStore) -> None:
-        self._store = store
+    def __init__(self, table: RowTable, keys: Keys) -> None:
+        self._table = table
+        self._keys = keys
 
     async def get(self, id: UUID) -> Job | None:
-        keys = await self._store.keys.of([id])
-        rows = await self._store.table.fetch(_show_one, list(keys.values()))
+        keys = await self._keys.of([id])
+        rows = await self._table.fetch(_show_one, list(keys.values()))
         return self._job(rows[0]) if rows else None
 
     async def list(self, filter: JobFilter, limit: int) -> "list[Job]":
-        if filter.queue not in (None, self._store.rows.queue):
+        if filter.queue not in (None, self._table.rows.queue):
             return []
         state = filter.state.value if filter.state else None
-        rows = await self._store.table.fetch(_list, state, filter.kind, filter.tenant, limit, by_index=False)
+        rows = await self._table.fetch(_list, state, filter.kind, filter.tenant, limit, by_index=False)
         return [self._job(row) for row in rows]
 
     async def count(self) -> Mapping[JobState, int]:
         counts = dict.fromkeys(JobState, 0)
-        for row in await self._store.table.fetch(_count, by_index=False):
+        for row in await self._table.fetch(_count, by_index=False):
             counts[JobState(row["state"])] += row["jobs"]
         return counts
 
@@ -43,7 +45,7 @@ class RowReader:
             **{
                 **values,
                 "state": JobState(values["state"]),
-                "queue": self._store.rows.queue,
+                "queue": self._table.rows.queue,
                 "key": None,
                 "holder": _uuid(values["holder"]),
                 "errors": _errors(code, message, whole),

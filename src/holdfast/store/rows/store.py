@@ -29,6 +29,7 @@ from holdfast.store.rows.access import Choose, RowTable
 from holdfast.store.rows.enqueue import check_jobs, columns_of, insert_statement
 from holdfast.store.rows.identity import Keys
 from holdfast.store.rows.mapping import Rows
+from holdfast.store.rows.reader import RowReader
 
 if TYPE_CHECKING:
     import asyncpg
@@ -102,9 +103,14 @@ class RowStore:
         async with self.table.store.connection_of_its_own() as connection:
             yield RowRenewer(self, connection)
 
-    async def finish_in(self) -> FinishInTransaction:
-        """The statement with which a handler finishes its row in its own transaction."""
-        return FinishInTransaction((await self.table.sql()).finish_in)
+    def finish_in(self) -> FinishInTransaction | None:
+        """The statement with which a handler finishes its row in its own transaction; None before the first claim."""
+        sql = self.table.known_sql
+        return None if sql is None else FinishInTransaction(sql.finish_in)
+
+    @property
+    def jobs(self) -> RowReader:
+        return RowReader(self.table, self.keys)
 
     async def finish(self, finishes: Sequence[Finish]) -> list[Fenced]:
         if not finishes:

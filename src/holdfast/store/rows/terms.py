@@ -4,6 +4,7 @@ Every statement calls the row `item`. Names and constants are quoted here and no
 `payload_query` are the developer's own SQL.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from holdfast.store.rows.columns import INTEGERS, LOCAL_TIME, TEXTS, Column, Col
 from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.quoting import identifier, literal
 
+_ALIAS = re.compile(r"\bitem\s*\.\s*")
 _UNKNOWN = Column("text", "text")
 
 
@@ -29,6 +31,8 @@ class Terms:
     rows: Rows
     columns: Columns
     schema: str
+    prefix: str = "item."
+    """Empty in the definition of an index, which knows no alias."""
 
     @property
     def table(self) -> str:
@@ -46,7 +50,7 @@ class Terms:
         return self.columns.get(column, _UNKNOWN).type
 
     def at(self, column: str) -> str:
-        return f"item.{identifier(column)}"
+        return f"{self.prefix}{identifier(column)}"
 
     def value(self, column: str, expression: str) -> str:
         """As this column keeps it. A column without a time zone is taken for UTC, as ORMs do."""
@@ -108,6 +112,10 @@ class Terms:
     def _is_one_of(self, values: Iterable[str]) -> str:
         return f"{self.state_column} IN ({', '.join(map(literal, values))})"
 
+    @property
+    def due(self) -> str:
+        return self.rows.due if self.prefix else _ALIAS.sub("", self.rows.due)
+
     @cached_property
     def ready(self) -> str:
         """Also the predicate of the index for the claim, so it has constants and nothing else."""
@@ -117,7 +125,7 @@ class Terms:
             f"{self.at(self.rows.locked_until)} IS NULL",
         ]
         if self.rows.due:
-            conditions.append(f"({self.rows.due})")
+            conditions.append(f"({self.due})")
         return " AND ".join(conditions)
 
     @cached_property
@@ -125,7 +133,7 @@ class Terms:
         """Whose lock this is, where several mappings share the lock columns of one table."""
         states = self.rows.states
         if states is None:
-            own = f"{self.completed_at} IS NULL" + (f" AND ({self.rows.due})" if self.rows.due else "")
+            own = f"{self.completed_at} IS NULL" + (f" AND ({self.due})" if self.rows.due else "")
         else:
             own = self._is_one_of((states.running,) if states.running else states.claimable)
         return f"{self.at(self.rows.locked_until)} IS NOT NULL AND {own}"

@@ -1,0 +1,93 @@
+"""What an application's table needs to be a queue: the columns it may lack, and the indexes of claim and rescue.
+
+Printed, never run: the table is the application's, and so are its migrations.
+"""
+
+from holdfast.store.rows.columns import LOCAL_TIME, TEXTS, TIMES, Columns, table_name
+from holdfast.store.rows.mapping import Rows
+from holdfast.store.rows.quoting import identifier
+from holdfast.store.rows.terms import Terms
+
+_COUNT = "integer NOT NULL DEFAULT 0"
+# What the application surely has itself (its key, kind, payload, state) is not here.
+_ADDED = {
+    "fence": "bigint",
+    "locked_by": "text",
+    "locked_until": "time",
+    "locked_at": "time",
+    "started_at": "time",
+    "completed_at": "time",
+    "updated_at": "time",
+    "attempt": _COUNT,
+    "losses": _COUNT,
+    "priority": "smallint NOT NULL DEFAULT 5",
+    "max_attempts": "integer",
+    "headers": "jsonb",
+    "result": "jsonb",
+    "cancel_requested": "boolean NOT NULL DEFAULT false",
+    "error": "jsonb",
+    "error_code": "text",
+    "error_message": "text",
+}
+
+
+def addable(rows: Rows) -> dict[str, str]:
+    """Columns that Holdfast keeps for itself, with their types; run_at is one where another column steps in."""
+    added = {getattr(rows, role): kind for role, kind in _ADDED.items() if getattr(rows, role) is not None}
+    if len(rows.run_at_columns) > 1:
+        added[rows.run_at_columns[0]] = "time"
+    return added
+
+
+def emptied(rows: Rows) -> list[str]:
+    """Columns that are set to null."""
+    always = (rows.fence, rows.locked_by, rows.locked_until, rows.locked_at, rows.started_at, rows.completed_at)
+    first = rows.run_at_columns[:1] if len(rows.run_at_columns) > 1 else ()
+    return [column for column in (*always, rows.result, *first) if column is not None]
+
+
+def migration_sql(rows: Rows, columns: Columns | None = None) -> str:
+    """For a table whose columns are known only what is missing; the indexes always, `IF NOT EXISTS`."""
+    known = columns or {}
+    statements = [*_column_statements(rows, known), *index_statements(rows, known)]
+    return "\n".join(["-- Outside a transaction, because of CONCURRENTLY.", *(f"{each};" for each in statements)])
+
+
+def _column_statements(rows: Rows, known: Columns) -> list[str]:
+    times = {column.type for column in known.values()} & TIMES
+    time = "timestamp" if times == {LOCAL_TIME} else "timestamptz"
+    added = [
+        f"ADD COLUMN IF NOT EXISTS {identifier(name)} {time if kind == 'time' else kind}"
+        for name, kind in addable(rows).items()
+        if name not in known
+    ]
+    freed = [
+        f"ALTER COLUMN {identifier(name)} DROP NOT NULL"
+        for name in emptied(rows)
+        if name in known and known[name].not_null
+    ]
+    changes = ",\n    ".join([*added, *freed])
+    return [f"ALTER TABLE {table_name(rows)}\n    {changes}"] if changes else []
+
+
+def index_statements(rows: Rows, columns: Columns) -> list[str]:
+    """The claim's, that of the next due row where it is another, that of suspects, of the locks, and of the ids."""
+    terms = Terms(rows, columns, "holdfast", prefix="")
+    kind = [identifier(rows.kind_column)] if rows.kind_column else []
+    ordered = [*kind, *(f"({expression}){direction}" for expression, direction in terms.order)]
+    statements = [_index(rows, "claim", ordered, terms.ready)]
+    if terms.order[0][0] != terms.run_at:
+        statements.append(_index(rows, "due", [*kind, f"({terms.run_at})"], terms.ready))
+    if rows.losses is not None:
+        statements.append(_index(rows, "suspect", ordered, f"{terms.ready} AND {terms.suspects(wanted=True)}"))
+    until = identifier(rows.locked_until)
+    statements.append(_index(rows, "locks", [until], f"{until} IS NOT NULL", of=rows.place[-1]))
+    if terms.key_type in TEXTS and rows.key in columns:
+        statements.append(_index(rows, "ids", [f"({terms.id})"]))
+    return statements
+
+
+def _index(rows: Rows, purpose: str, columns: list[str], where: str = "", *, of: str | None = None) -> str:
+    name = identifier(f"holdfast_{(of or rows.name)[:40]}_{purpose}")
+    condition = f"\n    WHERE {where}" if where else ""
+    return f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON {table_name(rows)} ({', '.join(columns)}){condition}"
