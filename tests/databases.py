@@ -32,7 +32,6 @@ from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.sql_files import migrations, statement
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from holdfast.store.rows.mapping import Rows
-from holdfast.store.rows.reader import RowReader
 from holdfast.store.rows.store import RowStore
 from holdfast.store.schedules import RunStore, ScheduleStore
 from tests.rows.tables import DELIVERIES_TABLE, DISPATCH, LOCK_COLUMNS, MORE_STATES, OUTBOX, OUTBOX_TABLE, WHOLE
@@ -309,7 +308,7 @@ async def opened_case(name: str, servers: Servers) -> AsyncIterator[StoreCase]:
             async with opened_store(database.url) as store:
                 rows = RowStore(store, row_case.rows)
                 schedules, runs_kept = PostgresSchedules(store), PostgresRuns(store)
-                yield StoreCase(name, rows, RowReader(rows), PostgresClock(store), schedules, runs_kept)
+                yield StoreCase(name, rows, rows.jobs, PostgresClock(store), schedules, runs_kept)
         return
     with servers.get(name).emptied_database() as database:
         async with opened_store(database.url) as store:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.statement import Statement
     from holdfast.store.contract import Enqueued
     from holdfast.store.events import EventJob, Subscription
+    from holdfast.store.rows.mapping import Rows, RowStates
     from holdfast.store.schedules import Run, Schedule
     from holdfast.subscriptions import Subscriptions
     from holdfast.worker.settings import WorkerSettings
@@ -60,6 +61,8 @@ _HOME = {
     "Published": "holdfast.producer.publish",
     "PublishedEvent": "holdfast.event",
     "Retryable": "holdfast.errors",
+    "RowStates": "holdfast.store.rows.mapping",
+    "Rows": "holdfast.store.rows.mapping",
     "Run": "holdfast.store.schedules",
     "RunningJob": "holdfast.handlers",
     "Schedule": "holdfast.store.schedules",
@@ -99,6 +102,8 @@ __all__ = [
     "Published",
     "PublishedEvent",
     "Retryable",
+    "RowStates",
+    "Rows",
     "Run",
     "RunningJob",
     "Schedule",

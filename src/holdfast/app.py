@@ -9,18 +9,20 @@ from uuid import UUID
 
 from holdfast.connections import AwaitedConnection
 from holdfast.cron import DEFAULT_MISSED_LIMIT, Missed
-from holdfast.duration import Duration
+from holdfast.duration import Duration, to_timedelta
 from holdfast.errors import InvalidInput
 from holdfast.event import check_pattern
 from holdfast.failures import Failures
 from holdfast.handlers import HandlerFunction, Handlers, make_handler
 from holdfast.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, Job, NewJob
+from holdfast.limits import check_concurrency, check_lease, check_poll
 from holdfast.producer.enqueue import enqueue_many_statement, enqueue_statement, new_job
 from holdfast.producer.publish import Published, new_event, publish_statement
 from holdfast.relay.relays import Relays, RelayTerms
 from holdfast.retry import Backoff
 from holdfast.runtime.compose import AppParts, broker, build_process
 from holdfast.runtime.process import Process
+from holdfast.runtime.row_queues import RowQueue, RowQueues
 from holdfast.runtime.tick import TickReport
 from holdfast.schedules import Declarations, Schedules, job_template, to_terms
 from holdfast.settings import Settings
@@ -28,6 +30,8 @@ from holdfast.statement import Statement
 from holdfast.store.contract import Canceling, Enqueued, JobReader, Retrying, Shard, StoreClock
 from holdfast.store.events import NewSubscription
 from holdfast.store.opening import OpenStore, opened
+from holdfast.store.rows.mapping import Rows
+from holdfast.store.rows.store import RowStore
 from holdfast.store.schedules import RunStore
 from holdfast.subscriptions import Subscribed, Subscriptions, kind_for
 from holdfast.waiters.opening import open_waits
@@ -83,6 +87,7 @@ class Holdfast:
         self.declarations = Declarations()
         self.subscribed = Subscribed()
         self.relays = Relays()
+        self.row_queues = RowQueues()
         self.failures = Failures()
         self._open: OpenStore | None = None
         self._publisher: Publisher | None = None
@@ -154,6 +159,23 @@ class Holdfast:
             return function
 
         return register
+
+    def rows(
+        self,
+        mapping: Rows,
+        *,
+        concurrency: int | None = None,
+        lease: Duration | None = None,
+        poll: Duration | None = None,
+    ) -> None:
+        """Work on an application's own table as on a queue; the runner is called `rows:` and the mapping's name."""
+        queue = RowQueue(
+            mapping,
+            None if concurrency is None else check_concurrency(concurrency),
+            None if lease is None else check_lease(to_timedelta(lease, "lease")),
+            None if poll is None else check_poll(to_timedelta(poll, "poll")),
+        )
+        self.row_queues.add(queue)
 
     def error(
         self, exception: type[BaseException], *, code: str, retryable: bool = True, after: Duration | None = None
@@ -290,6 +312,12 @@ class Holdfast:
     def runs(self) -> RunStore:
         return self.opened.runs
 
+    def row_store(self, mapping: Rows) -> RowStore:
+        """A mapping's rows as jobs: `jobs` to read them, `cancel` and `retry` for a person."""
+        if self.opened.rows is None:
+            raise InvalidInput("rows need a PostgreSQL store; use postgresql://user@host/database or embedded:")
+        return self.opened.rows(mapping)
+
     @property
     def clock(self) -> StoreClock:
         return self.opened.clock
@@ -310,7 +338,13 @@ class Holdfast:
             raise InvalidInput("the app has no handlers; register one with @app.handler(kind)")
         self.relays.use(self.settings.rabbitmq_url)
         parts = AppParts(
-            self.opened, self.settings, self.handlers, self.failures, self.declarations, list(self.subscribed)
+            self.opened,
+            self.settings,
+            self.handlers,
+            self.failures,
+            self.declarations,
+            list(self.subscribed),
+            list(self.row_queues),
         )
         names = self.settings.runners if runners is None else runners
         return build_process(parts, settings or self.worker_settings(), names)

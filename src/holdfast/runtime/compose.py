@@ -17,6 +17,7 @@ from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.process import Process, ProcessSettings
 from holdfast.runtime.queue_runner import QUEUE, QueueRunner
 from holdfast.runtime.queue_runs import QueueRuns
+from holdfast.runtime.row_queues import RowQueue, row_runners
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.schedule_board import ScheduleBoard
 from holdfast.runtime.tick import TickLimits
@@ -40,16 +41,20 @@ class AppParts:
     failures: Failures
     declarations: Declarations
     subscriptions: Sequence[NewSubscription] = ()
+    rows: Sequence[RowQueue] = ()
 
 
 def build_process(app: AppParts, worker_settings: WorkerSettings, names: Sequence[str]) -> Process:
     store = app.store
-    worker = Worker(store.store, store.renewer, app.handlers, app.failures, worker_settings, store.finish_in)
+    worker = Worker(store.store, store.renewer, app.handlers, app.failures, worker_settings, lambda: store.finish_in)
     settings = _process_settings(app.settings, worker_settings, tuple(names))
     replica = app.settings.replica or f"{socket.gethostname()}-{os.getpid()}"
     queue = QueueRunner(worker, settings.pacing, QueueRuns(store.runs, QUEUE, replica))
     queue.before_start = partial(store.events.declare, app.subscriptions)
-    process = Process(worker, _runners(app, queue, replica), settings)
+    pacing = partial(_pacing, app.settings)
+    rows = row_runners(app.rows, store, app.handlers, app.failures, worker_settings, pacing, replica)
+    runners = _runners(app, queue, [row.runner for row in rows], replica)
+    process = Process(worker, runners, settings, [row.worker for row in rows])
     _add_listener(app, process, queue, worker)
     if app.settings.rabbitmq_url is not None:
         process.subscriber = Subscriber(broker(app.settings), process.wake)
@@ -60,7 +65,7 @@ def broker(settings: Settings) -> Broker:
     return Broker(settings.rabbitmq_url or "", settings.rabbitmq_exchange, settings.rabbitmq_routing_key)
 
 
-def _runners(app: AppParts, queue: QueueRunner, replica: str) -> list[Runner]:
+def _runners(app: AppParts, queue: QueueRunner, rows: Sequence[Runner], replica: str) -> list[Runner]:
     """Job schedules first, so that one tick also runs the jobs that it made."""
     store, declared = app.store, list(app.declarations)
     board = ScheduleBoard(store.schedules, declared)
@@ -82,7 +87,7 @@ def _runners(app: AppParts, queue: QueueRunner, replica: str) -> list[Runner]:
     ]
     kept = Retention(app.settings.retention, app.settings.dead_letter_retention, app.settings.run_retention)
     queues: list[Runner] = [queue] if len(app.handlers) else []
-    return [JobSchedules(board, store.schedules, replica), *queues, *inline, Maintenance(store.upkeep, kept)]
+    return [JobSchedules(board, store.schedules, replica), *queues, *rows, *inline, Maintenance(store.upkeep, kept)]
 
 
 def _add_listener(app: AppParts, process: Process, queue: QueueRunner, worker: Worker) -> None:
@@ -99,16 +104,20 @@ def _process_settings(given: Settings, worker: WorkerSettings, names: tuple[str,
     return ProcessSettings(
         names=names,
         limits=TickLimits(given.tick_items, given.runner_max, given.runner_items),
-        pacing=Pacing(
-            busy_delay=given.busy_delay,
-            # A poll below the default back-off is no contradiction: it is what somebody asked for.
-            idle_min=min(given.idle_backoff_min, worker.poll),
-            idle_max=worker.poll,
-            idle_jitter=given.idle_backoff_jitter,
-            error_min=given.error_backoff_min,
-            error_max=given.error_backoff_max,
-            error_jitter=given.error_backoff_jitter,
-        ),
+        pacing=_pacing(given, worker),
         tick_max=given.tick_max,
         shutdown=worker.shutdown,
+    )
+
+
+def _pacing(given: Settings, worker: WorkerSettings) -> Pacing:
+    return Pacing(
+        busy_delay=given.busy_delay,
+        # A poll below the default back-off is no contradiction: it is what somebody asked for.
+        idle_min=min(given.idle_backoff_min, worker.poll),
+        idle_max=worker.poll,
+        idle_jitter=given.idle_backoff_jitter,
+        error_min=given.error_backoff_min,
+        error_max=given.error_backoff_max,
+        error_jitter=given.error_backoff_jitter,
     )

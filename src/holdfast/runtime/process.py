@@ -1,4 +1,4 @@
-"""What one process runs: its worker and its runners, in the background until it is stopped, or as one tick."""
+"""What one process runs: its workers and its runners, in the background until it is stopped, or as one tick."""
 
 import asyncio
 import time
@@ -43,10 +43,20 @@ class ProcessSettings:
 
 
 class Process:
-    """`await run()` until `stop()`, or `await tick()` once. Not both, and not twice."""
+    """`await run()` until `stop()`, or `await tick()` once. Not both, and not twice.
 
-    def __init__(self, worker: Worker, runners: Sequence[Runner], settings: ProcessSettings) -> None:
+    `worker` serves the queue, `row_workers` the application's own tables; each has slots and a lease keeper of its own.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        runners: Sequence[Runner],
+        settings: ProcessSettings,
+        row_workers: Sequence[Worker] = (),
+    ) -> None:
         self.worker = worker
+        self._workers = (worker, *row_workers)
         self._settings = settings
         self._runners = _chosen(runners, settings.names)
         shutdown = settings.shutdown.total_seconds()
@@ -54,12 +64,23 @@ class Process:
         self._budget = Budget()
         self.listener: Listener | None = None
         self.subscriber: Subscriber | None = None
-        worker.on_stuck = self.stop
+        for each in self._workers:
+            each.on_stuck = self.stop
 
     @property
     def tally(self) -> Counter[str]:
         """How many attempts ended in each way."""
-        return self.worker.tally
+        return sum((worker.tally for worker in self._workers), Counter())
+
+    @property
+    def is_keeping(self) -> bool:
+        """Whether every thread that renews leases is alive."""
+        return all(worker.is_keeping for worker in self._workers)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether too many handlers could not be stopped."""
+        return any(worker.is_stuck for worker in self._workers)
 
     @property
     def runner_names(self) -> list[str]:
@@ -94,7 +115,7 @@ class Process:
             if tasks:
                 await asyncio.wait(tasks, timeout=_SOURCES_SECONDS)
             await cancel_within(_CANCELED_SECONDS, *tasks)
-        return int(self.worker.is_stuck)
+        return int(self.is_stuck)
 
     async def tick(self) -> TickReport:
         """Each runner once, in order, to its end or that of its budget; then everything is ended and reported."""

@@ -1,4 +1,4 @@
-"""The queue as a runner: rescues expired leases, then fills the worker's free slots."""
+"""A queue as a runner: rescues expired leases, then fills the worker's free slots."""
 
 import asyncio
 import math
@@ -35,7 +35,7 @@ async def _nothing() -> None:
 
 
 class QueueRunner:
-    def __init__(self, worker: Worker, pacing: Pacing, runs: QueueRuns) -> None:
+    def __init__(self, worker: Worker, pacing: Pacing, runs: QueueRuns, name: str = QUEUE) -> None:
         self.on_wake: Callable[[], None] = lambda: None
         self.before_start: Callable[[], Awaitable[None]] = _nothing
         """Done before the first claim. If it fails, the runner does, and tries again with its next turn."""
@@ -46,6 +46,7 @@ class QueueRunner:
         self._worker = worker
         self._pacing = pacing
         self._runs = runs
+        self._name = name
         self._random = Random()  # noqa: S311 - spreads looks, guards nothing
         self._is_started = False
         self._look_at = self._rescue_at = _NOW
@@ -57,7 +58,7 @@ class QueueRunner:
 
     @property
     def name(self) -> str:
-        return QUEUE
+        return self._name
 
     def due_in(self) -> float:
         return max(0.0, min(self._look_at, self._rescue_at) - time.monotonic())
@@ -153,7 +154,7 @@ class QueueRunner:
         self._reported = tally
         self._runs.add(since)
         return RunnerReport(
-            QUEUE,
+            self._name,
             processed=sum(number for ending, number in since.items() if ending not in _UNDONE),
             failed=sum(since[ending] for ending in _DEAD),
             counts=dict(since),

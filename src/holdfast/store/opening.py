@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from holdfast.errors import InvalidInput
 from holdfast.handlers import FinishInTransaction
@@ -26,6 +27,8 @@ from holdfast.store.postgres.sql_files import Migration
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from holdfast.store.postgres.upkeep import PostgresUpkeep
 from holdfast.store.postgres.waiters import PostgresWaiters
+from holdfast.store.rows.mapping import Rows
+from holdfast.store.rows.store import RowStore
 from holdfast.store.schedules import RunStore, ScheduleStore
 from holdfast.store.upkeep import Upkeep
 from holdfast.store.waiters import WaiterStore
@@ -52,6 +55,8 @@ class OpenStore:
     check: Callable[[], Awaitable[None]] = _nothing_to_check
     """Raises unless the store answers and its schema is the one that this release knows."""
     waiters: WaiterStore | None = None
+    rows: Callable[[Rows], RowStore] | None = None
+    """The application's own tables in the same database, if there is one."""
 
 
 @asynccontextmanager
@@ -98,6 +103,7 @@ async def opened(url: str, schema: str = "holdfast") -> AsyncIterator[OpenStore]
                 events=PostgresEvents(store),
                 check=store.check,
                 waiters=PostgresWaiters(store),
+                rows=partial(RowStore, store),
             )
         finally:
             await store.close()

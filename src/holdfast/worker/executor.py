@@ -34,7 +34,7 @@ _NOT_COMMITTED = JobError(
 
 
 class Executor:
-    def __init__(self, failures: Failures, slots: int, finish_in: FinishInTransaction | None) -> None:
+    def __init__(self, failures: Failures, slots: int, finish_in: Callable[[], FinishInTransaction | None]) -> None:
         self._failures = failures
         self._finish_in = finish_in
         self._threads = HandlerThreads()
@@ -86,7 +86,7 @@ class Executor:
             created_at=leased.created_at,
             deadline=datetime.now(UTC) + handler.timeout,
             _report=_reporter(held),
-            _finish_in=self._finish_in,
+            _finish_in=self._finish_in(),
         )
 
     async def _call(self, held: HeldJob, job: RunningJob[Any]) -> Outcome:

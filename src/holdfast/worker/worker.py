@@ -60,7 +60,7 @@ class Worker:
         handlers: Handlers,
         failures: Failures,
         settings: WorkerSettings,
-        finish_in: FinishInTransaction | None = None,
+        finish_in: Callable[[], FinishInTransaction | None] = lambda: None,
     ) -> None:
         self.holder: UUID = uuid4()
         self.tally: Counter[str] = Counter()
