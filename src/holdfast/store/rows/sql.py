@@ -314,7 +314,7 @@ CROSS JOIN LATERAL (
             assigned[rows.result] = terms.value(rows.result, "given.result")
         return f"""
 WITH {self.moment},
-given AS MATERIALIZED (SELECT $1::uuid AS id, $2::bigint AS fence, $3::text AS holder, $4::text AS result),
+given AS MATERIALIZED (SELECT $1::uuid AS id, $2::bigint AS fence, $3::uuid AS holder, $4::text AS result),
 done AS (
     UPDATE {terms.table} AS item SET {terms.set(assigned)}
     FROM given, moment

@@ -1,0 +1,91 @@
+"""A claim, a rescue and the question for the next due row read by index, however many rows there are."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from holdfast.store.rows.access import Choose, RowTable
+from holdfast.store.rows.mapping import Rows
+from tests.rows.conftest import Place
+from tests.rows.tables import DISPATCH, OUTBOX
+from tests.store_contract.steps import HOLDER
+
+pytestmark = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
+
+MANY = 50_000
+# Ten rows, and what changing them takes in six indexes. A walk over what is ready reads thousands.
+AT_MOST = 400
+
+_FILL_DELIVERIES = """
+INSERT INTO notification_deliveries (notification_event_id, installation_id, status, next_attempt_at, completed_at,
+                                     locked_until, locked_by, fence, created_at)
+SELECT number, 'device', kind.status, now() + kind.next_attempt, kind.completed_at, now() + kind.locked, 'somebody',
+       number, now() - interval '1 day' + number * interval '1 millisecond'
+FROM generate_series(1, $1::integer) AS number
+CROSS JOIN LATERAL (
+    SELECT * FROM (VALUES ('failed', NULL::interval, now(), NULL::interval), ('sent', NULL, NULL, NULL),
+                          ('pending', NULL, NULL, interval '1 hour'), ('pending', NULL, NULL, NULL))
+        AS kind (status, next_attempt, completed_at, locked) OFFSET number % 4 LIMIT 1
+) AS kind
+"""
+_FILL_OUTBOX = """
+INSERT INTO platform."OutboxEvent" (id, "eventType", payload, status, "availableAt", "lockedUntil", fence)
+SELECT gen_random_uuid(), kind.type, '{}', kind.status::"OutboxStatus", now() + kind.later, now() + kind.locked, number
+FROM generate_series(1, $1::integer) AS number
+CROSS JOIN LATERAL (
+    SELECT * FROM (VALUES ('work', 'SENT', interval '-1 day', NULL::interval), ('work', 'PENDING', '1 hour', NULL),
+                          ('other', 'PENDING', '-1 day', NULL), ('work', 'PROCESSING', '-1 day', interval '1 hour'),
+                          ('work', 'PENDING', '-1 day', NULL))
+        AS kind (type, status, later, locked) OFFSET number % 5 LIMIT 1
+) AS kind
+"""
+
+
+async def _read(place: Place, rows: Rows, choose: Choose, *arguments: object) -> tuple[str, int]:
+    """The plan, and how many blocks of anything it read."""
+    table = RowTable(place.store, rows)
+    explained = await table.fetch(
+        lambda sql: f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {choose(sql)}", *arguments
+    )
+    (plan,) = json.loads(explained[0][0])
+    return json.dumps(plan), plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
+
+
+@pytest.mark.parametrize("analyzed", [True, False], ids=["analyzed", "planned for an empty table"])
+async def test_the_deliveries_are_read_by_index(deliveries: Place, *, analyzed: bool) -> None:
+    await deliveries.connection.execute(_FILL_DELIVERIES, MANY)
+    if analyzed:
+        await deliveries.connection.execute("VACUUM ANALYZE notification_deliveries")
+    kinds = ["push.send"]
+    claim = await _read(
+        deliveries, DISPATCH, lambda sql: sql.claim(suspects=False),
+        kinds, [10], [timedelta(minutes=1)], 10, str(HOLDER), None, None,
+    )  # fmt: skip
+    due = await _read(deliveries, DISPATCH, lambda sql: sql.next_due(suspects=False), kinds, None, None)
+    rescue = await _read(deliveries, DISPATCH, lambda sql: sql.rescue, 10)
+    for (plan, blocks), index in zip(
+        (claim, due, rescue), ("dispatch_claim", "dispatch_due", "deliveries_locks"), strict=True
+    ):
+        assert index in plan
+        assert "Seq Scan" not in plan
+        assert blocks < AT_MOST
+
+
+async def test_the_outbox_is_read_by_index_and_not_over_other_kinds(outbox: Place) -> None:
+    await outbox.connection.execute(_FILL_OUTBOX, MANY)
+    await outbox.connection.execute('VACUUM ANALYZE platform."OutboxEvent"')
+    kinds = ["work", "unheard of"]
+    for suspects, index in ((False, "outbox_claim"), (True, "outbox_suspect")):
+        plan, blocks = await _read(
+            outbox, OUTBOX, lambda sql, suspects=suspects: sql.claim(suspects=suspects),  # type: ignore[misc]
+            kinds, [10, 10], [timedelta(minutes=1)] * 2, 10, str(HOLDER), None, None,
+        )  # fmt: skip
+        assert index in plan
+        assert "Seq Scan" not in plan
+        assert blocks < AT_MOST
+    due = await _read(outbox, OUTBOX, lambda sql: sql.next_due(suspects=False), kinds, None, None)
+    rescue = await _read(outbox, OUTBOX, lambda sql: sql.rescue, 10)
+    for (plan, blocks), index in zip((due, rescue), ("outbox_due", "OutboxEvent_locks"), strict=True):
+        assert index in plan
+        assert blocks < AT_MOST

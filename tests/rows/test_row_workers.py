@@ -1,0 +1,225 @@
+"""The unchanged worker drains applications' tables: in a tick, beside the queue, and with crashes in between."""
+
+import signal
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from holdfast import Holdfast, InvalidInput, Permanent, RunningJob
+from holdfast.store.contract import JobFilter
+from tests.databases import Database, connected
+from tests.rows.conftest import Place
+from tests.rows.tables import (
+    DELIVERIES_TABLE,
+    DISPATCH,
+    OUTBOX,
+    OUTBOX_TABLE,
+    RECEIPTS,
+    add_deliveries,
+    migrate,
+    statuses,
+)
+from tests.runtime.processes import Commands
+from tests.store_contract.steps import job as new_job
+from tests.worker.harness import Database as NamedDatabase
+from tests.worker.harness import until
+
+pytestmark = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
+
+
+@dataclass
+class Push:
+    push_token: str
+    title: str
+
+
+def build(url: str) -> Holdfast:
+    app = Holdfast(url)
+    app.rows(DISPATCH, concurrency=2)
+    app.rows(RECEIPTS)
+
+    @app.handler("push.send")
+    async def send(job: RunningJob[Push]) -> None:
+        if job.payload.title == "tender 2":
+            raise Permanent("DEVICE_NOT_REGISTERED", "gone")
+
+    @app.handler("push.receipt")
+    async def receipt(job: RunningJob[dict[str, str | None]]) -> None:
+        assert job.kind == "push.receipt"
+
+    return app
+
+
+async def test_one_tick_takes_a_row_through_both_mappings(deliveries: Place) -> None:
+    await add_deliveries(deliveries.connection, 5)
+    async with build(deliveries.url) as app:
+        report = await app.tick()
+        counts = {part.runner: (part.processed, part.failed) for part in report.runners}
+        assert list(counts) == ["schedules", "queue", "rows:dispatch", "rows:receipts", "maintenance"]
+        assert (counts["queue"], counts["rows:dispatch"], counts["rows:receipts"]) == ((0, 0), (5, 1), (4, 0))
+        assert {run.name for run in await app.runs.list(None, 10)} == {"rows:dispatch", "rows:receipts"}
+    assert await statuses(deliveries.connection) == {"ok": 4, "invalid": 1}
+    rows = await deliveries.connection.fetch("SELECT completed_at, locked_by, locked_at FROM notification_deliveries")
+    assert all(row["completed_at"] and not row["locked_by"] and not row["locked_at"] for row in rows)
+
+
+async def test_rows_are_runners_that_can_be_chosen(deliveries: Place) -> None:
+    await add_deliveries(deliveries.connection, 2)
+    async with build(deliveries.url) as app:
+        report = await app.tick(runners=["rows:dispatch"])
+        assert [part.runner for part in report.runners] == ["rows:dispatch"]
+        with pytest.raises(InvalidInput, match="'rows:nothing' is not known; this app has schedules, queue, rows:dis"):
+            app.worker(runners=["rows:nothing"])
+    assert await statuses(deliveries.connection) == {"sent": 1, "invalid": 1}
+
+
+async def test_jobs_of_a_kind_and_rows_of_the_same_kind_do_not_disturb_each_other(deliveries: Place) -> None:
+    await add_deliveries(deliveries.connection, 1)
+    async with build(deliveries.url) as app:
+        enqueued = await app.enqueue("push.send", Push("token", "by hand"))
+        assert (await app.tick()).is_fine
+        assert [job.id for job in await app.jobs.list(JobFilter(), 10)] == [enqueued.id]
+        store = app.row_store(RECEIPTS)
+        (row,) = await store.jobs.list(JobFilter(), 10)
+        assert (row.state, row.kind, await store.retry([row.id])) == ("succeeded", "push.receipt", ["ready"])
+    assert await statuses(deliveries.connection) == {"sent": 1}
+
+
+async def test_a_payload_that_does_not_fit_fails_the_row(deliveries: Place) -> None:
+    await add_deliveries(deliveries.connection, 1)
+    await deliveries.connection.execute("DELETE FROM device_installations")
+    async with build(deliveries.url) as app:
+        assert (await app.tick()).is_fine
+    row = await deliveries.connection.fetchrow("SELECT status, last_error_code FROM notification_deliveries")
+    assert row is not None
+    assert tuple(row) == ("failed", "VALIDATION_ERROR")
+
+
+async def test_a_handler_finishes_its_row_with_its_own_writes(outbox: Place) -> None:
+    app = Holdfast(outbox.url)
+    app.rows(OUTBOX)
+    await outbox.connection.execute("CREATE TABLE effect (job uuid)")
+
+    @app.handler("work", attempts=1)
+    async def work(job: RunningJob[dict[str, bool]]) -> None:
+        async with connected(outbox.url) as connection, connection.transaction():
+            await connection.execute("INSERT INTO effect VALUES ($1)", job.id)
+            await job.finish_in(connection, {"done": True})
+            if job.payload["fails"]:
+                raise ValueError("after the finish")
+
+    good, bad = new_job(payload='{"fails": false}'), new_job(payload='{"fails": true}')  # type: ignore[arg-type]
+    async with app:
+        await app.row_store(OUTBOX).enqueue([good, bad])
+        (_, report, _) = (await app.tick(runners=["queue", "rows:outbox", "maintenance"])).runners
+        assert (report.processed, report.failed) == (2, 1)
+    rows = await outbox.connection.fetch('SELECT id, status, result FROM platform."OutboxEvent" ORDER BY status')
+    assert [(row["id"], row["status"], row["result"]) for row in rows] == [
+        (good.id, "SENT", '{"done": true}'), (bad.id, "FAILED", None),
+    ]  # fmt: skip
+    assert [row["job"] for row in await outbox.connection.fetch("SELECT job FROM effect")] == [good.id]
+
+
+async def test_a_table_that_is_missing_stops_nobody_else(place: Place) -> None:
+    async with build(place.url) as app:
+        await app.enqueue("push.send", Push("token", "by hand"))
+        report = await app.tick()
+        reports = {part.runner: part for part in report.runners}
+        assert "there is no table 'notification_deliveries'" in (reports["rows:dispatch"].error or "")
+        assert reports["queue"].processed == 1
+
+
+def test_mappings_that_cannot_work_together_are_refused(server: object) -> None:
+    app = Holdfast("memory:")
+    app.rows(DISPATCH)
+    with pytest.raises(InvalidInput, match="name of its own"):
+        app.rows(DISPATCH)
+    with pytest.raises(InvalidInput, match="both could hold one row"):
+        app.rows(replace(RECEIPTS, fence="another_fence"))
+    with pytest.raises(InvalidInput, match="concurrency"):
+        app.rows(RECEIPTS, concurrency=0)
+
+
+async def test_a_kind_without_a_handler_is_refused_and_memory_leaves_rows_out(place: Place) -> None:
+    app = Holdfast(place.url)
+    app.rows(DISPATCH)
+    app.handler("other")(lambda job: None)
+    async with app:
+        with pytest.raises(InvalidInput, match=r"no handler of the kind 'push.send'"):
+            app.worker()
+    async with build("memory:") as memory:
+        assert memory.worker().runner_names == ["schedules", "queue", "maintenance"]
+
+
+@pytest.fixture
+async def application(database: Database) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
+    async with connected(database.url) as connection:
+        await connection.execute(OUTBOX_TABLE)
+        await connection.execute(DELIVERIES_TABLE)
+        await connection.execute("CREATE TABLE effect (job uuid, fence bigint, note text)")
+        await migrate(connection, OUTBOX, DISPATCH, RECEIPTS)
+        yield connection
+
+
+@pytest.fixture
+def commands(database: Database, tmp_path: Path) -> Iterator[Commands]:
+    started = Commands(NamedDatabase(database.name, database.url, ""), tmp_path)
+    try:
+        yield started
+    finally:
+        started.end_all()
+
+
+@pytest.mark.fault
+async def test_workers_that_are_killed_lose_no_row_and_the_last_claim_of_each_has_its_effect(
+    application: "asyncpg.Connection[asyncpg.Record]", commands: Commands, database: Database
+) -> None:
+    await add_deliveries(application, 150)
+    async with Holdfast(database.url) as app:
+        await app.row_store(OUTBOX).enqueue([new_job() for _ in range(150)])
+
+    async def effects() -> int:
+        found: int = await application.fetchval("SELECT count(*) FROM effect")
+        return found
+
+    async def is_over() -> bool:
+        left: int = await application.fetchval(
+            """
+            SELECT (SELECT count(*) FROM notification_deliveries WHERE completed_at IS NULL)
+                 + (SELECT count(*) FROM platform."OutboxEvent" WHERE status IN ('PENDING', 'PROCESSING'))
+            """
+        )
+        return not left
+
+    # Twice: a third loss would end a row that has a count of them.
+    for goal in (60, 200):
+        worker = commands.start("worker", "tests.rows.apps.pushing:app", "--lease", "1s")
+
+        async def has_done_so_much(goal: int = goal) -> bool:
+            return await effects() >= goal
+
+        await until(has_done_so_much, f"{goal} effects")
+        worker.send(signal.SIGKILL)
+        worker.exit_code()
+    last = commands.start("worker", "tests.rows.apps.pushing:app", "--lease", "1s")
+    await until(is_over, "every row is over")
+    last.send(signal.SIGTERM)
+    assert last.exit_code() == 0, last.log
+    assert await statuses(application) == {"ok": 135, "invalid": 15}
+    assert await application.fetchval("""SELECT count(*) FROM platform."OutboxEvent" WHERE status = 'SENT'""") == 150
+    assert await application.fetchval("SELECT count(DISTINCT (job, note)) FROM effect") == 150 * 3
+    # What finished a row is the claim whose effect came last; nothing of an earlier one was written over it.
+    assert (
+        await application.fetch(
+            """
+        SELECT FROM (SELECT id, fence, 'receipt' AS note FROM notification_deliveries
+                     UNION ALL SELECT id, fence, 'work' FROM platform."OutboxEvent") AS over
+        WHERE fence IS DISTINCT FROM (SELECT max(effect.fence) FROM effect
+                                      WHERE effect.job = over.id AND effect.note = over.note)
+        """
+        )
+        == []
+    )
