@@ -183,6 +183,19 @@ async def test_a_second_mapping_goes_on_where_the_first_has_ended(deliveries: Pl
     assert (resent.id, resent.attempt) == (again.id, 2)
 
 
+async def test_a_retry_may_hand_the_row_to_another_mapping(deliveries: Place) -> None:
+    await add_deliveries(deliveries.connection, 1)
+    assert RECEIPTS.states is not None
+    states = replace(RECEIPTS.states, retry="retryable", codes={}, incomplete=())
+    dispatch, receipts = deliveries.rows(DISPATCH), deliveries.rows(replace(RECEIPTS, states=states))
+    await finished(dispatch, (await one(dispatch)).lease, PLAIN)
+    leased = await one(receipts, "push.receipt")
+    assert await finished(receipts, leased.lease, Transition(Event.RETRY, error=BROKEN)) is Fenced.DONE
+    assert await receipts.jobs.get(leased.id) is None
+    assert await receipts.claim(RECEIPT) == []
+    assert (await one(dispatch)).id == leased.id
+
+
 async def test_mappings_of_one_table_rescue_only_their_own(deliveries: Place) -> None:
     await add_deliveries(deliveries.connection, 2)
     dispatch, receipts = deliveries.rows(DISPATCH), deliveries.rows(RECEIPTS)

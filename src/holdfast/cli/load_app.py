@@ -111,7 +111,7 @@ def _place(error: BaseException) -> str:
     own = [
         frame
         for frame in frames
-        if not frame.filename.startswith((_PACKAGE, "<frozen")) and "importlib" not in frame.filename
+        if not frame.filename.startswith((_PACKAGE, "<")) and "importlib" not in frame.filename
     ]
     return f" ({os.path.relpath(own[-1].filename)}, line {own[-1].lineno})" if own else ""
 

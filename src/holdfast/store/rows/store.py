@@ -223,10 +223,12 @@ class RowRenewer:
         if len(done) == len(leases):
             return [done[number] for number in range(len(leases))]
         why = await table.fetch(lambda sql: sql.why_not_held, *columns, on=on)
-        return [
+        answers = [
             done.get(number) or Renewed(lease, Fenced(row["fenced"]))
             for number, (lease, row) in enumerate(zip(leases, why, strict=True))
         ]
+        self._store.keys.forget(answer.lease.id for answer in answers if answer.fenced is Fenced.STALE)
+        return answers
 
 
 def _shard(shard: Shard | None) -> tuple[int | None, int | None]:

@@ -1,0 +1,88 @@
+"""`holdfast rows`: checks and migrations of tables that are queues, as a person and a script see them."""
+
+import json
+
+import psycopg
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.rows.tables import DELIVERIES_TABLE
+
+MAPPINGS = """
+from holdfast import Holdfast, Rows, RowStates
+
+DISPATCH = Rows(
+    name="dispatch",
+    table="notification_deliveries",
+    kind="push.send",
+    states=RowStates(column="status", ready="pending", succeeded="sent", failed="failed"),
+    attempt="attempt_count",
+    run_at=("next_attempt_at", "created_at"),
+    attempts=8,
+)
+app = Holdfast()
+app.rows(DISPATCH)
+empty = Holdfast()
+number = 7
+"""
+
+
+@pytest.fixture
+def mapped(cli: Cli) -> Cli:
+    (cli.folder / "pushes.py").write_text(MAPPINGS, encoding="utf-8")
+    with psycopg.connect(cli.url, autocommit=True) as connection:
+        connection.execute(DELIVERIES_TABLE)
+    return cli
+
+
+def test_what_is_missing_is_one_line_each_and_gone_after_the_printed_migration(mapped: Cli) -> None:
+    done = mapped.run("rows", "check", "pushes:DISPATCH")
+    assert (done.code, done.err) == (1, "")
+    assert [line.partition(" → ")[0] for line in done.out.splitlines()] == [
+        "dispatch: column 'fence' (fence) is missing",
+        "dispatch: column 'locked_until' (locked_until) is missing",
+    ]
+    printed = mapped.run("rows", "migration", "pushes:app")
+    assert (printed.code, printed.err) == (0, "")
+    assert '"fence" bigint' in printed.out
+    assert '"attempt_count"' not in printed.out
+    with psycopg.connect(mapped.url, autocommit=True) as connection:
+        for statement in printed.out.split(";"):
+            connection.execute(statement.encode())
+    done = mapped.run("rows", "check", "pushes:app")
+    assert (done.code, done.out, done.err) == (0, "dispatch: nothing is missing\n", "")
+
+
+def test_programs_get_json(mapped: Cli) -> None:
+    found = json.loads(mapped.run("rows", "check", "pushes:app", "--json").out)
+    assert found["ok"] is False
+    assert {"rows", "line", "next_step"} == set(found["findings"][0])
+    (printed,) = json.loads(mapped.run("rows", "migration", "pushes:DISPATCH", "--json").out)
+    assert printed["rows"] == "dispatch"
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("pushes:empty", "has no mappings; register one with app.rows(mapping)"),
+        ("pushes:number", "is a int; name a mapping (Rows) or an app"),
+        ("pushes:nothing", "has no 'nothing'"),
+        ("nowhere:app", "there is no module 'nowhere'"),
+        ("pushes.py:", "names no app"),
+    ],
+)
+def test_what_is_no_mapping_is_told_in_one_line(mapped: Cli, address: str, said: str) -> None:
+    assert said in mapped.run("rows", "check", address).one_error_line()
+
+
+def test_a_mapping_that_is_refused_names_its_line(mapped: Cli) -> None:
+    (mapped.folder / "bad.py").write_text(
+        'from holdfast import Rows\n\nX = Rows(name="x", table="t")\n', encoding="utf-8"
+    )
+    line = mapped.run("rows", "check", "bad:X").one_error_line()
+    assert "rows 'x': give the kind of all rows" in line
+    assert "bad.py, line 3" in line
+
+
+def test_memory_has_no_tables(mapped: Cli) -> None:
+    assert "memory:" in mapped.run("rows", "check", "pushes:app", "--store", "memory:").one_error_line()

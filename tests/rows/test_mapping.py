@@ -1,0 +1,102 @@
+"""A mapping is checked when it is made, says which parts of the contract it keeps, and prints its migration."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import InvalidInput
+from holdfast.store.parts import EVERY_PART, Part
+from holdfast.store.rows.mapping import Rows, RowStates
+from tests.rows.tables import DISPATCH, OUTBOX, RECEIPTS, WHOLE
+
+_PAGE = (Path(__file__).parents[2] / "docs" / "rows.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"name": ""}, "rows name: is empty"),
+        ({"table": "a.b.c"}, "several dots"),
+        ({"table": 7}, "is not a table"),
+        ({"key": ""}, "key: '' is not a name"),
+        ({"fence": None}, "fence: None is not a name"),
+        ({"locked_by": "x" * 64}, "longer than the 63 bytes"),
+        ({"tenant": "a\0b"}, "NUL"),
+        ({"order": ("$1",)}, "a $ before a digit"),
+        ({"run_at": ()}, "run_at: name the column"),
+        ({"due": "id = $1"}, "a parameter such as $1"),
+        ({"due": "true; DROP TABLE x"}, "a ; or a comment"),
+        ({"payload_query": "SELECT 1 -- one"}, "a ; or a comment"),
+        ({"kind": None}, "kind=… "),
+        ({"kind_column": "kind"}, "kind=… "),
+        ({"payload": "details"}, "one of payload"),
+        ({"attempts": 0}, "attempts: 0"),
+        ({"attempts": None}, "say how many there may be"),
+        ({"states": None, "completed_at": None}, "ends by completed_at"),
+        ({"queue": ""}, "queue: is empty"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_mapping_that_cannot_work_is_refused_in_one_line(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(said.strip())) as refused:
+        replace(DISPATCH, **change)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"ready": ()}, "at least one value"),
+        ({"ready": ("a", "")}, "'' is not a value"),
+        ({"running": "pending"}, "ready and running"),
+        ({"succeeded": "retryable"}, "is final, so it cannot be ready"),
+        ({"codes": {"X": "pending"}}, "is final, so it cannot be ready"),
+        ({"column": ""}, "states.column"),
+    ],
+)
+def test_states_that_contradict_each_other_are_refused(change: dict[str, Any], said: str) -> None:
+    assert DISPATCH.states is not None
+    with pytest.raises(InvalidInput, match=said):
+        replace(DISPATCH.states, **change)
+
+
+def test_a_mapping_keeps_the_parts_for_which_it_names_columns() -> None:
+    never = {Part.KEYS, Part.QUEUES, Part.ERROR_HISTORY, Part.PROGRESS}
+    assert WHOLE.parts == EVERY_PART - never
+    assert OUTBOX.parts == WHOLE.parts - {Part.DEAD, Part.CANCELED}
+    assert DISPATCH.parts == frozenset()
+    assert RECEIPTS.parts == {Part.ENDS}
+    assert Part.RUN_ORDER in replace(DISPATCH, order=()).parts
+
+
+def test_the_page_lists_every_part() -> None:
+    listed = re.findall(r"^\| ([a-z_ ]+) \|", _PAGE.split("## What is kept")[1].split("\n## ")[0], re.MULTILINE)
+    assert sorted(set(listed) - {"part"}) == sorted(Part)
+
+
+def test_the_migration_adds_only_what_is_holdfast_s_own() -> None:
+    printed = RECEIPTS.migration_sql()
+    assert 'ADD COLUMN IF NOT EXISTS "fence" bigint' in printed
+    assert 'ADD COLUMN IF NOT EXISTS "locked_until" timestamptz' in printed
+    assert "CREATE INDEX CONCURRENTLY IF NOT EXISTS" in printed
+    for own in ("status", "installation_id", "created_at", "id"):
+        assert f'EXISTS "{own}"' not in printed
+
+
+def test_states_are_read_back_each_value_once() -> None:
+    states = RowStates(
+        column="s", ready="new", succeeded="done", failed="bad", dead="bad", codes={"A": "done", "B": "odd"}
+    )
+    assert {state.value: values for state, values in states.meaning()} == {
+        "succeeded": ("done",),
+        "failed": ("bad", "odd"),
+    }
+
+
+def test_a_mapping_is_a_value() -> None:
+    assert Rows(name="a", table="t", kind="k", completed_at="c", attempts=1) == Rows(
+        name="a", table=("t",), kind="k", completed_at="c", attempts=1
+    )
