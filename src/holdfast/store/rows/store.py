@@ -134,10 +134,8 @@ class RowStore:
             [error and encode(error.as_dict()) for error in errors],
             [transition.result for transition in transitions],
         )
-        done = {row["number"] - 1 for row in rows}
         # Two finishes of one lease change its row once, and both are done.
-        done |= {number for number, lease in enumerate(leases) if any(leases[other] == lease for other in done)}
-        answers = await self._fenced(leases, done)
+        answers = await self._fenced(leases, {leases[row["number"] - 1] for row in rows})
         over = [lease.id for lease, fenced in zip(leases, answers, strict=True) if fenced is not Fenced.LOCKED]
         self.keys.forget(over)
         return answers
@@ -155,9 +153,9 @@ class RowStore:
             [str(lease.holder) for lease in leases],
         )
 
-    async def _fenced(self, leases: Sequence[Lease], done: set[int]) -> list[Fenced]:
+    async def _fenced(self, leases: Sequence[Lease], done: set[Lease]) -> list[Fenced]:
         answers = [Fenced.DONE] * len(leases)
-        missing = [number for number in range(len(leases)) if number not in done]
+        missing = [number for number, lease in enumerate(leases) if lease not in done]
         if missing:
             columns = await self.lease_columns([leases[number] for number in missing])
             rows = await self.table.fetch(lambda sql: sql.why_not_held, *columns)
