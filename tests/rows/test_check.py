@@ -112,7 +112,8 @@ async def test_a_state_that_the_column_cannot_have_is_found(outbox: Place) -> No
 
 
 async def test_a_text_key_wants_an_index_on_the_id(place: Place) -> None:
-    rows = Rows(name="mails", table="mail", key="address", kind="mail.send", completed_at="done_at", attempts=3)
+    rows = Rows(name="mails", table="mail", key="address", kind="mail.send", completed_at="done_at", error_code="code",
+                attempts=3)  # fmt: skip
     await place.connection.execute(
         "CREATE TABLE mail (address text PRIMARY KEY, run_at timestamptz NOT NULL DEFAULT now())"
     )

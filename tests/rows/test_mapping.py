@@ -35,7 +35,8 @@ _PAGE = (Path(__file__).parents[2] / "docs" / "rows.md").read_text(encoding="utf
         ({"payload": "details"}, "one of payload"),
         ({"attempts": 0}, "attempts: 0"),
         ({"attempts": None}, "say how many there may be"),
-        ({"states": None, "completed_at": None}, "ends by completed_at"),
+        ({"states": None, "completed_at": None}, "completed_at ends a row"),
+        ({"states": None, "error_code": None}, "error_code tells a failure"),
         ({"queue": ""}, "queue: is empty"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -97,6 +98,5 @@ def test_states_are_read_back_each_value_once() -> None:
 
 
 def test_a_mapping_is_a_value() -> None:
-    assert Rows(name="a", table="t", kind="k", completed_at="c", attempts=1) == Rows(
-        name="a", table=("t",), kind="k", completed_at="c", attempts=1
-    )
+    rows = Rows(name="a", table="t", kind="k", completed_at="c", error_code="e", attempts=1)
+    assert rows == replace(rows, table=("t",), run_at=("run_at",))

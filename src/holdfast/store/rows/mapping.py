@@ -118,7 +118,7 @@ class Rows:
 
     `run_at` may name several columns, of which the first that is not null counts and the first is written. `attempts`
     limits the attempts of every row that does not say otherwise; without it the handler's limit counts. Without
-    `states` a row ends by `completed_at`.
+    `states` a row ends by `completed_at`, and `error_code` tells a failure from a success.
     """
 
     name: str
@@ -200,8 +200,10 @@ class Rows:
             raise InvalidInput(
                 "without a losses column a lost lease counts as an attempt, so say how many there may be: attempts=…"
             )
-        if self.states is None and self.completed_at is None:
-            raise InvalidInput("without states a row ends by completed_at; name that column, or give states")
+        if self.states is None and (self.completed_at is None or self.error_code is None):
+            raise InvalidInput(
+                "without states completed_at ends a row and error_code tells a failure; name both, or give states"
+            )
 
     @property
     def run_at_columns(self) -> tuple[str, ...]:

@@ -143,10 +143,10 @@ class Terms:
         """The row's state in Holdfast's words; null: it is none of this mapping's."""
         states = self.rows.states
         if states is None:
-            done, code = f"{self.completed_at} IS NOT NULL", self.rows.error_code
-            failed = f"WHEN {done} AND {self.at(code)} IS NOT NULL THEN 'failed' " if code else ""
+            done = f"{self.completed_at} IS NOT NULL"
+            failed = f"{done} AND {self.at(self.rows.error_code or '')} IS NOT NULL"
             return (
-                f"CASE WHEN {self.running} THEN 'running' {failed}WHEN {done} THEN 'succeeded' "
+                f"CASE WHEN {self.running} THEN 'running' WHEN {failed} THEN 'failed' WHEN {done} THEN 'succeeded' "
                 f"WHEN {self.ready} THEN 'ready' END"
             )
         live = f"WHEN {self.state_column} = {literal(states.running)} THEN 'running' " if states.running else ""
