@@ -17,7 +17,7 @@ TEXTS = frozenset({"text", "character varying", "character"})
 
 _COLUMNS = """
 SELECT attname AS name, format_type(atttypid, NULL) AS type, format_type(atttypid, atttypmod) AS whole_type,
-       attnotnull AND NOT atthasdef AND attidentity = '' AS is_required, attnotnull AS not_null
+       attnotnull AS not_null
 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
 """
 
@@ -29,8 +29,6 @@ class Column:
     type: str
     whole_type: str
     not_null: bool = False
-    is_required: bool = False
-    """An insert that does not give it a value fails."""
 
 
 Columns = Mapping[str, Column]
@@ -43,4 +41,4 @@ def table_name(rows: Rows) -> str:
 async def read_columns(connection: "asyncpg.Connection[asyncpg.Record]", rows: Rows) -> Columns:
     """Empty if there is no such table."""
     found = await connection.fetch(_COLUMNS, table_name(rows))
-    return {row["name"]: Column(row["type"], row["whole_type"], row["not_null"], row["is_required"]) for row in found}
+    return {row["name"]: Column(row["type"], row["whole_type"], row["not_null"]) for row in found}
