@@ -81,7 +81,7 @@ async def attempted(
     context: Context | None = None,
 ) -> Attempted:
     """Run the handler, in this process whatever its isolation, in a context of its own."""
-    executor = Executor(failures, 1, finish_in)
+    executor = Executor(failures, 1, lambda: finish_in)
     handler = _in_this_process(handler)
     loop = asyncio.get_running_loop()
     held = HeldJob(job, handler, LEASE.total_seconds(), time.monotonic(), loop)

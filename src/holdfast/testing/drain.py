@@ -179,7 +179,9 @@ class Drain:
         """One slot, so that jobs run one after the other, in the order in which they would be claimed."""
         opened = self._app.opened
         settings = WorkerSettings(concurrency=1, most_ahead=0, queues=queues)
-        worker = Worker(opened.store, opened.renewer, self._app.handlers, self._failures, settings, opened.finish_in)
+        worker = Worker(
+            opened.store, opened.renewer, self._app.handlers, self._failures, settings, lambda: opened.finish_in
+        )
         queue = QueueRunner(worker, Pacing(), QueueRuns(opened.runs, QUEUE, "test"))
         claim = opened.store.claim
 
