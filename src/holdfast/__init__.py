@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         DuplicateJob,
         HoldfastError,
         InvalidInput,
+        KeyLocked,
         Permanent,
         Retryable,
         SchemaMismatch,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     )
     from holdfast.event import PublishedEvent
     from holdfast.handlers import RunningJob
-    from holdfast.job import Job, JobState, NewJob
+    from holdfast.job import IfExists, Job, JobState, NewJob
     from holdfast.producer.publish import Published
     from holdfast.retry import (
         decorrelated_jitter,
@@ -51,10 +52,12 @@ _HOME = {
     "EventJob": "holdfast.store.events",
     "Holdfast": "holdfast.app",
     "HoldfastError": "holdfast.errors",
+    "IfExists": "holdfast.job",
     "InlineSlot": "holdfast.schedules",
     "InvalidInput": "holdfast.errors",
     "Job": "holdfast.job",
     "JobState": "holdfast.job",
+    "KeyLocked": "holdfast.errors",
     "NewJob": "holdfast.job",
     "Permanent": "holdfast.errors",
     "Process": "holdfast.runtime.process",
@@ -92,10 +95,12 @@ __all__ = [
     "EventJob",
     "Holdfast",
     "HoldfastError",
+    "IfExists",
     "InlineSlot",
     "InvalidInput",
     "Job",
     "JobState",
+    "KeyLocked",
     "NewJob",
     "Permanent",
     "Process",

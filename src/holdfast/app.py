@@ -51,6 +51,8 @@ class EnqueueOptions(TypedDict, total=False):
     run_at: datetime | None
     tenant: str | None
     key: str | None
+    if_exists: str
+    window: Duration | None
     correlation_id: str | None
     attempts: int | None
     headers: dict[str, object] | None
@@ -214,7 +216,7 @@ class Holdfast:
     async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Enqueue all jobs or none, in one transaction. Build them with `job`."""
         enqueued = await self.opened.store.enqueue(jobs)
-        await self.ring([each.id for each in enqueued if each.is_new])
+        await self.ring([each.id for each in enqueued if each.is_new or each.replaced])
         return enqueued
 
     async def ring(self, ids: Sequence[UUID]) -> None:

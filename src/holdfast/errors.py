@@ -4,7 +4,9 @@ Four families: the caller's mistake, a store that cannot be reached (worth tryin
 signals with which a handler says how its attempt ends.
 """
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Self
 
 
 class HoldfastError(Exception):
@@ -29,6 +31,16 @@ class SchemaMismatch(InvalidInput):
 
 class StoreUnavailable(HoldfastError):
     """The store cannot be reached or refused for a passing reason; the same call may succeed later."""
+
+
+class KeyLocked(StoreUnavailable):
+    """Another transaction holds the key and did not end in time; nothing was changed, and trying again may help."""
+
+    @classmethod
+    def of(cls, keys: Sequence[str]) -> Self:
+        shown = ", ".join(map(repr, keys[:3])) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+        named = f"the key {shown}" if len(keys) == 1 else f"one of the keys {shown}"
+        return cls(f"another transaction holds {named} and has not ended; try again")
 
 
 class StaleLease(HoldfastError):

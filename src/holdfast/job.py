@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from uuid import UUID
 
 from uuid_utils.compat import uuid7
@@ -43,6 +43,20 @@ class JobState(StrEnum):
         return self in (JobState.FAILED, JobState.DEAD)
 
 
+class IfExists(StrEnum):
+    """What to do when a job with the same key is there."""
+
+    KEEP = "keep"
+    REPLACE = "replace"
+
+    @classmethod
+    def of(cls, value: object) -> Self:
+        try:
+            return cls(str(value))
+        except ValueError:
+            raise InvalidInput(f"if_exists: {value!r} is not known; use {' or '.join(cls)}") from None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewJob:
     """A job to be enqueued. Everything that could be refused is refused here, before a transaction begins."""
@@ -58,6 +72,8 @@ class NewJob:
     correlation_id: str = ""
     max_attempts: int | None = None
     key: str | None = None
+    if_exists: IfExists = IfExists.KEEP
+    window: timedelta | None = None
     headers: Json | None = None
 
     def __post_init__(self) -> None:
@@ -65,13 +81,7 @@ class NewJob:
         check_name("queue", self.queue)
         if self.tenant:
             check_name("tenant", self.tenant)
-        if self.key is not None:
-            check_name("key", self.key)
-            size = len((self.tenant + self.kind + self.key).encode())
-            if size > _LONGEST_KEY_BYTES:
-                raise InvalidInput(
-                    f"key: {size:,} bytes with its tenant and kind are over the limit of {_LONGEST_KEY_BYTES:,}"
-                )
+        self._check_key()
         if self.correlation_id:
             check_name("correlation_id", self.correlation_id)
         else:
@@ -86,6 +96,24 @@ class NewJob:
             object.__setattr__(self, "delay", to_timedelta(self.delay, "delay"))
         if self.run_at is not None:
             object.__setattr__(self, "run_at", to_aware(self.run_at, "run_at"))
+
+    def _check_key(self) -> None:
+        object.__setattr__(self, "if_exists", IfExists.of(self.if_exists))
+        if self.window is not None:
+            object.__setattr__(self, "window", to_timedelta(self.window, "window"))
+            if not self.window:
+                raise InvalidInput("window: is zero; give the time for which the key is to be held, or leave it out")
+            if self.if_exists is IfExists.REPLACE:
+                raise InvalidInput('give if_exists="replace" or a window, not both')
+        if self.key is not None:
+            check_name("key", self.key)
+            size = len((self.tenant + self.kind + self.key).encode())
+            if size > _LONGEST_KEY_BYTES:
+                raise InvalidInput(
+                    f"key: {size:,} bytes with its tenant and kind are over the limit of {_LONGEST_KEY_BYTES:,}"
+                )
+        elif self.window is not None or self.if_exists is not IfExists.KEEP:
+            raise InvalidInput("if_exists and window say what to do about a key; give one")
 
 
 class Lease(NamedTuple):

@@ -28,6 +28,7 @@ CANCEL_REQUESTED = JobError(code="CANCELED", type="Cancel", message="canceled by
 
 class Event(StrEnum):
     ENQUEUE = "enqueue"
+    REPLACE = "replace"
     CLAIM = "claim"
     SUCCEED = "succeed"
     RETRY = "retry"
@@ -55,6 +56,7 @@ _READY, _RUNNING = JobState.READY, JobState.RUNNING
 
 RULES: tuple[Rule, ...] = (
     Rule(None, Event.ENQUEUE, _READY, "0", "0", "a producer's transaction commits"),
+    Rule(_READY, Event.REPLACE, _READY, "0", "0", "a producer puts newer work under its key in its place"),
     Rule(_READY, Event.CLAIM, _RUNNING, "+1", "same", "a worker takes the due job under a lease"),
     Rule(_READY, Event.CANCEL, JobState.CANCELED, "same", "same", "a person cancels it before it starts"),
     Rule(_RUNNING, Event.SUCCEED, JobState.SUCCEEDED, "same", "same", "the handler returns"),

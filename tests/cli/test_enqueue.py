@@ -14,7 +14,7 @@ def test_the_id_is_printed_and_the_options_are_kept(cli: Cli) -> None:
         "--run-at", "2100-01-31T08:00:00+01:00", "--json",
     )  # fmt: skip
     assert done.err == ""
-    assert json.loads(done.out) == {"id": id, "is_new": True}
+    assert json.loads(done.out) == {"id": id, "is_new": True, "replaced": False}
     (job,) = json.loads(cli.run("jobs", "list", "--json").out)
     wanted = {
         "id": id, "kind": "greet", "payload": {"name": "Zoë 🐟"}, "queue": "slow", "priority": 2, "tenant": "acme",
@@ -31,6 +31,17 @@ def test_asking_twice_with_one_key_makes_one_job(cli: Cli) -> None:
     assert "new" in first
     assert "was there already" in second
     assert len(cli.states()) == 1
+
+
+def test_a_job_is_replaced_or_kept_for_a_window_when_asked(cli: Cli) -> None:
+    first = json.loads(cli.run("enqueue", "shop", "greet", '{"name": "Ann"}', "--key", "a", "--json").out)
+    replacing = ("enqueue", "shop", "greet", '{"name": "Bob"}', "--key", "a", "--if-exists", "replace")
+    assert json.loads(cli.run(*replacing, "--json").out) == {"id": first["id"], "is_new": False, "replaced": True}
+    assert cli.run(*replacing).out == f"{first['id']}  was there already, and now does this\n"
+    (job,) = json.loads(cli.run("jobs", "list", "--json").out)
+    assert job["payload"] == {"name": "Bob"}
+    in_window = ("enqueue", "shop", "greet", '{"name": "Ann"}', "--key", "b", "--window", "5m", "--json")
+    assert [json.loads(cli.run(*in_window).out)["is_new"] for _ in range(2)] == [True, False]
 
 
 def test_the_payload_can_come_from_a_file_or_from_stdin(cli: Cli, tmp_path: Path) -> None:

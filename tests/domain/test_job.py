@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInput
-from holdfast.job import Job, JobError, JobState, NewJob, check_attempts, check_name
+from holdfast.job import IfExists, Job, JobError, JobState, NewJob, check_attempts, check_name
 from holdfast.json_text import Json
 from tests.domain.answers import answer
 
@@ -39,6 +39,8 @@ def test_ids_are_version_7_and_rise() -> None:
 
 def test_durations_and_times_are_normalised() -> None:
     assert new(delay="5m").delay == timedelta(minutes=5)
+    assert new(key="k", window="5m").window == timedelta(minutes=5)
+    assert new(key="k", if_exists="replace").if_exists is IfExists.REPLACE
     in_tokyo = datetime.fromisoformat("2030-01-01T09:00:00+09:00")
     run_at = new(run_at=in_tokyo).run_at
     assert (run_at, run_at and run_at.tzinfo) == (AT, UTC)
@@ -69,6 +71,16 @@ def test_durations_and_times_are_normalised() -> None:
             {"key": "\U0001f600" * 500, "tenant": "\U0001f600" * 200},
             "key: 2,804 bytes with its tenant and kind are over the limit of 2,500",
         ),
+        ({"key": "k", "if_exists": "update"}, "if_exists: 'update' is not known; use keep or replace"),
+        ({"key": "k", "if_exists": None}, "if_exists: None is not known; use keep or replace"),
+        ({"if_exists": "replace"}, "if_exists and window say what to do about a key; give one"),
+        ({"window": "5m"}, "if_exists and window say what to do about a key; give one"),
+        (
+            {"key": "k", "window": "0s"},
+            "window: is zero; give the time for which the key is to be held, or leave it out",
+        ),
+        ({"key": "k", "window": 5}, 'window: 5 is not a duration; write it like "90s" or "5m", or pass a timedelta'),
+        ({"key": "k", "window": "5m", "if_exists": "replace"}, 'give if_exists="replace" or a window, not both'),
         ({"priority": -1}, "priority: -1 is not a number from 0 (most urgent) to 9"),
         ({"priority": 10}, "priority: 10 is not a number from 0 (most urgent) to 9"),
         ({"priority": 5.0}, "priority: 5.0 is not a number from 0 (most urgent) to 9"),

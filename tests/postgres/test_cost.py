@@ -11,7 +11,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from holdfast.job import Lease
+from holdfast.job import IfExists, Lease, NewJob
 from holdfast.lifecycle import Event, Transition
 from holdfast.store.contract import Fenced, Finish, Renewal
 from tests.databases import Database, OneConnectionStore, connected
@@ -54,6 +54,15 @@ INSERT INTO holdfast.dead_letter (id, created_at, finished_at, priority, attempt
 SELECT gen_random_uuid(), holdfast.now(), holdfast.now(), 5, 1, 0, 'dead', 'default', 'work', '', '', '{}'
 FROM generate_series(1, $1::integer)
 """
+_FILL_KEYS = """
+WITH filled AS (
+    INSERT INTO holdfast.job (id, created_at, priority, queue, kind, tenant, correlation_id, key, payload)
+    SELECT gen_random_uuid(), holdfast.now(), 5, 'default', 'other', '', '', number::text, '{}'
+    FROM generate_series(1, $1::integer) AS number RETURNING id, key
+)
+INSERT INTO holdfast.key (job_id, tenant, kind, key, until)
+SELECT id, '', 'other', key, holdfast.now() + interval '1 day' FROM filled
+"""
 
 
 class Measured:
@@ -86,6 +95,18 @@ class Measured:
             await self.store.rescue(10)
             await self.store.cancel([lease.id])
             await self.store.retry([lease.id])
+            for keyed in _keyed():
+                await self.store.enqueue([keyed])
+            await self.store.fetch("forget_keys", 10)
+
+
+def _keyed() -> list[NewJob]:
+    """What can be said of a key. With ids that no partition of its own is for."""
+    return [
+        job(kind="keyed", key="a", id=uuid4()),
+        job(kind="keyed", key="a", id=uuid4(), if_exists=IfExists.REPLACE),
+        job(kind="keyed", key="a", id=uuid4(), window=LEASE),
+    ]
 
 
 @pytest.fixture(params=["planned when empty", "planned when full"])
@@ -188,4 +209,18 @@ async def test_a_claim_walks_only_over_the_suspects_of_its_own_lanes(measured: t
         await at.connection.execute("VACUUM ANALYZE")
     leased, blocks = await at.blocks(lambda: at.store.claim(wants(limit=10)))
     assert len(leased) == 10
+    assert blocks <= AT_MOST
+
+
+async def test_a_producer_that_meets_a_key_reads_nobody_else_s(measured: tuple[Measured, bool]) -> None:
+    at, analyzed = measured
+    await at.connection.execute(_FILL_KEYS, FEWER)
+    await at.fill(timedelta(hours=1), 5, "other", number=FEWER)
+    await at.store.enqueue(_keyed()[:1])
+    if analyzed:
+        await at.connection.execute("VACUUM ANALYZE")
+    _, blocks = await at.blocks(lambda: at.store.enqueue(_keyed()))
+    assert blocks <= AT_MOST
+    forgotten, blocks = await at.blocks(lambda: at.store.fetch("forget_keys", 10))
+    assert [row["forgotten"] for row in forgotten] == [0]
     assert blocks <= AT_MOST

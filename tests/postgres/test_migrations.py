@@ -1,12 +1,13 @@
 """Migrations: forward, once, by whoever comes first; and a store that refuses what it does not know."""
 
 import asyncio
+from uuid import uuid4
 
 import asyncpg
 import pytest
 
 from holdfast.errors import InvalidInput, SchemaMismatch
-from holdfast.job import JobState, LeasedJob
+from holdfast.job import IfExists, JobState, LeasedJob
 from holdfast.lifecycle import LEASE_LOST, Event, Transition
 from holdfast.limits import check_schema
 from holdfast.producer.enqueue import enqueue_statement
@@ -17,7 +18,21 @@ from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.sql_files import migrations, newest_version
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from tests.databases import Database, connected, opened_store
+from tests.postgres.past import pruned
 from tests.store_contract.steps import ENDINGS, LEASE, job, wants
+
+# As the release before migration 8 sent it.
+_ENQUEUE_OF_7 = """
+SELECT enqueued.id, enqueued.is_new FROM unnest($1::text[]) AS given (key)
+CROSS JOIN LATERAL holdfast.enqueue(
+    kind => 'work', payload => '{}', queue => 'default', priority => 5, delay => NULL, run_at => NULL, tenant => '',
+    key => given.key, correlation_id => '', max_attempts => NULL, headers => NULL, job_id => gen_random_uuid()
+) AS enqueued
+"""
+_POSITIONS_OF_7 = """
+SELECT id, is_new
+FROM holdfast.enqueue('work', '{}', 'default', 5, NULL, NULL, '', $1, NULL, NULL, NULL, gen_random_uuid())
+"""
 
 NAMES = [migration.name for migration in migrations("holdfast")]
 
@@ -47,6 +62,25 @@ async def test_migrators_at_the_same_time_share_the_work(empty_database: Databas
     async with connected(empty_database.url) as connection:
         rows = await connection.fetch("SELECT version, name FROM holdfast.migration ORDER BY version")
     assert [row["name"] for row in rows] == NAMES
+
+
+async def test_a_producer_of_an_earlier_release_goes_on_through_the_migration_of_keys(
+    empty_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        earlier = [each for each in migrations("holdfast") if each.version < 8]
+        patch.setattr("holdfast.store.postgres.migrate.migrations", lambda schema: iter(earlier))
+        await migrate(empty_database.url, "holdfast")
+    async with connected(empty_database.url) as old:
+        by_name, by_position = await old.prepare(_ENQUEUE_OF_7), await old.prepare(_POSITIONS_OF_7)
+        (first,) = await by_name.fetch(["a"])
+        for _ in range(10):
+            assert tuple(await by_position.fetchrow("a") or ()) == (first["id"], False)
+        await migrate(empty_database.url, "holdfast")
+        for _ in range(10):
+            (again, new) = await by_name.fetch(["a", str(uuid4())])
+            assert (again["id"], again["is_new"], new["is_new"]) == (first["id"], False, True)
+            assert tuple(await by_position.fetchrow("a") or ()) == (first["id"], False)
 
 
 async def test_a_migration_that_fails_leaves_nothing_of_itself(empty_database: Database) -> None:
@@ -109,6 +143,7 @@ async def test_every_verb_works_in_a_schema_of_another_name(empty_database: Data
         first, keyed = job(), job(key="a")
         await store.enqueue([first])
         await store.enqueue([keyed, job(key="a")])
+        await store.enqueue([job(key="a", if_exists=IfExists.REPLACE)])
         third = job()
         async with connection.transaction():
             await enqueue_statement(schema, third).execute_on(connection)
@@ -127,6 +162,7 @@ async def test_every_verb_works_in_a_schema_of_another_name(empty_database: Data
         counts = await reader.count()
         assert (counts[JobState.READY], counts[JobState.SUCCEEDED]) == (1, 2)
         assert {found.id for found in await reader.list(JobFilter(), 10)} == {first.id, keyed.id, third.id}
+        assert "keys_forgotten" in await pruned(store)
         spaces = await connection.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = 'holdfast'")
         assert spaces == 0
 

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from holdfast.errors import StoreUnavailable
-from holdfast.job import JobState
+from holdfast.job import IfExists, JobState
 from holdfast.json_text import Json
 from holdfast.lifecycle import Event, Transition
 from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Retrying
@@ -338,11 +338,16 @@ async def _enqueue_keyed(store: PostgresStore, ready: UUID) -> object:
     return enqueued.is_new
 
 
-@pytest.mark.parametrize("act", [_claim, _cancel, _enqueue, _enqueue_keyed])
+async def _replace(store: PostgresStore, ready: UUID) -> object:
+    (enqueued,) = await store.enqueue([job(kind="ready", key="report", if_exists=IfExists.REPLACE)])
+    return enqueued.replaced and enqueued.id == ready
+
+
+@pytest.mark.parametrize("act", [_claim, _cancel, _enqueue, _enqueue_keyed, _replace])
 async def test_a_statement_that_waited_for_the_drop_finds_what_was_moved(database: Database, act: _Act) -> None:
     async with opened_store(database.url) as store, connected(database.url) as watching:
         await add_days(watching, MOST_DAYS)
-        ready = job(id=id_of(DAYS_AGO), kind="ready")
+        ready = job(id=id_of(DAYS_AGO), kind="ready", key="report")
         await store.enqueue([ready])
         # Plans that know of the partition, in every connection that may be used below.
         await asyncio.gather(*(store.claim(wants("nothing")) for _ in range(4)))
@@ -374,6 +379,7 @@ async def test_a_retry_and_a_failure_that_waited_for_the_drop_are_done(database:
 
 _VERBS: dict[str, Callable[[PostgresStore], Awaitable[object]]] = {
     "claim": lambda store: store.claim(wants("ready")),
+    "replace": lambda store: store.enqueue([job(kind="ready", key="report", if_exists=IfExists.REPLACE)]),
     "rescue": lambda store: store.rescue(10),
 }
 
@@ -383,7 +389,8 @@ async def test_a_statement_with_an_old_snapshot_fails_instead_of_losing_a_job(da
     """Where repeatable read is the default, a claim's snapshot is older than the lock that it waits for."""
     async with opened_store(database.url) as store, connected(database.url) as old:
         await add_days(old, MOST_DAYS)
-        (ready, running) = (job(id=id_of(DAYS_AGO), kind="ready"), job(id=id_of(DAYS_AGO), kind="running"))
+        ready = job(id=id_of(DAYS_AGO), kind="ready", key="report")
+        running = job(id=id_of(DAYS_AGO), kind="running")
         await store.enqueue([ready, running])
         assert len(await store.claim(wants("running", lease=timedelta(0)))) == 1
         await old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT holdfast.now()")

@@ -112,6 +112,16 @@ REFUSED = {
     "kind => 'a', payload => '{}', tenant => repeat('😀', 200), key => repeat('😀', 500)": "key: ",
     "kind => 'a', payload => '{}', tenant => repeat('x', 201)": "key, tenant",
     "kind => 'a', payload => '{}', correlation_id => repeat('x', 201)": "key, tenant or correlation_id",
+    "kind => 'a', payload => '{}', key => 'k', if_exists => 'update'": "if_exists: 'update' is not known; use keep or",
+    "kind => 'a', payload => '{}', key => 'k', if_exists => NULL": "if_exists: NULL is not known",
+    "kind => 'a', payload => '{}', if_exists => 'replace'": "if_exists and key_window need a key",
+    "kind => 'a', payload => '{}', key_window => '5 min'": "if_exists and key_window need a key",
+    "kind => 'a', payload => '{}', key => 'k', key_window => '0'": "key_window: 00:00:00 ",
+    "kind => 'a', payload => '{}', key => 'k', key_window => '-1 s'": "key_window: -00:00:01 ",
+    "kind => 'a', payload => '{}', key => 'k', key_window => '110 years'": "key_window: ",
+    "kind => 'a', payload => '{}', key => 'k', key_window => '1 s', if_exists => 'replace'": (
+        "give if_exists => 'replace' or a key_window, not both"
+    ),
 }
 
 
@@ -129,6 +139,24 @@ async def test_what_cannot_be_a_job_is_refused_in_a_line(database: Database) -> 
             said = await _refusal(connection, f"SELECT * FROM holdfast.enqueue({arguments})")
             assert (said.startswith(beginning), "\n" in said) == (True, False), (arguments, said)
         assert await connection.fetchval("SELECT count(*) FROM holdfast.job") == 0
+
+
+async def test_keys_are_replaced_and_held_for_a_window_from_plain_sql(database: Database) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as connection:
+        await PostgresClock(store).freeze(START)
+        replacing = "SELECT * FROM holdfast.enqueue('work', $1, key => 'a', if_exists => 'replace')"
+        first = await connection.fetchrow(replacing, "1")
+        second = await connection.fetchrow(replacing, "2")
+        assert first is not None
+        assert second is not None
+        assert dict(second) == {"id": first["id"], "is_new": False, "replaced": True}
+        # Without an id or a correlation id of the caller's there is nothing to replace the old one with.
+        found = await _shown(store, first["id"])
+        assert (found.payload, found.correlation_id) == ("2", str(first["id"]))
+        in_window = "SELECT (holdfast.enqueue('work', '{}', key => 'b', key_window => '5 min')).is_new"
+        assert [await connection.fetchval(in_window) for _ in range(2)] == [True, False]
+        await PostgresClock(store).advance(timedelta(minutes=5))
+        assert await connection.fetchval(in_window) is True
 
 
 async def test_an_id_that_exists_is_refused(database: Database) -> None:

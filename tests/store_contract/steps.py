@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast.job import Job, JobError, JobState, Lease, LeasedJob, NewJob
+from holdfast.job import IfExists, Job, JobError, JobState, Lease, LeasedJob, NewJob
 from holdfast.json_text import Json, encode
 from holdfast.lifecycle import LEASE_LOST, Event, Transition
 from holdfast.store.contract import ClaimRequest, Fenced, Finish, JobFilter, KindClaim
@@ -58,6 +58,8 @@ class Options(TypedDict, total=False):
     correlation_id: str
     max_attempts: int | None
     key: str | None
+    if_exists: IfExists
+    window: timedelta | None
     headers: Json | None
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.job import JobState
+from holdfast.job import IfExists, JobState
 from holdfast.store.contract import Retrying
 from holdfast.store.memory import MemoryStore
 from holdfast.store.memory_schedules import MemoryRuns, MemorySchedules
@@ -92,6 +92,41 @@ async def test_a_key_can_be_used_again_when_its_job_is_gone(kept: Kept) -> None:
     await done(upkeep.prune_jobs(WEEK))
     (again,) = await case.store.enqueue([job(key="invoice-1")])
     assert again.is_new
+
+
+@pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.DEAD])
+async def test_a_key_outlives_its_job_until_its_window_is_over(kept: Kept, state: JobState) -> None:
+    case, upkeep = kept
+    first = await in_state(case, state, key="report", window=30 * DAY)
+    await case.clock.advance(30 * DAY - timedelta(seconds=1))
+    await done(upkeep.prune_jobs(WEEK))
+    await done(upkeep.prune_dead_letters(WEEK))
+    assert await everything(case) == []
+    for asked in (job(key="report", window=DAY), job(key="report")):
+        (again,) = await case.store.enqueue([asked])
+        assert (again.id, again.is_new) == (first, False)
+    # What is to replace a job that is not there is a new one, and has the key from then on.
+    (replacing,) = await case.store.enqueue([job(key="report", if_exists=IfExists.REPLACE)])
+    assert replacing.is_new
+    (again,) = await case.store.enqueue([job(key="report")])
+    assert again.id == replacing.id
+
+
+async def test_a_key_whose_window_is_over_is_as_if_it_were_gone_before_and_after_it_goes(kept: Kept) -> None:
+    case, upkeep = kept
+    kinds = ("before", "after")
+    for kind in kinds:
+        await enqueued(case, kind=kind, key="report", window=DAY)
+    await case.clock.advance(DAY)
+    (before,) = await case.store.enqueue([job(kind="before", key="report")])
+    await done(upkeep.prune_jobs(WEEK))
+    (after,) = await case.store.enqueue([job(kind="after", key="report")])
+    assert (before.is_new, after.is_new) == (True, True)
+    # What has a key now is not forgotten with the window that was over.
+    await case.clock.advance(365 * DAY)
+    await done(upkeep.prune_jobs(WEEK))
+    again = await case.store.enqueue([job(kind=kind, key="report") for kind in kinds])
+    assert [each.id for each in again] == [before.id, after.id]
 
 
 @pytest.mark.parametrize("state", [JobState.READY, JobState.RUNNING, JobState.FAILED, JobState.DEAD])

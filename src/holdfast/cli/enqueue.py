@@ -33,6 +33,18 @@ def enqueue(
         str | None,
         typer.Option(metavar="TEXT", help="Asking twice with the same key makes one job.", show_default=False),
     ] = None,
+    if_exists: Annotated[
+        str | None,
+        typer.Option(
+            metavar="keep|replace",
+            help="If a job has the key: keep it, or replace it unless it runs or has ended. Default: keep.",
+            show_default=False,
+        ),
+    ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="At most one job with the key in so long: 5m, 1h.", show_default=False),
+    ] = None,
     correlation_id: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Ties log lines together.", show_default=False)
     ] = None,
@@ -48,7 +60,7 @@ def enqueue(
     import asyncio
 
     from holdfast.cli.load_app import load_app
-    from holdfast.job import DEFAULT_PRIORITY
+    from holdfast.job import DEFAULT_PRIORITY, IfExists
 
     loaded = load_app(app, store=store, schema=schema)
     check_kept(loaded)
@@ -61,6 +73,8 @@ def enqueue(
         run_at=None if run_at is None else to_time(run_at, "run-at"),
         tenant=tenant,
         key=key,
+        if_exists=IfExists.KEEP if if_exists is None else if_exists,
+        window=window,
         correlation_id=correlation_id,
         attempts=attempts,
         id=None if id is None else to_uuid(id),
@@ -69,9 +83,15 @@ def enqueue(
     if loaded.handlers.get(kind) is None:
         warn(f"warning: {app} has no handler for {kind!r}; the job waits for a worker that has one")
     if as_json:
-        print_json({"id": str(enqueued.id), "is_new": enqueued.is_new})
+        print_json({"id": str(enqueued.id), "is_new": enqueued.is_new, "replaced": enqueued.replaced})
     else:
-        typer.echo(f"{enqueued.id}  {'new' if enqueued.is_new else 'was there already, with the same key'}")
+        typer.echo(f"{enqueued.id}  {_said(enqueued)}")
+
+
+def _said(enqueued: "Enqueued") -> str:
+    if enqueued.is_new:
+        return "new"
+    return "was there already, and now does this" if enqueued.replaced else "was there already, with the same key"
 
 
 async def _enqueue(app: "Holdfast", job: "NewJob") -> "Enqueued":

@@ -7,7 +7,7 @@ from uuid import UUID
 from holdfast.duration import Duration, to_timedelta
 from holdfast.errors import InvalidInput
 from holdfast.handlers import CURRENT_JOB, Handlers
-from holdfast.job import DEFAULT_PRIORITY, NewJob, check_name
+from holdfast.job import DEFAULT_PRIORITY, IfExists, NewJob, check_name
 from holdfast.json_text import Json, encode
 from holdfast.statement import Statement
 from holdfast.store.contract import Enqueued
@@ -17,7 +17,8 @@ from holdfast.store.postgres.sql_files import quoted, statement
 _ARGUMENTS = (
     "kind => $1::text, payload => $2::text::json, queue => $3::text, priority => $4::integer, delay => $5::interval, "
     "run_at => $6::timestamptz, tenant => $7::text, key => $8::text, correlation_id => $9::text, "
-    "max_attempts => $10::integer, headers => $11::text::json, job_id => $12::uuid"
+    "max_attempts => $10::integer, headers => $11::text::json, job_id => $12::uuid, if_exists => $13::text, "
+    "key_window => $14::interval"
 )
 
 
@@ -32,6 +33,8 @@ def new_job(
     run_at: datetime | None = None,
     tenant: str | None = None,
     key: str | None = None,
+    if_exists: str = IfExists.KEEP,
+    window: Duration | None = None,
     correlation_id: str | None = None,
     attempts: int | None = None,
     headers: Mapping[str, object] | None = None,
@@ -51,6 +54,8 @@ def new_job(
         run_at=run_at,
         tenant=tenant if tenant is not None else parent.tenant if parent else "",
         key=key,
+        if_exists=IfExists.of(if_exists),
+        window=None if window is None else to_timedelta(window, "window"),
         correlation_id=correlation_id or (parent.correlation_id if parent else ""),
         max_attempts=attempts,
         headers=_headers(headers),
@@ -61,12 +66,12 @@ def new_job(
 def enqueue_statement(schema: str, job: NewJob) -> Statement[Enqueued]:
     """Enqueues in the caller's transaction: commit makes the job visible, rollback leaves nothing."""
     function = f"{quoted(schema)}.enqueue"
-    sql = f"SELECT id, is_new FROM {function}({_ARGUMENTS})"  # noqa: S608 - the schema is checked and quoted
+    sql = f"SELECT id, is_new, replaced FROM {function}({_ARGUMENTS})"  # noqa: S608 - the schema is checked and quoted
     return Statement(
         sql,
         (
             job.kind, job.payload, job.queue, job.priority, job.delay, job.run_at, job.tenant, job.key,
-            job.correlation_id, job.max_attempts, job.headers, job.id,
+            job.correlation_id, job.max_attempts, job.headers, job.id, job.if_exists.value, job.window,
         ),
         lambda rows: read_enqueued(rows[0]),
     )  # fmt: skip

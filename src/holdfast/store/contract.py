@@ -20,10 +20,14 @@ from holdfast.lifecycle import Transition
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """`is_new` is False when a kept job with the same tenant, kind and key was there: `id` is that job's."""
+    """`is_new` is False when a job with the same tenant, kind and key was there: `id` is that job's.
+
+    `replaced`: that job now does what was asked for.
+    """
 
     id: UUID
     is_new: bool
+    replaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +133,10 @@ class Store(Renewer, Protocol):
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Insert all jobs or none. `run_at` is never before the store's clock; among equals the lower id comes first.
 
-        A job with a key that a kept job of the same tenant and kind has is not inserted; that job's id is returned. An
-        id that exists already is DuplicateJob.
+        A job with a key that a kept job of the same tenant and kind has is not inserted; that job's id is returned.
+        With `if_exists="replace"` that job becomes the new one and keeps its id, unless it is running or final: then a
+        new job is made and has the key. With a `window` the key is held for so long from its job's enqueue, and no
+        longer. An id that exists already is DuplicateJob, unless it is that of the job that has the key.
         """
 
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:

@@ -7,11 +7,9 @@ survives the process; it is for unit tests.
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from holdfast.errors import DuplicateJob
 from holdfast.job import Job, JobError, JobState, Lease, LeasedJob, NewJob
 from holdfast.json_text import Json, encode
 from holdfast.lifecycle import (
@@ -35,25 +33,7 @@ from holdfast.store.contract import (
     Retrying,
     Shard,
 )
-
-
-@dataclass(slots=True)
-class _Record:
-    new: NewJob
-    created_at: datetime
-    run_at: datetime
-    state: JobState = JobState.READY
-    attempt: int = 0
-    losses: int = 0
-    lease: Lease | None = None
-    until: datetime | None = None
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
-    final_fence: int | None = None
-    cancel_requested: bool = False
-    result: Json | None = None
-    progress: Json | None = None
-    errors: list[Json] = field(default_factory=list)
+from holdfast.store.memory_jobs import Entrance, HeldKey, KeyName, Record
 
 
 class MemoryClock:
@@ -84,32 +64,17 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.clock = MemoryClock()
-        self._jobs: dict[UUID, _Record] = {}
-        self._keys: dict[tuple[str, str, str], UUID] = {}
+        self._jobs: dict[UUID, Record] = {}
+        self._keys: dict[KeyName, HeldKey] = {}
         self._fence = 0
         self._lock = threading.RLock()
         self._on_final: list[Callable[[UUID], None]] = []
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         with self._lock:
-            now = self.clock.read()
-            added: dict[UUID, _Record] = {}
-            keys: dict[tuple[str, str, str], UUID] = {}
-            enqueued = []
-            for new in jobs:
-                key = (new.tenant, new.kind, new.key) if new.key is not None else None
-                if key is not None and (holder := keys.get(key) or self._keys.get(key)) is not None:
-                    enqueued.append(Enqueued(holder, is_new=False))
-                    continue
-                if new.id in added or new.id in self._jobs:
-                    raise DuplicateJob(f"job {new.id} exists already; use a new id, or a key if it is the same work")
-                if key is not None:
-                    keys[key] = new.id
-                run_at = max(now, new.run_at) if new.run_at else now + (new.delay or timedelta(0))
-                added[new.id] = _Record(new, created_at=now, run_at=run_at)
-                enqueued.append(Enqueued(new.id, is_new=True))
-            self._jobs.update(added)
-            self._keys.update(keys)
+            entrance = Entrance(self._jobs, self._keys, self.clock.read())
+            enqueued = [entrance.take(new) for new in jobs]
+            entrance.admit()
             return enqueued
 
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
@@ -126,7 +91,7 @@ class MemoryStore:
                 claimed.append(self._lease(record, request, now))
             return claimed
 
-    def _due(self, request: ClaimRequest, now: datetime) -> list[_Record]:
+    def _due(self, request: ClaimRequest, now: datetime) -> list[Record]:
         return [
             record
             for record in self._jobs.values()
@@ -138,7 +103,7 @@ class MemoryStore:
             and (request.shard is None or request.shard.has(record.new.id))
         ]
 
-    def _lease(self, record: _Record, request: ClaimRequest, now: datetime) -> LeasedJob:
+    def _lease(self, record: Record, request: ClaimRequest, now: datetime) -> LeasedJob:
         self._fence += 1
         record.state = JobState.RUNNING
         record.attempt += 1
@@ -200,7 +165,7 @@ class MemoryStore:
                 self._write(record, after_loss(record.losses))
             return [Rescued(record.new.id, record.state) for record in expired[:limit]]
 
-    def _write(self, record: _Record, transition: Transition) -> None:
+    def _write(self, record: Record, transition: Transition) -> None:
         now = self.clock.read()
         lost = transition.event in (Event.RESCUE, Event.BURY)
         if record.cancel_requested:
@@ -229,7 +194,7 @@ class MemoryStore:
             answers = {id: self._cancel(self._jobs.get(id)) for id in dict.fromkeys(ids)}
             return [answers[id] for id in ids]
 
-    def _cancel(self, record: _Record | None) -> Canceling:
+    def _cancel(self, record: Record | None) -> Canceling:
         if record is None:
             return Canceling.UNKNOWN
         if record.state is JobState.RUNNING:
@@ -254,7 +219,7 @@ class MemoryStore:
             with self._lock:
                 self._on_final.remove(ring)
 
-    def _ring(self, record: _Record) -> None:
+    def _ring(self, record: Record) -> None:
         for ring in self._on_final:
             ring(record.new.id)
 
@@ -263,7 +228,7 @@ class MemoryStore:
             answers = {id: self._revive(self._jobs.get(id)) for id in dict.fromkeys(ids)}
             return [answers[id] for id in ids]
 
-    def _revive(self, record: _Record | None) -> Retrying:
+    def _revive(self, record: Record | None) -> Retrying:
         if record is None:
             return Retrying.UNKNOWN
         if not record.state.is_final:
@@ -307,7 +272,8 @@ class MemoryStore:
     def remove_final(self, states: Collection[JobState], retention: timedelta) -> int:
         """For upkeep: forget jobs that have been in one of these final states for longer than the retention."""
         with self._lock:
-            before = self.clock.read() - retention
+            now = self.clock.read()
+            before = now - retention
             old = [
                 id
                 for id, record in self._jobs.items()
@@ -315,10 +281,14 @@ class MemoryStore:
             ]
             for id in old:
                 del self._jobs[id]
-            self._keys = {key: id for key, id in self._keys.items() if id in self._jobs}
+            self._keys = {
+                key: held
+                for key, held in self._keys.items()
+                if (held.job_id in self._jobs if held.until is None else held.until > now)
+            }
             return len(old)
 
-    def _held(self, lease: Lease) -> _Record | None:
+    def _held(self, lease: Lease) -> Record | None:
         record = self._jobs.get(lease.id)
         return record if record is not None and record.lease == lease else None
 
@@ -327,11 +297,11 @@ class MemoryStore:
         return Fenced.ALREADY if record is not None and record.final_fence == lease.fence else Fenced.STALE
 
 
-def _claim_order(record: _Record) -> tuple[int, datetime, UUID]:
+def _claim_order(record: Record) -> tuple[int, datetime, UUID]:
     return record.new.priority, record.run_at, record.new.id
 
 
-def _matches(record: _Record, filter: JobFilter) -> bool:
+def _matches(record: Record, filter: JobFilter) -> bool:
     return (
         filter.state in (None, record.state)
         and filter.queue in (None, record.new.queue)
@@ -345,7 +315,7 @@ def _stored_error(error: JobError, attempt: int, now: datetime) -> Json:
     return encode({**error.as_dict(), "attempt": attempt, "at": at})
 
 
-def _shown(record: _Record) -> Job:
+def _shown(record: Record) -> Job:
     running = record.state is JobState.RUNNING
     return Job(
         id=record.new.id,

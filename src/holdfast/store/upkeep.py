@@ -36,7 +36,7 @@ class Upkeep(Protocol):
     def prune_jobs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
         """Remove jobs that succeeded or were canceled longer ago than the retention, with keys, errors and progress.
 
-        A store may keep them up to a day longer.
+        A store may keep them up to a day longer. A key with a window goes when that is over, and not before.
         """
 
     def prune_dead_letters(self, retention: timedelta) -> AsyncGenerator[Batch, None]:

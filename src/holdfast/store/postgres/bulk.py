@@ -41,7 +41,15 @@ class Bulk:
             [job.payload for job in self.jobs],
             [job.headers for job in self.jobs],
         )
-        return (*columns, [job.key for job in self.jobs]) if self.has_keys else columns
+        return (*columns, *self._key_columns) if self.has_keys else columns
+
+    @property
+    def _key_columns(self) -> Parameters:
+        return (
+            [job.key for job in self.jobs],
+            [job.if_exists.value for job in self.jobs],
+            [job.window for job in self.jobs],
+        )
 
     def read(self, rows: Rows) -> list[Enqueued]:
         """In the order of the jobs."""
@@ -52,5 +60,5 @@ class Bulk:
 
 def read_enqueued(row: Iterable[object]) -> Enqueued:
     """From the columns that the function `enqueue` returns."""
-    id, is_new = row
-    return Enqueued(id if isinstance(id, UUID) else UUID(str(id)), bool(is_new))
+    id, is_new, replaced = row
+    return Enqueued(id if isinstance(id, UUID) else UUID(str(id)), bool(is_new), bool(replaced))

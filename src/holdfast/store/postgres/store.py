@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import KeyLocked, StoreUnavailable
 from holdfast.handlers import FinishInTransaction
 from holdfast.job import JobState, Lease, LeasedJob, NewJob
 from holdfast.json_text import Json, encode
@@ -134,7 +134,10 @@ class PostgresStore:
         if not jobs:
             return []
         bulk = Bulk(jobs)
-        return bulk.read(await self.fetch(bulk.verb, *bulk.parameters))
+        try:
+            return bulk.read(await self.fetch(bulk.verb, *bulk.parameters))
+        except LeaseLocked as error:
+            raise KeyLocked.of([job.key for job in jobs if job.key is not None]) from error
 
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
         if request.limit <= 0 or not request.kinds or not request.queues:

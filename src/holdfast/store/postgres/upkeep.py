@@ -70,6 +70,8 @@ class PostgresUpkeep:
             yield batch
             if last is None:
                 break
+        async for batch in self._forget_keys():
+            yield batch
         if self._must_sweep:
             async for batch in self._sweep():
                 yield batch
@@ -100,6 +102,13 @@ class PostgresUpkeep:
         if row["outcome"] == "busy":
             return None, _BUSY
         return row["last_id"], Batch({"jobs_pruned": row["pruned"]})
+
+    async def _forget_keys(self) -> AsyncGenerator[Batch, None]:
+        forgotten = _BATCH
+        while forgotten == _BATCH:
+            (row,) = await self._store.fetch_upkeep("forget_keys", _BATCH)
+            forgotten = row["forgotten"]
+            yield _BUSY if row["outcome"] == "busy" else Batch({"keys_forgotten": forgotten})
 
     async def _sweep(self) -> AsyncGenerator[Batch, None]:
         for side in _BESIDE_JOB:
