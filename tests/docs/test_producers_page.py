@@ -110,7 +110,7 @@ async def test_the_options_of_the_page_are_those_of_the_code(database: Database,
         Holdfast.job.__annotations__["options"].__args__[0].__annotations__
     )
     (arguments,) = await rows(database, "SELECT proargnames FROM pg_proc WHERE oid = 'holdfast.enqueue'::regproc")
-    assert {sql for _, sql in written} == set(arguments) - {"kind", "payload", "id", "is_new"}
+    assert {sql for _, sql in written} == set(arguments) - {"kind", "payload", "id", "is_new", "replaced"}
 
 
 async def test_the_handler_of_the_page_finishes_in_its_transaction(database: Database, page: dict[str, Any]) -> None:
