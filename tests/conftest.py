@@ -65,8 +65,8 @@ def server(request: pytest.FixtureRequest, servers: Servers) -> DatabaseMaker:
 
 @pytest.fixture
 async def database(threads_end: None, server: DatabaseMaker) -> AsyncIterator[Database]:
-    """A migrated database of the test's own."""
-    with server.fresh_database() as database:
+    """A migrated database of the test's own, as good as new."""
+    with server.emptied_database() as database:
         async with no_task_left():
             yield database
 

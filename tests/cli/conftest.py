@@ -199,5 +199,5 @@ def forking() -> Iterator[Forking]:
 
 @pytest.fixture
 def cli(servers: Servers, tmp_path: Path, forking: Forking) -> Iterator[Cli]:
-    with servers.get("embedded-18").fresh_database() as database:
+    with servers.get("embedded-18").emptied_database() as database:
         yield Cli(tmp_path, database.url, forking)

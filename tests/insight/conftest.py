@@ -25,6 +25,6 @@ def durable_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databas
 
 @pytest.fixture
 async def durable_database(threads_end: None, durable_server: DatabaseMaker) -> AsyncIterator[Database]:
-    with durable_server.fresh_database() as database:
+    with durable_server.emptied_database() as database:
         async with no_task_left():
             yield database

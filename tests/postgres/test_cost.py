@@ -3,7 +3,7 @@
 Counted in blocks, by the statistics of the transaction that reads them: a time would tell more about this machine.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from typing import TypeVar
 from uuid import uuid4
@@ -14,7 +14,7 @@ import pytest
 from holdfast.job import IfExists, Lease, NewJob
 from holdfast.lifecycle import Event, Transition
 from holdfast.store.contract import Fenced, Finish, Renewal
-from tests.databases import Database, OneConnectionStore, connected
+from tests.databases import Database, DatabaseMaker, OneConnectionStore, connected
 from tests.store_contract.steps import BROKEN, LEASE, job, wants
 
 Answer = TypeVar("Answer")
@@ -107,6 +107,13 @@ def _keyed() -> list[NewJob]:
         job(kind="keyed", key="a", id=uuid4(), if_exists=IfExists.REPLACE),
         job(kind="keyed", key="a", id=uuid4(), window=LEASE),
     ]
+
+
+@pytest.fixture
+def database(server: DatabaseMaker) -> Iterator[Database]:
+    """No test before has left pages in an index here."""
+    with server.fresh_database() as database:
+        yield database
 
 
 @pytest.fixture(params=["planned when empty", "planned when full"])

@@ -64,6 +64,7 @@ async def scene(database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         await store.enqueue([job()])
         (leased,) = await store.claim(wants())
         yield Scene(store, clock, connection, leased.lease, database.url)
+        await connection.execute("DROP TABLE effect")
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -1,4 +1,4 @@
-"""The fixtures find what a test leaves behind: a connection, a task or a thread."""
+"""The fixtures find what a test leaves behind: a connection, a task, a thread, or a database that is not as it was."""
 
 import asyncio
 import threading
@@ -40,6 +40,32 @@ async def test_an_emptied_database_has_nothing_of_the_test_before(server: Databa
             for table in ("job", "ready", "key"):
                 assert await connection.fetchval(f"SELECT count(*) FROM holdfast.{table}") == 0
             assert await connection.fetchval("SELECT moved = '0' AND frozen_at IS NULL FROM holdfast.clock")
+            assert await connection.fetchval("SELECT pg_relation_size('holdfast.ready')") == 0
+            assert await connection.fetchval("SELECT nextval('holdfast.fence')") == 1
+
+
+@pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
+@pytest.mark.parametrize(
+    "change",
+    [
+        "CREATE TABLE mine ()",
+        "CREATE SCHEMA mine",
+        "DROP TABLE holdfast.job_other",
+        "DROP SCHEMA holdfast CASCADE",
+        "ALTER TABLE holdfast.ready ADD mine text",
+        "ALTER TABLE holdfast.ready SET (fillfactor = 50)",
+        "CREATE OR REPLACE FUNCTION holdfast.now() RETURNS timestamptz LANGUAGE sql AS 'SELECT clock_timestamp()'",
+        "UPDATE holdfast.migration SET name = 'mine'",
+        "ANALYZE holdfast.migration",
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET work_mem = 64', current_database()); END $$",
+    ],
+)
+async def test_a_database_that_differs_in_more_than_rows_is_not_used_again(server: DatabaseMaker, change: str) -> None:
+    with server.emptied_database() as first:
+        async with connected(first.url) as connection:
+            await connection.execute(change)
+    with server.emptied_database() as second:
+        assert second != first
 
 
 async def test_a_task_that_still_runs_is_found() -> None:

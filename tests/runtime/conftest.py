@@ -11,12 +11,11 @@ from tests.worker.conftest import (
     no_task_leaks,
     no_thread_or_process_leaks,
     proxy,
-    server,
     workers,
 )
 from tests.worker.harness import Database
 
-__all__ = ["database", "no_task_leaks", "no_thread_or_process_leaks", "proxy", "server", "workers"]
+__all__ = ["database", "no_task_leaks", "no_thread_or_process_leaks", "proxy", "workers"]
 
 
 @pytest.fixture

@@ -1,63 +1,26 @@
-"""One embedded PostgreSQL for all test processes, a database of its own for each test, and nothing left behind."""
+"""A database of its own for each test, real worker processes, and nothing left behind."""
 
 import asyncio
-import fcntl
-import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from uuid import uuid4
 
-import psycopg
 import pytest
 import pytest_asyncio
 
-from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
-from holdfast.store.opening import migrate
+from tests.databases import Servers
 from tests.proxy import Proxy
 from tests.worker.harness import Database, WorkerProcess, child_processes, eventually
 
-_TEMPLATE = "worker_template"
 _TABLES = "CREATE TABLE effect (number bigint GENERATED ALWAYS AS IDENTITY, job uuid, fence bigint, note text)"
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "worker-postgres"
-    with EmbeddedServer.start(EmbeddedAddress.parse(f"embedded:{folder}?version=18&durability=off")) as server:
-        with Path(f"{folder}.template.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            _make_template(server)
-        yield server
-
-
-def _make_template(server: EmbeddedServer) -> None:
-    with psycopg.connect(server.url(), autocommit=True) as admin:
-        if admin.execute("SELECT 1 FROM pg_database WHERE datname = %s", [_TEMPLATE]).fetchone() is not None:
-            return
-        admin.execute("DROP DATABASE IF EXISTS worker_template_unfinished")
-        admin.execute("CREATE DATABASE worker_template_unfinished")
-        asyncio.run(migrate(server.url("worker_template_unfinished"), "holdfast"))
-        with psycopg.connect(server.url("worker_template_unfinished"), autocommit=True) as template:
-            template.execute(_TABLES)
-        admin.execute(f"ALTER DATABASE worker_template_unfinished RENAME TO {_TEMPLATE}")
-
-
 @pytest.fixture
-def database(server: EmbeddedServer) -> Iterator[Database]:
+def database(servers: Servers) -> Iterator[Database]:
     """A migrated database with a table `effect` for what handlers do. Afterwards nobody may be connected to it."""
-    name = f"test_{uuid4().hex}"
-    with psycopg.connect(server.url(), autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE}")
-        try:
-            yield Database(name, server.url(name), server.url())
-            query = (
-                "SELECT pid, state, query FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend'"
-            )
-            eventually(lambda: not admin.execute(query, [name]).fetchall(), "connections to the test's database closed")
-        finally:
-            admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    server = servers.get("embedded-18")
+    with server.emptied_database(_TABLES) as made:
+        yield Database(made.name, made.url, server.url())
 
 
 @pytest.fixture
