@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -58,20 +58,18 @@ def _minutes(start: datetime, end: datetime) -> Iterator[datetime]:
         start += MINUTE
 
 
-def _fixed_slots(zone: str, hour: int, minute: int, start: datetime, end: datetime) -> list[datetime]:
-    """A time of day has come when the zone's clock, which may go back, first shows it or a later one."""
+def _comings(zone: str, start: datetime, end: datetime) -> dict[tuple[int, int], list[datetime]]:
+    """When each time of day comes: when the zone's clock, which may go back, first shows it or a later one."""
     place = ZoneInfo(zone)
-    slots = []
+    comings: dict[tuple[int, int], list[datetime]] = defaultdict(list)
     latest = (start - timedelta(days=2)).astimezone(place).replace(tzinfo=None)
     for moment in _minutes(start - timedelta(days=2), end):
         wall = moment.astimezone(place).replace(tzinfo=None)
-        if wall <= latest:
-            continue
-        todays = [wall.replace(hour=hour, minute=minute), latest.replace(hour=hour, minute=minute)]
-        if any(latest < time_of_day <= wall for time_of_day in todays):
-            slots.append(moment)
-        latest = wall
-    return [slot for slot in slots if slot > start]
+        while latest < wall:
+            latest += MINUTE
+            if moment > start:
+                comings[latest.hour, latest.minute].append(moment)
+    return comings
 
 
 def _running_slots(zone: str, minute: int, start: datetime, end: datetime) -> list[datetime]:
@@ -109,8 +107,9 @@ async def test_a_week_in_which_clocks_change_has_a_job_for_every_slot(
         assert job.headers is not None
         made[decode(job.headers)["holdfast.schedule"]].append(slot_of(job))
     for zone in ZONES:
-        for timetable, (hour, minute) in FIXED.items():
-            assert made[f"{zone} {timetable}"] == _fixed_slots(zone, hour, minute, start, end), (zone, timetable)
+        comings = _comings(zone, start, end)
+        for timetable, time_of_day in FIXED.items():
+            assert made[f"{zone} {timetable}"] == comings[time_of_day], (zone, timetable)
         for timetable, minute in RUNNING.items():
             assert made[f"{zone} {timetable}"] == _running_slots(zone, minute, start, end), (zone, timetable)
 
@@ -119,8 +118,8 @@ def test_the_oracle_knows_the_jumps() -> None:
     """By hand: Berlin jumps from 02:00 to 03:00 on 31 March, and from 03:00 to 02:00 on 27 October 2030."""
 
     def slots(first: datetime, hour: int, minute: int) -> list[str]:
-        found = _fixed_slots("Europe/Berlin", hour, minute, first, first + timedelta(days=1))
-        return [slot.strftime("%d %H:%M") for slot in found]
+        comings = _comings("Europe/Berlin", first, first + timedelta(days=1))
+        return [slot.strftime("%d %H:%M") for slot in comings[hour, minute]]
 
     assert slots(datetime(2030, 3, 30, 12, tzinfo=UTC), 2, 30) == ["31 01:00"]
     assert slots(datetime(2030, 10, 26, 12, tzinfo=UTC), 2, 30) == ["27 00:30"]
