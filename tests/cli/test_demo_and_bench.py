@@ -54,7 +54,7 @@ def test_a_demonstration_that_is_ended_cleans_up(cli: Cli, scratch: Path) -> Non
 
 
 def test_bench_gives_the_documented_figures(cli: Cli, scratch: Path) -> None:
-    done = cli.run_from_nothing("bench", "--jobs", "60", "--workers", "1,2", "--store", cli.url, "--json")
+    done = cli.run_from_nothing("bench", "--jobs", "20", "--workers", "1,2", "--store", cli.url, "--json")
     assert done.code == 0, done.err
     report = json.loads(done.out)
     rate = {"jobs", "seconds", "jobs_per_second", "wal_bytes_per_job"}
@@ -64,7 +64,7 @@ def test_bench_gives_the_documented_figures(cli: Cli, scratch: Path) -> None:
     }  # fmt: skip
     assert set(report["enqueue_single"]) == set(report["enqueue_bulk"]) == rate
     assert [set(drain) for drain in report["drain"]] == [{"workers"} | rate] * 2
-    assert [(drain["workers"], drain["jobs"]) for drain in report["drain"]] == [(1, 120), (2, 60)]
+    assert [(drain["workers"], drain["jobs"]) for drain in report["drain"]] == [(1, 40), (2, 20)]
     assert [set(each) for each in report["pick_up_latency"]] == [{"how", "jobs", "p50_ms", "p95_ms", "p99_ms"}] * 2
     assert [each["how"] for each in report["pick_up_latency"]] == ["woken by NOTIFY", "polling alone"]
     assert all(0 <= each["p50_ms"] <= each["p99_ms"] < 30_000 for each in report["pick_up_latency"])

@@ -258,6 +258,7 @@ async def test_a_watched_lock_stays_held_and_usable(database: Database, impatien
         assert (await PostgresSchedules(store).due(["report"])).due == []
 
 
+@pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def test_an_event_loop_that_is_blocked_does_not_lose_the_lock(
     database: Database, impatient_lock: None, new_loop: Callable[[], asyncio.AbstractEventLoop]
