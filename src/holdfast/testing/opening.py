@@ -6,9 +6,10 @@ from dataclasses import dataclass, fields
 from typing import Self, TypeVar, Unpack
 from unittest.mock import patch
 
-from holdfast.app import EnqueueOptions, Holdfast, PublishOptions
+from holdfast.app import Holdfast
 from holdfast.errors import InvalidInput
 from holdfast.job import NewJob
+from holdfast.producer.producer import EnqueueOptions, PublishOptions
 from holdfast.producer.publish import Published
 from holdfast.store.contract import Enqueued
 from holdfast.testing.tested_app import AppUnderTest

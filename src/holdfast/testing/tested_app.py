@@ -4,13 +4,14 @@ from datetime import datetime
 from typing import Any, Unpack
 from uuid import UUID
 
-from holdfast.app import EnqueueOptions, Holdfast
+from holdfast.app import Holdfast
 from holdfast.duration import Duration, to_aware, to_timedelta
 from holdfast.errors import Cancel, InvalidInput, Snooze
 from holdfast.handlers import Handler
 from holdfast.job import Job, JobState
 from holdfast.json_text import decode
 from holdfast.outcome import Canceled, Failed, Retried, Snoozed
+from holdfast.producer.producer import EnqueueOptions
 from holdfast.store.contract import JobFilter
 from holdfast.testing.attempt import Attempted, RecordedFailures, attempted, claimed, write
 from holdfast.testing.drain import MOST_JOBS, Drain, DrainReport, HandlerFailed

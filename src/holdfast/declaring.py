@@ -1,0 +1,187 @@
+"""What an application's code declares at import time: handlers, schedules, runners, subscribers and its own tables.
+
+Nothing here needs a store. Neighbour: app.py, which hands it all to a worker.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypedDict, TypeVar, Unpack
+
+from holdfast.cron import DEFAULT_MISSED_LIMIT, Missed
+from holdfast.duration import Duration, to_timedelta
+from holdfast.errors import InvalidInput
+from holdfast.event import check_pattern
+from holdfast.failures import Failures
+from holdfast.handlers import HandlerFunction, Handlers, make_handler
+from holdfast.job import DEFAULT_PRIORITY, DEFAULT_QUEUE
+from holdfast.limits import check_concurrency, check_lease, check_poll
+from holdfast.relay.relays import Relays, RelayTerms
+from holdfast.retry import Backoff
+from holdfast.runtime.row_queues import RowQueue, RowQueues
+from holdfast.schedules import Declarations, job_template, to_terms
+from holdfast.store.events import NewSubscription
+from holdfast.store.rows.mapping import Rows
+from holdfast.subscriptions import Subscribed, kind_for
+
+Function = TypeVar("Function", bound=HandlerFunction)
+Runner = TypeVar("Runner", bound=Callable[..., Any])
+
+
+class HandlerPolicy(TypedDict, total=False):
+    queue: str
+    attempts: int
+    backoff: Backoff | str | None
+    timeout: Duration
+    lease: Duration | None
+    limit: int | None
+    isolation: str | None
+
+
+class HandlerOptions(HandlerPolicy, total=False):
+    payload: Any
+
+
+class Declaring:
+    """The decorators of an app, and what they gathered."""
+
+    def __init__(self) -> None:
+        self.handlers = Handlers()
+        self.declarations = Declarations()
+        self.subscribed = Subscribed()
+        self.relays = Relays()
+        self.row_queues = RowQueues()
+        self.failures = Failures()
+
+    def handler(self, kind: str, **options: Unpack[HandlerOptions]) -> Callable[[Function], Function]:
+        """Make a function the handler of a kind. It stays an ordinary function."""
+        if callable(kind):
+            raise InvalidInput('name the kind: write @app.handler("some.kind"), not @app.handler')
+
+        def register(function: Function) -> Function:
+            self.handlers.add(make_handler(kind, function, **options))
+            return function
+
+        return register
+
+    def schedule(
+        self,
+        timetable: str,
+        *,
+        tz: str = "UTC",
+        name: str | None = None,
+        payload: object = None,
+        priority: int = DEFAULT_PRIORITY,
+        missed: str = Missed.ONCE,
+        missed_limit: int = DEFAULT_MISSED_LIMIT,
+        **options: Unpack[HandlerPolicy],
+    ) -> Callable[[Function], Function]:
+        """Make a job at each slot: of the handler below, or of the kind `name`, whose handler the function becomes."""
+        terms = to_terms(timetable, tz, missed, missed_limit)
+
+        def register(function: Function) -> Function:
+            kind = self._kind_of(function, name, options)
+            job = job_template(self.handlers, kind, payload, priority=priority)
+            self.declarations.add_job(kind if name is None else name, terms, job)
+            return function
+
+        return register
+
+    def _kind_of(self, function: HandlerFunction, name: str | None, policy: HandlerPolicy) -> str:
+        """The kind whose handler the function is; if it is none yet, it becomes one."""
+        kinds = [handler.kind for handler in self.handlers.of(function)]
+        if not kinds:
+            kind = getattr(function, "__name__", "") if name is None else name
+            self.handlers.add(make_handler(kind, function, **policy))
+            return kind
+        if len(kinds) > 1:
+            raise InvalidInput(f"{', '.join(kinds)} have the same function; schedule each with a function of its own")
+        if policy:
+            raise InvalidInput(f"{', '.join(policy)}: say this where {kinds[0]!r} gets its handler")
+        return kinds[0]
+
+    def runner(
+        self,
+        name: str,
+        timetable: str,
+        *,
+        tz: str = "UTC",
+        missed: str = Missed.ONCE,
+        missed_limit: int = DEFAULT_MISSED_LIMIT,
+        lock: str | None = None,
+    ) -> Callable[[Runner], Runner]:
+        """Run the function itself at each slot, inside a process of the app, on one replica at a time."""
+        terms = to_terms(timetable, tz, missed, missed_limit)
+
+        def register(function: Runner) -> Runner:
+            self.declarations.add_inline(name, terms, function, lock)
+            return function
+
+        return register
+
+    def rows(
+        self,
+        mapping: Rows,
+        *,
+        concurrency: int | None = None,
+        lease: Duration | None = None,
+        poll: Duration | None = None,
+    ) -> None:
+        """Work on an application's own table as on a queue; the runner is called `rows:` and the mapping's name."""
+        queue = RowQueue(
+            mapping,
+            None if concurrency is None else check_concurrency(concurrency),
+            None if lease is None else check_lease(to_timedelta(lease, "lease")),
+            None if poll is None else check_poll(to_timedelta(poll, "poll")),
+        )
+        self.row_queues.add(queue)
+
+    def error(
+        self, exception: type[BaseException], *, code: str, retryable: bool = True, after: Duration | None = None
+    ) -> None:
+        """Give an exception type its code, and say whether the attempt may be tried again."""
+        self.failures.register(exception, code=code, retryable=retryable, after=after)
+
+    def on(
+        self,
+        pattern: str,
+        *,
+        name: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        **options: Unpack[HandlerOptions],
+    ) -> Callable[[Function], Function]:
+        """Make a job of each event whose type is `pattern`, or begins like it: `invoice.paid`, `invoice.*`, or `*`.
+
+        The function is its handler. The kind is `name`, or the one that the function handles, or the function's name.
+        """
+        check_pattern(pattern)
+
+        def register(function: Function) -> Function:
+            kind = kind_for(self.handlers, function, name)
+            if all(handler.kind != kind for handler in self.handlers.of(function)):
+                self.handlers.add(make_handler(kind, function, **options))
+            elif options:
+                raise InvalidInput(f"{', '.join(options)}: say this where {kind!r} gets its handler")
+            self.subscribed.add(NewSubscription(kind, pattern, self.handlers.queue_of(kind), priority))
+            return function
+
+        return register
+
+    def relay(
+        self,
+        pattern: str,
+        *,
+        exchange: str,
+        name: str | None = None,
+        url: str | None = None,
+        mandatory: bool = False,
+        queue: str = DEFAULT_QUEUE,
+        priority: int = DEFAULT_PRIORITY,
+        limit: int = 100,
+    ) -> None:
+        """Pass events on to a topic exchange of RabbitMQ: each at least once, however long the broker is away.
+
+        The broker is that of the settings, or of `url`. With `mandatory` an event waits until a queue is bound for it.
+        `limit` is how many one worker has under way at once.
+        """
+        kind = f"relay.{exchange}" if name is None else name
+        self.handlers.add(self.relays.handler(kind, RelayTerms(exchange, url, mandatory), queue, limit))
+        self.subscribed.add(NewSubscription(kind, pattern, queue, priority))
