@@ -17,7 +17,7 @@ from holdfast.store.opening import server_url
 README = Path(__file__).parents[2] / "README.md"
 
 
-# What the README's example of a transaction leaves to its reader.
+# What the README's examples leave to their reader.
 ORDER = """
 import asyncio, sys
 import asyncpg
@@ -29,6 +29,23 @@ async def main():
     connection = await asyncpg.connect(sys.argv[1])
     await connection.execute("CREATE TABLE orders (number integer)")
     await order(connection)
+    await connection.close()
+
+asyncio.run(main())
+"""
+EVENTS = """
+import asyncio, sys
+import asyncpg
+from tasks import Invoice, app, pay
+
+{send_now}
+
+async def main():
+    connection = await asyncpg.connect(sys.argv[1])
+    async with app:
+        await app.declare()
+        await pay(connection, 21)
+        print(await send_now(22, "kim@example.com"))
     await connection.close()
 
 asyncio.run(main())
@@ -85,15 +102,20 @@ async def test_the_readme_works_when_it_is_followed(reader: Reader) -> None:
         (sql,) = blocks("sql")
         await connection.execute(sql)
         await connection.close()
+        (reader.folder / "tasks.py").write_text(
+            "import asyncpg\n" + blocks("python")[0] + blocks("python")[4], encoding="utf-8"
+        )
         worker = reader.start(*work)
+        said = reader.run(sys.executable, "-c", EVENTS.format(send_now=blocks("python")[3]), server)
+        assert said == "{'sent': 22}\n"
         while set(reader.states().values()) != {"succeeded"}:
             assert worker.poll() is None, "the worker ended by itself"
         worker.send_signal(signal.SIGTERM)
         worker.communicate(timeout=30)
         assert worker.returncode == 0
-        assert len(reader.states()) == 4
+        assert len(reader.states()) == 6
         assert "succeeded" in reader.run(*list_jobs)
-        (reader.folder / "tasks.py").write_text(blocks("python")[0] + blocks("python")[3], encoding="utf-8")
+        (reader.folder / "tasks.py").write_text(blocks("python")[0] + blocks("python")[5], encoding="utf-8")
         report = json.loads(reader.run("holdfast", "tick", "tasks:app", "--json"))
         assert [part["runner"] for part in report["runners"]] == ["schedules", "queue", "reminders", "maintenance"]
         declared = json.loads(reader.run("holdfast", "schedules", "list", "--json"))
