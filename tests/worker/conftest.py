@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,8 @@ _TABLES = "CREATE TABLE effect (number bigint GENERATED ALWAYS AS IDENTITY, job 
 def database(servers: Servers) -> Iterator[Database]:
     """A migrated database with a table `effect` for what handlers do. Afterwards nobody may be connected to it."""
     server = servers.get("embedded-18")
-    with server.emptied_database(_TABLES) as made:
-        yield Database(made.name, made.url, server.url())
+    with server.emptied_database(_TABLES) as made, closing(Database(made.name, made.url, server.url())) as database:
+        yield database
 
 
 @pytest.fixture

@@ -25,11 +25,14 @@ PATIENCE = 30.0
 _ROOT = Path(__file__).parents[2]
 
 
-@dataclass(frozen=True)
 class Database:
-    name: str
-    url: str
-    admin_url: str
+    """The test's own view of its database, on one connection: conditions are looked at a hundred times a second."""
+
+    def __init__(self, name: str, url: str, admin_url: str) -> None:
+        self.name = name
+        self.url = url
+        self._admin_url = admin_url
+        self._connection: psycopg.Connection[tuple[object, ...]] | None = None
 
     @property
     def socket(self) -> Path:
@@ -37,16 +40,23 @@ class Database:
         return Path(folder, ".s.PGSQL.5432")
 
     def query(self, sql: str, *parameters: object) -> list[tuple[object, ...]]:
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            cursor = connection.execute(sql.encode(), parameters)
-            return cursor.fetchall() if cursor.description else []
+        if self._connection is None:
+            self._connection = psycopg.connect(self.url, autocommit=True)
+        cursor = self._connection.execute(sql.encode(), parameters)
+        return cursor.fetchall() if cursor.description else []
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def effects(self, job: UUID) -> list[object]:
         return [note for (note,) in self.query("SELECT note FROM effect WHERE job = %s ORDER BY number", job)]
 
     def terminate_connections(self) -> int:
         """Kill every server connection of this database, as an administrator would."""
-        with psycopg.connect(self.admin_url, autocommit=True) as admin:
+        self.close()
+        with psycopg.connect(self._admin_url, autocommit=True) as admin:
             killed = admin.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE datname = %s AND backend_type = 'client backend'",
