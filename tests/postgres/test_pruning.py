@@ -174,10 +174,7 @@ async def test_a_day_with_too_many_bytes_that_stay_is_not_moved_behind_a_lock(da
         assert {each.id: each.payload for each in leased} == {each.id: each.payload for each in large}
 
 
-async def test_a_drop_that_takes_too_long_gives_its_locks_back(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upkeep, "_DROP_SECONDS", 0.2)
+async def test_a_drop_that_takes_too_long_gives_its_locks_back(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as other:
         await add_days(other, MOST_DAYS)
         await ended(store, "work", SUCCEED, key="old")

@@ -40,10 +40,10 @@ async def test_a_handler_that_blocks_the_event_loop_for_three_leases_keeps_its_j
     kind: str, database: Database, workers: Workers, tmp_path: Path
 ) -> None:
     async with jobs.build(database.url) as app:
-        competitors = [workers.start(lease="1s"), workers.start(lease="1s")]
+        competitors = [workers.start(lease="2s"), workers.start(lease="2s")]
         for worker in competitors:
             await worker.started()
-        ids = [(await app.enqueue(kind, {"seconds": 3.2})).id, (await app.enqueue("quick")).id]
+        ids = [(await app.enqueue(kind, {"seconds": 6.2})).id, (await app.enqueue("quick")).id]
         done = [await final_job(app, id) for id in ids]
     assert [(job.state, job.attempt, job.losses) for job in done] == [(JobState.SUCCEEDED, 1, 0)] * 2
     assert not started_twice(journal(tmp_path))
