@@ -49,8 +49,22 @@ async def test_one(holdfast_memory):
     assert [job.result for job in report.succeeded] == ['"hello Ada"']
 """
 POSTGRES = """
+import asyncio
 import asyncpg
+import pytest
 from app import app
+
+@pytest.fixture
+def loop():
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield loop
+    assert asyncio.get_event_loop() is loop, "as it was, after the fixture has ended"
+    asyncio.set_event_loop(None)
+    loop.close()
+
+def test_zero(loop, holdfast_database):
+    assert asyncio.get_event_loop() is loop
 
 async def enqueue_and_roll_back(jobs):
     connection = await asyncpg.connect(jobs.url)
@@ -100,7 +114,7 @@ def test_async_tests_run_by_either_plugin(tmp_path: Path, mark: str, arguments: 
 
 
 def test_a_database_of_each_tests_own_comes_from_one_server(tmp_path: Path) -> None:
-    assert "3 passed" in run_pytest(tmp_path, "-o", "asyncio_mode=auto", files={"app.py": APP, "test_it.py": POSTGRES})
+    assert "4 passed" in run_pytest(tmp_path, "-o", "asyncio_mode=auto", files={"app.py": APP, "test_it.py": POSTGRES})
     assert not list((tmp_path / "home").glob("**/postmaster.pid")), "the server was left running"
 
 

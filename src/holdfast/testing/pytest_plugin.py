@@ -43,11 +43,16 @@ def holdfast_database(holdfast_server: str) -> Iterator[str]:
 
     from holdfast.testing.throwaway import throwaway_database
 
-    # In a thread, because this one may have an event loop.
-    with ThreadPoolExecutor(1) as thread, asyncio.Runner() as runner:
-        block = throwaway_database(holdfast_server, None)
-        yield thread.submit(runner.run, block.__aenter__()).result()
-        thread.submit(runner.run, block.__aexit__(None, None, None)).result()
+    # In a thread, because this one may have an event loop. The runner makes its own when it first runs something, and
+    # closes it where it was made: a runner's last act is to leave its thread without any.
+    runner = asyncio.Runner()
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            block = throwaway_database(holdfast_server, None)
+            yield thread.submit(runner.run, block.__aenter__()).result()
+            thread.submit(runner.run, block.__aexit__(None, None, None)).result()
+        finally:
+            thread.submit(runner.close).result()
 
 
 @pytest.fixture
