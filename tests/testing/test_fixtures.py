@@ -92,6 +92,28 @@ async def test_three(holdfast_database):
     assert await connection.fetchval("SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace") == 0
     await connection.close()
 """
+LEFTOVERS = """
+import asyncpg
+from app import app
+
+LEFT = ["holdfast_test_" + "0" * 32, "holdfast_template_of_another_release"]
+
+async def test_one(holdfast_database, holdfast_postgres):
+    connection = await asyncpg.connect(holdfast_database)
+    mine = await connection.fetchval("SELECT current_database()")
+    for name in LEFT:
+        await connection.execute(f"CREATE DATABASE {name} STRATEGY FILE_COPY")
+    await connection.close()
+    for _ in range(2):
+        async with holdfast_postgres(app) as jobs:
+            connection = await asyncpg.connect(jobs.url)
+            names = {row["datname"] for row in await connection.fetch("SELECT datname FROM pg_database")}
+            await connection.close()
+            assert not names & set(LEFT)
+            assert mine in names, "its test goes on, though nobody is connected to it"
+            templates = {name for name in names if name.startswith("holdfast_template")}
+            assert len(templates) == 1, "made once, and kept"
+"""
 
 
 def test_blocking_tests_need_no_other_plugin(tmp_path: Path) -> None:
@@ -116,6 +138,10 @@ def test_async_tests_run_by_either_plugin(tmp_path: Path, mark: str, arguments: 
 def test_a_database_of_each_tests_own_comes_from_one_server(tmp_path: Path) -> None:
     assert "4 passed" in run_pytest(tmp_path, "-o", "asyncio_mode=auto", files={"app.py": APP, "test_it.py": POSTGRES})
     assert not list((tmp_path / "home").glob("**/postmaster.pid")), "the server was left running"
+
+
+def test_what_killed_sessions_left_on_the_server_is_dropped(tmp_path: Path) -> None:
+    assert "1 passed" in run_pytest(tmp_path, "-o", "asyncio_mode=auto", files={"app.py": APP, "test_it.py": LEFTOVERS})
 
 
 def test_the_plugin_brings_nothing_into_a_session_that_does_not_use_it() -> None:

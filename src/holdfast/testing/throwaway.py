@@ -4,9 +4,9 @@ import asyncio
 import hashlib
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
 
 import platformdirs
@@ -19,8 +19,16 @@ from holdfast.store.postgres.sql_files import migrations, quoted, statement
 if TYPE_CHECKING:
     import asyncpg
 
-# Advisory lock "hf templ": one process makes the template, the others wait for it.
+    _Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
+
+# Advisory lock "hf templ": held alone to make or drop templates, shared while one is copied.
 _TEMPLATE_LOCK = 0x68662074656D706C
+# Whoever uses a database holds its lock, on a connection that lasts as long: a killed process lets go of it.
+_LOCK_OF_NAME = "hashtextextended($1, 0)"
+_UNUSED = """
+WITH made AS MATERIALIZED (SELECT datname FROM pg_database WHERE datname ~ '^holdfast_test_[0-9a-f]{32}$')
+SELECT datname FROM made WHERE pg_try_advisory_lock(hashtextextended(datname, 0))
+"""
 
 
 def embedded_for_tests() -> EmbeddedAddress:
@@ -38,9 +46,11 @@ async def throwaway_database(url: str | None, schema: str | None) -> AsyncIterat
     try:
         admin = await open_connection(server.url())
         try:
-            template = "template0" if schema is None else await _template(admin, server, schema)
+            await _drop_leftovers(admin)
             name = f"holdfast_test_{uuid4().hex}"
-            await _execute(admin, f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY FILE_COPY')
+            await admin.execute(f"SELECT pg_advisory_lock({_LOCK_OF_NAME})", name)
+            async with _template(admin, server, schema) as template:
+                await _execute(admin, f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY FILE_COPY')
             try:
                 yield server.url(name)
             finally:
@@ -75,12 +85,28 @@ async def empty(url: str, schema: str) -> None:
         await connection.close()
 
 
-async def _template(admin: "asyncpg.Connection[asyncpg.Record]", server: EmbeddedServer, schema: str) -> str:
-    digest = hashlib.sha256("".join(each.sql for each in migrations(schema)).encode()).hexdigest()
-    name = f"holdfast_template_{digest[:32]}"
+@asynccontextmanager
+async def _template(admin: "_Connection", server: EmbeddedServer, schema: str | None) -> AsyncIterator[str]:
+    """The name of what is to be copied, which nobody drops meanwhile."""
+    if schema is None:
+        yield "template0"
+        return
+    name = f"{_release()}{hashlib.sha256(schema.encode()).hexdigest()[:12]}"
+    await admin.execute("SELECT pg_advisory_lock_shared($1)", _TEMPLATE_LOCK)
+    while not await _exists(admin, name):
+        await admin.execute("SELECT pg_advisory_unlock_shared($1)", _TEMPLATE_LOCK)
+        await _make_template(admin, server, schema, name)
+        await admin.execute("SELECT pg_advisory_lock_shared($1)", _TEMPLATE_LOCK)
+    try:
+        yield name
+    finally:
+        await admin.execute("SELECT pg_advisory_unlock_shared($1)", _TEMPLATE_LOCK)
+
+
+async def _make_template(admin: "_Connection", server: EmbeddedServer, schema: str, name: str) -> None:
     await admin.execute("SELECT pg_advisory_lock($1)", _TEMPLATE_LOCK)
     try:
-        if not await admin.fetchval("SELECT count(*) FROM pg_database WHERE datname = $1", name):
+        if not await _exists(admin, name):
             building = f"{name}_building"
             await _execute(admin, f'DROP DATABASE IF EXISTS "{building}" WITH (FORCE)')
             await _execute(admin, f'CREATE DATABASE "{building}" TEMPLATE template0')
@@ -88,9 +114,40 @@ async def _template(admin: "asyncpg.Connection[asyncpg.Record]", server: Embedde
             await _execute(admin, f'ALTER DATABASE "{building}" RENAME TO "{name}"')
     finally:
         await admin.execute("SELECT pg_advisory_unlock($1)", _TEMPLATE_LOCK)
-    return name
 
 
-async def _execute(connection: "asyncpg.Connection[asyncpg.Record]", sql: str) -> None:
+async def _exists(admin: "_Connection", name: str) -> bool:
+    return bool(await admin.fetchval("SELECT count(*) FROM pg_database WHERE datname = $1", name))
+
+
+def _release() -> str:
+    """How the names of this release's templates begin: those of one schema version, whatever the schema's name."""
+    digest = hashlib.sha256("".join(each.sql for each in migrations("holdfast")).encode()).hexdigest()
+    return f"holdfast_template_{digest[:16]}_"
+
+
+async def _drop_leftovers(admin: "_Connection") -> None:
+    """Databases of processes that were killed, and templates of other releases. Nothing that anybody uses."""
+    for row in await admin.fetch(_UNUSED):
+        await _drop_unless_connected(admin, row["datname"])
+        await admin.execute(f"SELECT pg_advisory_unlock({_LOCK_OF_NAME})", row["datname"])
+    templates = "SELECT datname FROM pg_database WHERE datname LIKE 'holdfast_template_%' AND NOT datname ^@ $1"
+    if await admin.fetch(templates, _release()) and await admin.fetchval(
+        "SELECT pg_try_advisory_lock($1)", _TEMPLATE_LOCK
+    ):
+        for row in await admin.fetch(templates, _release()):
+            await _drop_unless_connected(admin, row["datname"])
+        await admin.execute("SELECT pg_advisory_unlock($1)", _TEMPLATE_LOCK)
+
+
+async def _drop_unless_connected(admin: "_Connection", name: str) -> None:
+    """Somebody may look at what a test has left, or a process that a killed one started may still be at work."""
+    import asyncpg
+
+    with suppress(asyncpg.ObjectInUseError):
+        await admin.execute(f'DROP DATABASE IF EXISTS "{name}"')
+
+
+async def _execute(connection: "_Connection", sql: str) -> None:
     with translated():
         await connection.execute(sql)
