@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast import Cancel, Holdfast, InvalidInput, JobState, Permanent, RunningJob, Snooze
-from holdfast.testing import EndlessDrain, HandlerFailed, in_memory
+from holdfast.testing import EndlessDrain, HandlerFailed, attempt, in_memory
 from tests.testing.billing import Invoice, app
 
 
@@ -168,6 +168,17 @@ async def test_run_gives_the_result_of_one_handler_or_raises_its_exception(sent:
             await jobs.run("invoice.send", {"number": "many"})
         assert [job.kind for job in await jobs.enqueued()] == ["invoice.remind"], "only what the handler enqueued"
         assert (await jobs.drain()).jobs == ()
+
+
+async def test_run_finds_its_job_behind_any_number_of_others(sent: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt, "_AT_ONCE", 2)
+    async with in_memory(app) as jobs:
+        for number in range(5):
+            await app.enqueue("invoice.remind", Invoice(number))
+        before = await jobs.enqueued()
+        await jobs.run("invoice.remind", Invoice(17))
+        assert sent == ["reminder 17"]
+        assert await jobs.enqueued() == before, "the others are as they were"
 
 
 async def test_run_passes_options_on_to_the_job() -> None:
