@@ -6,7 +6,7 @@ import pytest
 from holdfast import RunningJob
 from holdfast.app import Holdfast
 from holdfast.store.contract import JobFilter
-from holdfast.testing import in_memory, on_postgres
+from holdfast.testing import StuckDrain, drain, in_memory, on_postgres
 from tests.databases import Database, connected, no_task_left
 from tests.testing.billing import Invoice, app
 
@@ -64,3 +64,17 @@ async def test_an_app_may_be_in_memory_after_it_was_on_postgres(database: Databa
     async with in_memory(app) as jobs:
         assert await app.jobs.list(JobFilter(), 10) == []
         await jobs.assert_nothing_enqueued()
+
+
+async def test_a_drain_of_jobs_that_a_transaction_holds_ends_and_names_them(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "_FRUITLESS_ROUNDS", 3)
+    async with on_postgres(app, database.url) as jobs:
+        await app.enqueue("invoice.remind", Invoice(17))
+        async with connected(database.url) as connection:
+            async with connection.transaction():
+                await connection.execute(f"SELECT FROM {app.settings.db_schema}.ready FOR UPDATE")
+                with pytest.raises(StuckDrain, match=r'1 job is due and cannot be claimed.*\n  invoice\.remind {"num'):
+                    await jobs.drain()
+            assert len((await jobs.drain()).succeeded) == 1

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.testing.drain import DrainReport, EndlessDrain, FailedAttempt, HandlerFailed
+    from holdfast.testing.drain import DrainReport, EndlessDrain, FailedAttempt, HandlerFailed, StuckDrain
     from holdfast.testing.idempotency.check import check_idempotency
     from holdfast.testing.idempotency.report import IdempotencyReport, Problem
     from holdfast.testing.idempotency.tables import Tables
@@ -25,6 +25,7 @@ _HOME = {
     "Problem": "holdfast.testing.idempotency.report",
     "Request": "holdfast.testing.idempotency.trace",
     "Step": "holdfast.testing.idempotency.trace",
+    "StuckDrain": "holdfast.testing.drain",
     "Tables": "holdfast.testing.idempotency.tables",
     "check_idempotency": "holdfast.testing.idempotency.check",
     "in_memory": "holdfast.testing.opening",
@@ -41,6 +42,7 @@ __all__ = [
     "Problem",
     "Request",
     "Step",
+    "StuckDrain",
     "Tables",
     "check_idempotency",
     "in_memory",

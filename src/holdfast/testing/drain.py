@@ -1,5 +1,6 @@
 """Runs everything that is due, by the real worker, and tells what came of it."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,11 +19,15 @@ from holdfast.runtime.queue_runner import QUEUE, QueueRunner
 from holdfast.runtime.queue_runs import QueueRuns
 from holdfast.store.contract import ClaimRequest, JobFilter
 from holdfast.testing.attempt import RecordedFailures
+from holdfast.testing.matching import listed
 from holdfast.worker.settings import WorkerSettings
 from holdfast.worker.worker import Worker
 
 MOST_JOBS = 100_000
 _CLOSE_SECONDS = 30.0
+# Together longer than the store may look past a lane, and than a transaction of the test's should take to end.
+_FRUITLESS_ROUNDS = 100
+_FRUITLESS_SECONDS = 0.05
 _SHOWN = 5
 
 
@@ -96,6 +101,17 @@ class EndlessDrain(AssertionError):
     """More attempts than `most` were made, and more jobs are due."""
 
 
+class StuckDrain(AssertionError):
+    """Jobs are due and cannot be claimed, because a transaction that does not end holds them."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        number = "1 job is" if len(jobs) == 1 else f"{len(jobs)} jobs are"
+        super().__init__(
+            f"{number} due and cannot be claimed; end the transaction that holds the rows before the drain:\n"
+            f"{listed(jobs[:_SHOWN])}" + ("\n  and more" if len(jobs) > _SHOWN else "")
+        )
+
+
 class Drain:
     """One drain: rounds of work at the same moment, between which the clock may be moved."""
 
@@ -118,8 +134,10 @@ class Drain:
 
     async def run_due(self) -> None:
         """Until nothing of what has a handler is due."""
+        fruitless = 0
         while jobs := await self._due(handled=True):
-            left = self._most - sum(self._claims.values())
+            attempts = self._claims.total()
+            left = self._most - attempts
             if left <= 0:
                 kinds = ", ".join(f"{kind} ({number} times)" for kind, number in self._kinds.most_common(3))
                 raise EndlessDrain(
@@ -128,6 +146,11 @@ class Drain:
                 )
             queue = await self._serving({job.queue for job in jobs})
             await queue.run(Budget(items=left), to_end=True)
+            fruitless = fruitless + 1 if self._claims.total() == attempts else 0
+            if fruitless == _FRUITLESS_ROUNDS:
+                raise StuckDrain(jobs)
+            if fruitless:
+                await asyncio.sleep(_FRUITLESS_SECONDS)
 
     async def _serving(self, queues: set[str]) -> QueueRunner:
         """The worker goes on from round to round, unless there is a queue that it does not serve."""

@@ -49,7 +49,7 @@ class AppUnderTest:
         `move_time` goes on with what becomes due later (retries, snoozes, delays) by moving the clock to it; `until`
         does so for a length of time, at the end of which the clock stands. `schedules` also makes the jobs of slots
         that are passed on the way. Raises HandlerFailed at the end if an attempt failed, unless `raise_errors` is
-        False, and EndlessDrain after `most` attempts.
+        False, EndlessDrain after `most` attempts, and StuckDrain if what is due cannot be claimed.
         """
         length = None if until is None else to_timedelta(until, "until")
         if schedules and move_time and length is None:
