@@ -3,6 +3,7 @@
 import asyncio
 import os
 from datetime import UTC, datetime, timedelta
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
@@ -215,6 +216,41 @@ async def test_what_a_transaction_would_enqueue_is_there_at_once() -> None:
         assert (await other.publish_in(Async(), "paid")).jobs
         for kind, count in (("one", 2), ("many", 3), ("receipt", 2)):
             await jobs.assert_enqueued(kind, count=count)
+
+
+async def test_a_forgotten_await_is_found_in_memory_too() -> None:
+    other = Holdfast()
+    async with in_memory(other) as jobs:
+        forgotten = other.enqueue_in(Async(), "one")
+        await jobs.assert_nothing_enqueued()
+        await forgotten
+        await jobs.assert_enqueued("one")
+    with pytest.raises(
+        AssertionError, match=r"enqueue_in at .*test_memory_app\.py:\d+: the answer was neither awaited"
+    ):
+        async with in_memory(other):
+            other.enqueue_in(object(), "one")
+    with pytest.raises(AssertionError, match="enqueue_many_in at"):
+        async with in_memory(other):
+            other.enqueue_many_in(object(), [other.job("one")])
+    with pytest.raises(AssertionError, match="publish_in at"):
+        async with in_memory(other):
+            other.publish_in(object(), "paid")
+    async with in_memory(other):
+        await asyncio.to_thread(other.enqueue_in, object(), "one")
+        other.enqueue_in(MagicMock(), "one")
+        await other.enqueue_in(AsyncMock(), "one")
+        assert list(other.enqueue_many_in(object(), [other.job("one")]))
+
+
+async def test_what_production_refuses_is_refused_in_memory_too() -> None:
+    async with in_memory(app) as jobs:
+        built = app.job("invoice.remind", Invoice(17))
+        with pytest.raises(InvalidInput, match="has its payload and options already"):
+            app.enqueue_in(Blocking(), built, Invoice(18))
+        with pytest.raises(InvalidInput, match="has its payload and options already"):
+            app.enqueue_in(Blocking(), built, key="17")
+        await jobs.assert_nothing_enqueued()
 
 
 async def test_assertions_say_what_was_enqueued_instead() -> None:

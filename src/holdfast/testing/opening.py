@@ -1,21 +1,14 @@
 """Opens an app for a test: in memory, or on a PostgreSQL of which the test gets a part of its own."""
 
-from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, fields
-from typing import Self, TypeVar, Unpack
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from unittest.mock import patch
 
 from holdfast.app import Holdfast
 from holdfast.errors import InvalidInput
-from holdfast.job import NewJob
-from holdfast.producer.producer import EnqueueOptions, PublishOptions
-from holdfast.producer.publish import Published
-from holdfast.store.contract import Enqueued
+from holdfast.testing.recording import finished, recording
 from holdfast.testing.tested_app import AppUnderTest
 from holdfast.testing.throwaway import throwaway_database, throwaway_schema
-
-Value = TypeVar("Value")
 
 
 @asynccontextmanager
@@ -28,7 +21,7 @@ async def in_memory(app: Holdfast) -> AsyncIterator[AppUnderTest]:
     with _stand_in(app, store="memory:"):
         await app.open()
         try:
-            with _left_open(app), _recording(app):
+            with _left_open(app), recording(app):
                 yield AppUnderTest(app)
         finally:
             await app.close()
@@ -91,64 +84,3 @@ def _left_open(app: Holdfast) -> Iterator[None]:
 
     with patch.object(app, "open", nothing), patch.object(app, "close", nothing):
         yield
-
-
-@contextmanager
-def _recording(app: Holdfast) -> Iterator[None]:
-    """Those that take the caller's connection do without it: a transaction means nothing to memory."""
-
-    def enqueue_in(
-        _connection: object, job: NewJob | str, payload: object = None, **options: Unpack[EnqueueOptions]
-    ) -> "_Recorded":
-        new = job if isinstance(job, NewJob) else app.job(job, payload, **options)
-        (enqueued,) = finished(app.enqueue_many([new]))
-        return _Recorded(*(getattr(enqueued, field.name) for field in fields(enqueued)))
-
-    def enqueue_many_in(_connection: object, jobs: Iterable[NewJob]) -> "_RecordedMany":
-        return _RecordedMany(finished(app.enqueue_many(list(jobs))))
-
-    def publish_in(
-        _connection: object, type: str, payload: object = None, **options: Unpack[PublishOptions]
-    ) -> "_RecordedEvent":
-        published = finished(app.publish(type, payload, **options))
-        return _RecordedEvent(published.event_id, published.jobs)
-
-    with ExitStack() as exits:
-        for stand_in in (enqueue_in, enqueue_many_in, publish_in):
-            exits.enter_context(patch.object(app, stand_in.__name__, stand_in))
-        yield
-
-
-class _Awaitable:
-    """A blocking caller uses it, an async one awaits it; the kind of its connection is not known here."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[None, None, Self]:
-        yield from ()
-        return self
-
-
-@dataclass(frozen=True, slots=True)
-class _Recorded(_Awaitable, Enqueued):
-    pass
-
-
-class _RecordedMany(_Awaitable, list[Enqueued]):
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _RecordedEvent(_Awaitable, Published):
-    pass
-
-
-def finished(coroutine: Coroutine[object, object, Value]) -> Value:
-    """The result of a coroutine that never waits."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        result: Value = end.value
-        return result
-    coroutine.close()
-    raise InvalidInput("this cannot be done without an event loop; use `async with in_memory(app)`")

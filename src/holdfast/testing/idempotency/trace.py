@@ -5,23 +5,15 @@ for what a server does by itself when a client dies: rolling back.
 """
 
 import re
-import sys
-import sysconfig
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType
 
-import holdfast
+from holdfast.testing.places import place
 
 _LONGEST_TEXT = 120
-_NOT_THE_HANDLERS = tuple(
-    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    | {str(Path(holdfast.__file__).parent)}
-)
 # What only opens the way for another statement: a crash behind it is a crash behind the statement before.
 _QUIET = re.compile(r"(BEGIN|START\s+TRANSACTION|SAVEPOINT|SET|SHOW)\b", re.IGNORECASE)
 _UNDOING = re.compile(
@@ -54,11 +46,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An HTTP request that was answered. `key` is its Idempotency-Key."""
+    """An HTTP request that was answered. `key` is its Idempotency-Key, `digest` that of its body.
+
+    A body that is sent as a stream has no digest.
+    """
 
     method: str
     url: str
     key: str | None = None
+    digest: str | None = None
 
     @property
     def has_effect(self) -> bool:
@@ -73,24 +69,32 @@ class Request:
 
 
 class Trace:
-    """`crash_after` is the number of the step behind which the run dies; None for a clean run."""
+    """`crash_after` is the number of the step behind which the run dies; None for a clean run.
+
+    `late` has the steps that were taken after the handler had returned, by what it left running: `background` tells
+    of each whether it has ended.
+    """
 
     def __init__(self, crash_after: int | None = None) -> None:
         self.steps: list[Step] = []
         self.requests: list[Request] = []
         self.calls: list[str] = []
+        self.late: list[Step] = []
+        self.background: list[Callable[[], bool]] = []
         self.connections: set[object] = set()
+        self.has_returned = False
         self.has_crashed = False
+        self.is_over = False
         self._crash_after = crash_after
         self._lock = threading.Lock()
 
     def refuse_if_crashed(self) -> None:
-        if self.has_crashed:
+        if self.has_crashed or self.is_over:
             raise Crash
 
     def took(self, text: str, *, effect: Request | str | None = None) -> None:
         """A step was taken. Raises Crash if it was the one."""
-        place = _place()
+        where = place()
         with self._lock:
             match effect:
                 case Request():
@@ -99,7 +103,9 @@ class Trace:
                     self.calls.append(effect)
             # It was under way when another task or thread of the handler crashed, and has happened all the same.
             self.refuse_if_crashed()
-            self.steps.append(Step(len(self.steps) + 1, text, place))
+            self.steps.append(Step(len(self.steps) + 1, text, where))
+            if self.has_returned:
+                self.late.append(self.steps[-1])
             self.has_crashed = len(self.steps) == self._crash_after
             self.refuse_if_crashed()
 
@@ -114,17 +120,26 @@ def refuse_if_crashed() -> None:
         trace.refuse_if_crashed()
 
 
+class Taking:
+    """A step that is being taken. `is_put_off`: nothing has happened yet, and it will be a step when it does."""
+
+    __slots__ = ("is_put_off",)
+
+    def __init__(self) -> None:
+        self.is_put_off = False
+
+
 @contextmanager
-def step(text: str, *, effect: Request | str | None = None) -> Iterator[None]:
+def step(text: str, *, effect: Request | str | None = None) -> Iterator[Taking]:
     """What happens inside is one step of the run that this code belongs to, if it belongs to one."""
-    trace = TRACE.get()
+    trace, taking = TRACE.get(), Taking()
     if trace is None:
-        yield
+        yield taking
         return
     trace.refuse_if_crashed()
     token = TRACE.set(None)
     try:
-        yield
+        yield taking
     except Exception:
         # It did not work, and the handler may be prepared for that: its way goes on, so the worker can die here.
         TRACE.reset(token)
@@ -134,7 +149,8 @@ def step(text: str, *, effect: Request | str | None = None) -> Iterator[None]:
         TRACE.reset(token)
         raise
     TRACE.reset(token)
-    trace.took(text, effect=effect)
+    if not taking.is_put_off:
+        trace.took(text, effect=effect)
 
 
 @contextmanager
@@ -159,19 +175,3 @@ def statement(connection: object, sql: str) -> Iterator[None]:
 def shortened(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST_TEXT else f"{line[: _LONGEST_TEXT - 1]}…"
-
-
-def _place() -> str | None:
-    """The innermost line that belongs neither to a library nor to Holdfast."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        path = frame.f_code.co_filename
-        if not path.startswith(("<", *_NOT_THE_HANDLERS)):
-            return f"{_relative(path)}:{frame.f_lineno}"
-        frame = frame.f_back
-    return None
-
-
-def _relative(path: str) -> str:
-    here = Path.cwd()
-    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
