@@ -2,8 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from uuid import uuid4
 
 import asyncpg
@@ -12,58 +12,16 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, InvalidInput, RunningJob
-from holdfast.testing import IdempotencyReport, Request, Tables, check_idempotency, in_memory
+from holdfast.testing import Tables, check_idempotency, in_memory
 from tests.databases import Database, connected
-
-Job = RunningJob[dict[str, object]]
-
-
-class Outside:
-    """A world in memory, reached by an httpx transport and by a function of the application's own."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(transport=httpx.MockTransport(self._answer), base_url="http://service")
-
-    def _answer(self, request: httpx.Request) -> httpx.Response:
-        self.notes.append(f"{request.method} {request.url.path}")
-        return httpx.Response(200)
-
-
-outside = Outside()
+from tests.testing.outside import Job, check_outside, hurt, outside
 
 
 async def note(text: str) -> None:
     outside.notes.append(text)
 
 
-async def check(
-    function: Callable[[Job], Coroutine[None, None, object]] | Callable[[Job], object],
-    *,
-    ignore: tuple[str, ...] = (),
-    harmless: Callable[[Request], bool] | None = None,
-    most_steps: int = 50,
-    isolation: str | None = None,
-) -> IdempotencyReport:
-    app = Holdfast("memory:")
-    app.handler("checked", isolation=isolation)(function)
-    return await check_idempotency(
-        app,
-        "checked",
-        observe=lambda: {"notes": list(outside.notes)},
-        setup=outside.notes.clear,
-        also=(f"{__name__}.note",),
-        ignore=ignore,
-        harmless=harmless,
-        most_steps=most_steps,
-    )
-
-
-def hurt(report: IdempotencyReport) -> list[int | None]:
-    """The numbers of the steps behind which a crash hurts."""
-    return [problem.step.number if problem.step else None for problem in report.problems]
+check = partial(check_outside, also=(f"{__name__}.note",))
 
 
 async def test_nothing_that_comes_after_the_crash_takes_effect() -> None:
@@ -116,7 +74,7 @@ async def test_tasks_of_a_handler_die_with_it() -> None:
 
 def test_threads_of_a_handler_belong_to_it() -> None:
     def send() -> None:
-        httpx.Client(transport=httpx.MockTransport(outside._answer)).post("http://service/from/thread")
+        httpx.Client(transport=httpx.MockTransport(outside.answer)).post("http://service/from/thread")
 
     def handler(job: Job) -> None:
         with ThreadPoolExecutor(1) as pool:

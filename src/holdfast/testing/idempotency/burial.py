@@ -11,32 +11,35 @@ log = get_logger("holdfast.testing")
 _SECONDS = 5.0
 
 
-async def roll_back(connections: Iterable[object]) -> None:
-    """Connections that cannot be rolled back, because something still uses them, are cut."""
+async def roll_back(connections: Iterable[object]) -> int:
+    """How many were in a transaction. Those that cannot be rolled back, because something uses them, are cut."""
+    number = 0
     for connection in connections:
         if type(connection).__module__.startswith("asyncpg"):
-            await _asyncpg(connection)
+            number += await _asyncpg(connection)
         else:
-            await _psycopg(connection)
+            number += await _psycopg(connection)
+    return number
 
 
-async def _asyncpg(protocol: Any) -> None:  # noqa: ANN401
+async def _asyncpg(protocol: Any) -> bool:  # noqa: ANN401
     if not protocol.is_connected() or not protocol.is_in_transaction():
-        return
+        return False
     try:
         async with asyncio.timeout(_SECONDS):
             await protocol.query("ROLLBACK", None)
     except Exception as error:  # noqa: BLE001 - whatever it is, the connection is not usable
         log.info("connection of a dead run is cut", error=str(error))
         protocol.abort()
+    return True
 
 
-async def _psycopg(connection: Any) -> None:  # noqa: ANN401
+async def _psycopg(connection: Any) -> bool:  # noqa: ANN401
     from psycopg import AsyncConnection
     from psycopg.pq import TransactionStatus
 
     if connection.closed or connection.info.transaction_status is TransactionStatus.IDLE:
-        return
+        return False
     try:
         if isinstance(connection, AsyncConnection):
             async with asyncio.timeout(_SECONDS):
@@ -46,3 +49,4 @@ async def _psycopg(connection: Any) -> None:  # noqa: ANN401
     except Exception as error:  # noqa: BLE001 - whatever it is, the connection is not usable
         log.info("connection of a dead run is cut", error=str(error))
         connection.pgconn.finish()
+    return True

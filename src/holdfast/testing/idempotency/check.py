@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import TypeVar
 
 from holdfast.app import Holdfast
 from holdfast.duration import Duration, to_timedelta
@@ -17,6 +18,7 @@ from holdfast.json_text import decode
 from holdfast.store.contract import JobFilter
 from holdfast.testing.attempt import LEASE, Attempted, RecordedFailures, attempted, claimed, write
 from holdfast.testing.drain import MOST_JOBS
+from holdfast.testing.idempotency.background import all_ended, tasks_noted, telling_its_end
 from holdfast.testing.idempotency.burial import roll_back
 from holdfast.testing.idempotency.interception import intercepted
 from holdfast.testing.idempotency.report import IdempotencyReport, Problem
@@ -27,7 +29,9 @@ from holdfast.testing.idempotency.state import (
     Rows,
     differences,
     job_rows,
+    late_steps,
     observed_rows,
+    reused_keys,
     sent_counts,
     volatile_columns,
 )
@@ -37,10 +41,13 @@ from holdfast.testing.opening import in_memory, on_postgres
 from holdfast.testing.throwaway import empty
 
 Observer = Callable[[], object]
+Call = TypeVar("Call", bound=Callable[..., object])
 
 _MOST_STEPS = 200
 _MOST_RERUNS = 20
 _RESCUE_SECONDS = 10.0
+_STILL_RUNNING = "something that the handler started was still running when it had returned; none of its steps counts"
+_LEFT_OPEN = "a transaction that the handler left open was rolled back, as if its connection had been closed"
 _BEFORE_THE_FIRST = Step(0, "", None)
 
 
@@ -71,13 +78,23 @@ async def check_idempotency(
     `database`, which a handler with finish_in or enqueue_in needs. `ignore` names columns that are not compared, or
     whole collections; `harmless` tells of a request that a repeat does no harm.
     """
+    if isinstance(job, NewJob) and payload is not None:
+        raise InvalidInput("this job has its payload already; give it to app.job(…)")
     new = job if isinstance(job, NewJob) else app.job(job, payload)
     handler = app.handlers.get(new.kind)
     if handler is None:
         raise InvalidInput(f"kind {new.kind!r} has no handler in this app")
-    world = _World(app, (observe,) if callable(observe) else tuple(observe), setup)
-    check = _Check(world, new, handler, tuple(ignore), harmless, to_timedelta(timeout, "timeout"), most_steps)
-    with intercepted(also):
+    world = _World(app, _observers(observe), _callable_or_none("setup", setup))
+    check = _Check(
+        world,
+        new,
+        handler,
+        _names("ignore", ignore),
+        _callable_or_none("harmless", harmless),
+        to_timedelta(timeout, "timeout"),
+        most_steps,
+    )
+    with intercepted(_names("also", also)), tasks_noted():
         async with in_memory(app) if database is None else on_postgres(app, database):
             await world.keep()
             try:
@@ -149,6 +166,7 @@ class _Check:
     timeout: timedelta
     most_steps: int
     _traces: list[Trace] = field(default_factory=list)
+    _notes: dict[str, None] = field(default_factory=dict)
 
     async def run(self) -> IdempotencyReport:
         clean = await self._clean_case()
@@ -156,7 +174,8 @@ class _Check:
         again = await self._case(crash_after=0)
         volatile = volatile_columns(clean.state, again.state)
         ignored = volatile | self._named_columns(clean.state)
-        problems = self._problem(_BEFORE_THE_FIRST, clean.state, again.state, ignored)
+        problems = [Problem(None, clean.state.faults, crashed=False)] if clean.state.faults else []
+        problems += self._problem(_BEFORE_THE_FIRST, clean.state, again.state, ignored)
         crashes, died = 1, True
         while died:
             if crashes > self.most_steps:
@@ -170,7 +189,8 @@ class _Check:
             problems += self._problem(step, clean.state, case.state, ignored)
             crashes += 1
         names = sorted(f"{collection}.{column}" for collection, column in volatile)
-        return IdempotencyReport(self.job.kind, tuple(again.first.steps), tuple(problems), tuple(names), crashes)
+        steps = tuple(again.first.steps)
+        return IdempotencyReport(self.job.kind, steps, tuple(problems), tuple(names), crashes, notes=tuple(self._notes))
 
     def _problem(self, step: Step | None, clean: EndState, got: EndState, ignored: Collection[Column]) -> list[Problem]:
         found = differences(clean, got, ignored)
@@ -206,8 +226,6 @@ class _Check:
             trace = Trace(crash_after)
             await self._attempt(trace)
             died = trace.has_crashed
-            trace.has_crashed = True
-            await self._bury(trace)
         job = await self._job()
         if not job.state.is_final:
             await self._rescue()
@@ -227,17 +245,26 @@ class _Check:
         context = copy_context()
         context.run(TRACE.set, trace)
         leased = await claimed(opened, self.job.id)
+        handler = telling_its_end(self.handler, trace)
         try:
             async with asyncio.timeout(self.timeout.total_seconds()):
-                return await attempted(leased, self.handler, failures, opened.finish_in, context), failures
+                attempt = await attempted(leased, handler, failures, opened.finish_in, context)
         except TimeoutError:
             raise InvalidInput(
                 f"timeout: the handler of {self.job.kind!r} did not end within {self.timeout.total_seconds():g} s"
             ) from None
+        await self._end(trace)
+        return attempt, failures
 
-    async def _bury(self, trace: Trace) -> None:
+    async def _end(self, trace: Trace) -> None:
+        """Nothing of the run goes on. What a crash leaves is nothing to speak of, what a whole run leaves is."""
+        ended = await all_ended(trace)
         connections, trace.connections = trace.connections, set()
-        await roll_back(connections)
+        rolled_back = await roll_back(connections)
+        if not ended and not trace.has_crashed:
+            self._notes[_STILL_RUNNING] = None
+        if rolled_back and not trace.has_crashed:
+            self._notes[_LEFT_OPEN] = None
 
     async def _rescue(self) -> None:
         """The lease runs out, and the job becomes ready for its next attempt."""
@@ -284,7 +311,27 @@ class _Check:
             collections={name: rows for name, rows in collections.items() if name not in self.ignore},
             sent=sent_counts(requests),
             called=called,
+            faults=(*late_steps(step for trace in self._traces for step in trace.late), *reused_keys(requests)),
         )
+
+
+def _observers(observe: Observer | Sequence[Observer]) -> tuple[Observer, ...]:
+    given = (observe,) if callable(observe) else observe
+    if not isinstance(given, Sequence) or not all(map(callable, given)):
+        raise InvalidInput('observe: give a function or several, or tables as in Tables(url, "invoice")')
+    return tuple(given)
+
+
+def _names(parameter: str, names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise InvalidInput(f"{parameter}: give a list of names, even of one")
+    return tuple(names)
+
+
+def _callable_or_none(parameter: str, given: Call | None) -> Call | None:
+    if given is not None and not callable(given):
+        raise InvalidInput(f"{parameter}: give a function")
+    return given
 
 
 def _last_error(job: Job) -> str | None:

@@ -3,6 +3,7 @@
 Drivers are in databases.py, HTTP clients in requests.py; here are the stores, and threads, which hand the trace on.
 """
 
+import asyncio
 import gc
 import inspect
 import pkgutil
@@ -24,17 +25,32 @@ from holdfast.store.postgres.events import PostgresEvents
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.testing.idempotency.databases import of_asyncpg, of_psycopg
 from holdfast.testing.idempotency.patches import Method, Patch
-from holdfast.testing.idempotency.requests import of_http_client, of_httpx
-from holdfast.testing.idempotency.trace import TRACE, Crash, shortened, step
+from holdfast.testing.idempotency.requests import of_http_client, of_httpx, of_requests
+from holdfast.testing.idempotency.trace import TRACE, Crash, refuse_if_crashed, shortened, step
+
+# The libraries are wrapped for the whole process, and two that wrap them would unwrap them in the wrong order.
+_ALONE = threading.Lock()
 
 
 @contextmanager
 def intercepted(also: Sequence[str]) -> Iterator[None]:
     """Every step of a run is seen until the block is left. `also` names functions of which a call is a step, too."""
+    if not _ALONE.acquire(blocking=False):
+        raise InvalidInput("another idempotency check runs in this process; await one before you begin the next")
+    try:
+        with _wrapped(also):
+            yield
+    finally:
+        _ALONE.release()
+
+
+@contextmanager
+def _wrapped(also: Sequence[str]) -> Iterator[None]:
     patches = [
         *of_asyncpg(),
         *of_psycopg(),
         *of_httpx(),
+        *of_requests(),
         *of_http_client(),
         *_stores(),
         *_threads(),
@@ -43,9 +59,11 @@ def intercepted(also: Sequence[str]) -> Iterator[None]:
     with ExitStack() as exits:
         for owner, name, replacement in patches:
             exits.enter_context(patch.object(owner, name, replacement))
-        yield
-        # While the connections of dead runs still end without a word.
-        gc.collect()
+        try:
+            yield
+        finally:
+            # While the connections of dead runs still end without a word.
+            gc.collect()
 
 
 def _stores() -> Iterator[Patch]:
@@ -87,8 +105,10 @@ def _threads() -> Iterator[Patch]:
     def start_in_context(thread: threading.Thread) -> None:
         # What is made a daemon is seldom the handler's own, but a pool that it was the first to use, and not the last.
         # In the thread of a handler, itself a daemon, every thread is one.
-        if TRACE.get() is not None and (not thread.daemon or threading.current_thread().daemon):
+        trace = TRACE.get()
+        if trace is not None and (not thread.daemon or threading.current_thread().daemon):
             vars(thread)["run"] = partial(copy_context().run, _until_the_crash, thread.run)
+            trace.background.append(lambda: not thread.is_alive())
         start(thread)
 
     @wraps(submit)
@@ -99,12 +119,15 @@ def _threads() -> Iterator[Patch]:
         *arguments: Any,  # noqa: ANN401
         **options: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
-        if TRACE.get() is None:
+        trace = TRACE.get()
+        if trace is None:
             return submit(pool, call, *arguments, **options)
         # The thread that may be started for it serves others later.
         outside = copy_context()
         outside.run(TRACE.set, None)
-        return outside.run(submit, pool, copy_context().run, partial(call, *arguments, **options))
+        future = outside.run(submit, pool, copy_context().run, partial(call, *arguments, **options))
+        trace.background.append(future.done)
+        return future
 
     yield threading.Thread, "start", start_in_context
     yield ThreadPoolExecutor, "submit", submit_in_context
@@ -120,15 +143,31 @@ def _named(path: str) -> Patch:
     owner_path, _, name = path.rpartition(".")
     try:
         owner = pkgutil.resolve_name(owner_path)
-        original = getattr(owner, name)
+        found = inspect.getattr_static(owner, name)
+        # A class has its static and class methods in a wrapping, which their replacement needs as well.
+        wrapping = type(found) if isinstance(found, staticmethod | classmethod) else None
+        original = getattr(owner, name) if wrapping is None else found.__func__
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidInput(f"also: {path!r} names no function; write it like package.module.function") from error
     text = f"call of {path}"
 
+    async def awaited(result: Awaitable[object]) -> object:
+        try:
+            refuse_if_crashed()
+        except Crash:
+            if inspect.iscoroutine(result):
+                result.close()
+            raise
+        with step(text, effect=path):
+            return await result
+
     @wraps(original)
     def call(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
-        with step(text, effect=path):
-            return original(*arguments, **options)
+        with step(text, effect=path) as taking:
+            result = original(*arguments, **options)
+            # A task or future is under way already. Anything else does nothing before it is awaited.
+            taking.is_put_off = inspect.isawaitable(result) and not asyncio.isfuture(result)
+        return awaited(result) if taking.is_put_off else result
 
     @wraps(original)
     async def call_async(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
@@ -136,4 +175,5 @@ def _named(path: str) -> Patch:
             result: Awaitable[object] = original(*arguments, **options)
             return await result
 
-    return owner, name, call_async if inspect.iscoroutinefunction(original) else call
+    replacement = call_async if inspect.iscoroutinefunction(original) else call
+    return owner, name, replacement if wrapping is None else wrapping(replacement)

@@ -8,7 +8,8 @@ from typing import Any
 
 # A wrapper neither knows nor cares what its method takes and returns.
 Method = Callable[..., Any]
-Patch = tuple[object, str, Method]
+# The third is a method, or a static or class method in the wrapping that its class needs.
+Patch = tuple[object, str, object]
 
 
 def installed(name: str) -> ModuleType | None:

@@ -9,13 +9,16 @@ from holdfast.testing.idempotency.trace import Step
 @dataclass(frozen=True, slots=True)
 class Problem:
     """`step` is the one behind which the crash hurt: None for a crash after the last one, before the outcome is
-    written, and number 0 for one before the first."""
+    written, and number 0 for one before the first. `crashed` is False for what is wrong without any crash."""
 
     step: Step | None
     differences: tuple[str, ...]
+    crashed: bool = True
 
     @property
     def moment(self) -> str:
+        if not self.crashed:
+            return "without any crash"
         if self.step is None:
             return "after the handler returned, before its outcome was written"
         if self.step.number == 0:
@@ -25,13 +28,17 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class IdempotencyReport:
-    """`steps` are those of a clean run. `ignored` names what differs between two clean runs, and so is not compared."""
+    """`steps` are those of a clean run. `ignored` names what differs between two clean runs, and so is not compared.
+
+    `notes` say what is no problem by itself, but may be a reason to trust the result less.
+    """
 
     kind: str
     steps: tuple[Step, ...]
     problems: tuple[Problem, ...]
     ignored: tuple[str, ...]
     crashes: int
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -48,14 +55,22 @@ class IdempotencyReport:
         """The same text, because that is what pytest shows for `assert report.ok, report`."""
         return str(self)
 
+    @property
+    def _headline(self) -> str:
+        if self.problems:
+            hurting = sum(problem.crashed for problem in self.problems)
+            also = "" if hurting == len(self.problems) else ", and something is wrong without any"
+            return f"{self.kind} is not idempotent: {hurting} of {self.crashes} crashes leave a trace{also}"
+        if not self.steps:
+            return f"{self.kind} took no step that the check can see, so there was nothing to die between"
+        return f"{self.kind} is idempotent: {self.crashes} crashes, each followed by a second run, left no trace"
+
     def _lines(self) -> Iterator[str]:
-        if self.ok:
-            yield f"{self.kind} is idempotent: {self.crashes} crashes, each followed by a second run, left no trace"
-        else:
-            yield f"{self.kind} is not idempotent: {len(self.problems)} of {self.crashes} crashes leave a trace"
+        yield self._headline
         for problem in self.problems:
-            yield f"a crash {problem.moment}, and a second run:"
+            yield f"a crash {problem.moment}, and a second run:" if problem.crashed else f"{problem.moment}:"
             yield from (f"    {difference}" for difference in problem.differences)
+        yield from self.notes
         yield "steps of a clean run:"
         yield from (f"    {step.number}. {step}" for step in self.steps)
         if self.ignored:

@@ -1,8 +1,10 @@
 """HTTP requests, at the narrowest place of each client."""
 
+import hashlib
 import http.client
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -11,6 +13,8 @@ from holdfast.testing.idempotency.patches import Patch, installed
 from holdfast.testing.idempotency.trace import Request, refuse_if_crashed, step
 
 _KEY_HEADER = "idempotency-key"
+# What separates the parts of a form is made up anew for each request.
+_BOUNDARY = re.compile(r"multipart/.*boundary=\"?([^\";,]+)", re.IGNORECASE)
 
 
 def of_httpx() -> Iterator[Patch]:
@@ -18,48 +22,99 @@ def of_httpx() -> Iterator[Patch]:
     httpx = installed("httpx")
     if httpx is None:
         return
+
+    def request_of(request: Any) -> AbstractContextManager[None]:  # noqa: ANN401
+        try:
+            body = request.content
+        except httpx.RequestNotRead:
+            body = None
+        return _request(request.method, str(request.url), request.headers, body)
+
     original, original_async = httpx.Client.send, httpx.AsyncClient.send
 
     @wraps(original)
     def send(client: object, request: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
-        with _request(request.method, str(request.url), request.headers.get(_KEY_HEADER)):
+        with request_of(request):
             return original(client, request, *arguments, **options)
 
     @wraps(original_async)
     async def send_async(client: object, request: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
-        with _request(request.method, str(request.url), request.headers.get(_KEY_HEADER)):
+        with request_of(request):
             return await original_async(client, request, *arguments, **options)
 
     yield httpx.Client, "send", send
     yield httpx.AsyncClient, "send", send_async
 
 
+def of_requests() -> Iterator[Patch]:
+    """At the session, so that an adapter of a test's own is seen as well. What urllib3 does inside is the same step."""
+    requests = installed("requests")
+    if requests is None:
+        return
+    original = requests.Session.send
+
+    @wraps(original)
+    def send(session: object, request: Any, **options: Any) -> Any:  # noqa: ANN401
+        with _request(request.method, request.url, request.headers, request.body or b""):
+            return original(session, request, **options)
+
+    yield requests.Session, "send", send
+
+
+class _Begun:
+    """A request whose answer has not been asked for yet."""
+
+    def __init__(self, method: str, url: str) -> None:
+        self.method = method
+        self.url = url
+        self.headers: dict[str, str] = {}
+        self.head_is_sent = False
+        self.body: bytes | None = b""
+
+    def sent(self, part: Any) -> None:  # noqa: ANN401
+        """The first part is the head. A body that is not sent as bytes cannot be read a second time."""
+        if self.head_is_sent:
+            is_bytes = isinstance(part, bytes | bytearray | memoryview)
+            self.body = None if self.body is None or not is_bytes else self.body + part
+
+
 def of_http_client() -> Iterator[Patch]:
-    """urllib, urllib3 and requests send through this class of the standard library."""
-    begun: WeakKeyDictionary[http.client.HTTPConnection, tuple[str, str, list[str]]] = WeakKeyDictionary()
+    """urllib and urllib3 send through this class of the standard library."""
+    begun: WeakKeyDictionary[http.client.HTTPConnection, _Begun] = WeakKeyDictionary()
     base = http.client.HTTPConnection
-    put_request, put_header, get_response = base.putrequest, base.putheader, base.getresponse
+    put_request, put_header, send_part, get_response = base.putrequest, base.putheader, base.send, base.getresponse
 
     @wraps(put_request)
     def begin(connection: http.client.HTTPConnection, method: str, url: str, *arguments: Any, **options: Any) -> None:  # noqa: ANN401
         refuse_if_crashed()
-        begun[connection] = (method, _full_url(connection, url), [])
+        begun[connection] = _Begun(method, _full_url(connection, url))
         put_request(connection, method, url, *arguments, **options)
 
     @wraps(put_header)
     def header(connection: http.client.HTTPConnection, name: str | bytes, *values: Any) -> None:  # noqa: ANN401
-        if _text(name).lower() == _KEY_HEADER and connection in begun:
-            begun[connection][2].append(_text(values[0]))
+        if connection in begun:
+            begun[connection].headers.setdefault(_text(name).lower(), _text(values[0]))
         put_header(connection, name, *values)
+
+    @wraps(send_part)
+    def send(connection: http.client.HTTPConnection, part: Any) -> None:  # noqa: ANN401
+        request = begun.get(connection)
+        if request is not None:
+            request.sent(part)
+        send_part(connection, part)
+        # Only now: the head may be what opens the connection, which can mean to send something to a proxy.
+        if request is not None:
+            request.head_is_sent = True
 
     @wraps(get_response)
     def answer(connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
-        method, url, keys = begun.pop(connection, ("GET", _full_url(connection, ""), []))
-        with _request(method, url, keys[0] if keys else None):
+        request = begun.pop(connection, None) or _Begun("GET", _full_url(connection, ""))
+        with _request(request.method, request.url, request.headers, request.body):
             return get_response(connection)
 
     yield base, "putrequest", begin
     yield base, "putheader", header
+    yield base, "send", send
     yield base, "getresponse", answer
 
 
@@ -74,8 +129,22 @@ def _text(value: object) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
+def _digest(body: object, content_type: str) -> str | None:
+    if isinstance(body, str):
+        body = body.encode()
+    if not isinstance(body, bytes):
+        return None
+    boundary = _BOUNDARY.match(content_type)
+    if boundary is not None:
+        body = body.replace(boundary[1].encode(), b"")
+    return hashlib.sha256(body).hexdigest()
+
+
 @contextmanager
-def _request(method: str, url: str, key: str | None) -> Iterator[None]:
-    request = Request(method.upper(), url, key)
+def _request(method: str, url: str, headers: Mapping[str, str | bytes], body: object) -> Iterator[None]:
+    """`headers` are found by their names in lower case."""
+    key = headers.get(_KEY_HEADER)
+    digest = _digest(body, _text(headers.get("content-type", "")))
+    request = Request(method.upper(), url, None if key is None else _text(key), digest)
     with step(str(request), effect=request):
         yield

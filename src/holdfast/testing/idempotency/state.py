@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 
 from holdfast.job import Job
 from holdfast.json_text import decode
-from holdfast.testing.idempotency.trace import Request, shortened
+from holdfast.testing.idempotency.trace import Request, Step, shortened
 
 Row = Mapping[str, object]
 Rows = Sequence[Row]
@@ -23,13 +23,17 @@ _NONE = "nothing"
 
 @dataclass(frozen=True, slots=True)
 class EndState:
-    """What is left when everything is over. `ended` is the state of the job, `error` its last error."""
+    """What is left when everything is over. `ended` is the state of the job, `error` its last error.
+
+    `faults` are wrong whatever another run leaves.
+    """
 
     ended: str
     error: str | None
     collections: Mapping[str, Rows]
     sent: Mapping[str, int]
     called: Mapping[str, int]
+    faults: tuple[str, ...] = ()
 
 
 def observed_rows(value: object) -> dict[str, Rows]:
@@ -72,6 +76,22 @@ def sent_counts(requests: Iterable[Request]) -> dict[str, int]:
     return dict(counts)
 
 
+def late_steps(steps: Iterable[Step]) -> Iterator[str]:
+    for step in dict.fromkeys(map(str, steps)):
+        yield f"{step}: after the handler had returned, so that a crash can lose it; wait for it in the handler"
+
+
+def reused_keys(requests: Iterable[Request]) -> Iterator[str]:
+    """A service answers the second request with a key as it did the first, and does nothing, or refuses it."""
+    bodies: dict[tuple[str, str], set[str]] = {}
+    for request in requests:
+        if request.has_effect and request.key is not None and request.digest is not None:
+            bodies.setdefault((str(request), request.key), set()).add(request.digest)
+    for (request_line, _), digests in bodies.items():
+        if len(digests) > 1:
+            yield f"{request_line}: one Idempotency-Key came with {len(digests)} different bodies"
+
+
 def volatile_columns(first: EndState, second: EndState) -> set[Column]:
     """Columns that two clean runs fill differently: times, random ids, attempts."""
     found: set[Column] = set()
@@ -88,6 +108,7 @@ def differences(clean: EndState, got: EndState, ignored: Collection[Column]) -> 
     found = []
     if got.ended != clean.ended:
         found.append(f"the job is {got.ended} instead of {clean.ended}" + (f": {got.error}" if got.error else ""))
+    found += [fault for fault in got.faults if fault not in clean.faults]
     found += _counts(clean.sent, got.sent, "sent")
     found += _counts(clean.called, got.called, "called")
     for name in dict.fromkeys([*clean.collections, *got.collections]):

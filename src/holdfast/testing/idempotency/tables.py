@@ -17,18 +17,28 @@ SELECT sequence.oid AS id FROM pg_class AS sequence
 JOIN pg_depend ON pg_depend.objid = sequence.oid AND pg_depend.deptype IN ('a', 'i')
 WHERE sequence.relkind = 'S' AND pg_depend.refobjid = ANY ($1::regclass[]::oid[])
 """
+# Who has these tables locked, with the last thing that it did.
+_HOLDERS = """
+SELECT DISTINCT held.relation::regclass::text AS name, held.pid,
+       concat(activity.state, ' after ', left(regexp_replace(activity.query, '[[:space:]]+', ' ', 'g'), 100)) AS doing
+FROM pg_locks AS held JOIN pg_stat_activity AS activity ON activity.pid = held.pid
+WHERE held.granted AND held.pid <> pg_backend_pid() AND held.relation = ANY ($1::regclass[]::oid[])
+  AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+_LOCK_MILLISECONDS = 5000
 
 
 class Tables:
     """`observe=Tables(url, "invoice", "payment")`: the tables' contents, which the check restores before each run.
 
-    What the tables hold when the check begins is what every run finds, and what they hold again when it ends. Name
-    tables before those that refer to them, and all of those.
+    What the tables hold when the check begins is what every run finds, and what they hold again when it ends: in
+    between they are truncated, many times, so the database must be one of tests. Name tables before those that refer
+    to them, and all of those.
     """
 
     def __init__(self, url: str, *names: str) -> None:
-        if not names:
-            raise InvalidInput("Tables: name at least one table after the address of the database")
+        if not names or not all(isinstance(name, str) and name for name in (url, *names)):
+            raise InvalidInput('Tables: name a database and its tables, as in Tables(url, "invoice", "payment")')
         self._url = url
         self._names = names
         self._kept: list[tuple[str, bytes]] | None = None
@@ -52,12 +62,14 @@ class Tables:
         """Make the tables hold what was kept, and nothing else; sequences go on counting."""
         import asyncpg
 
+        if self._kept is None:
+            return
         async with self._connected() as connection, connection.transaction():
             try:
                 await connection.execute(f"TRUNCATE {', '.join(map(_quoted, self._names))}")
             except asyncpg.FeatureNotSupportedError as error:
                 raise InvalidInput(f"Tables: name the referring tables as well ({error.detail})") from error
-            for name, content in self._kept or ():
+            for name, content in self._kept:
                 schema, table = _parts(name)
                 source = io.BytesIO(content)
                 await connection.copy_to_table(table, schema_name=schema, source=source, format="binary")
@@ -70,11 +82,26 @@ class Tables:
 
     @asynccontextmanager
     async def _connected(self) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
+        import asyncpg
+
         connection = await open_connection(self._url)
         try:
+            await connection.execute(f"SET lock_timeout = {_LOCK_MILLISECONDS}")
             yield connection
+        except asyncpg.LockNotAvailableError as error:
+            raise InvalidInput(f"Tables: {await self._holders(connection)}") from error
+        except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
+            raise InvalidInput(f"Tables: {error} in the database of this address") from error
         finally:
             await connection.close()
+
+    async def _holders(self, connection: "asyncpg.Connection[asyncpg.Record]") -> str:
+        rows = await connection.fetch(_HOLDERS, [_quoted(name) for name in self._names])
+        held = "; ".join(f"{row['name']} by process {row['pid']}, {row['doing']}" for row in rows) or "nobody any more"
+        return (
+            f"a transaction that does not end keeps them from being put back (held: {held}). End it, or close its "
+            f"connection, in the handler, in setup= or before the check"
+        )
 
 
 def _parts(name: str) -> tuple[str | None, str]:

@@ -1,0 +1,85 @@
+"""Tables under the check: they are put back before each run, whatever a transaction leaves behind."""
+
+import gc
+
+import asyncpg
+import psycopg
+import pytest
+
+from holdfast import Holdfast, InvalidInput
+from holdfast.testing import Tables, check_idempotency
+from holdfast.testing.idempotency import tables
+from tests.databases import Database, connected
+from tests.testing.outside import Job, check_outside, hurt
+
+pytestmark = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
+
+
+async def test_a_check_that_gives_up_leaves_no_warning_of_its_connections(database: Database) -> None:
+    async def handler(job: Job) -> None:
+        connection = await asyncpg.connect(database.url)
+        for _ in range(3):
+            await connection.execute("SELECT 1")
+        await connection.close()
+
+    with pytest.raises(InvalidInput, match="took 2 steps"):
+        await check_outside(handler, also=(), most_steps=2)
+    gc.collect()
+
+
+async def test_a_transaction_that_the_handler_leaves_open_is_rolled_back_and_said(database: Database) -> None:
+    with psycopg.connect(database.url) as shared:
+        shared.execute("CREATE TABLE entry (way text)")
+        shared.commit()
+
+        def handler(job: Job) -> None:
+            shared.execute("INSERT INTO entry VALUES ('kept') ON CONFLICT DO NOTHING")
+            shared.commit()
+            shared.execute("SELECT FROM entry")
+
+        app = Holdfast("memory:")
+        app.handler("checked")(handler)
+        report = await check_idempotency(app, "checked", observe=Tables(database.url, "entry"))
+        assert hurt(report) == [2, 3, None]
+        assert "left open" in report.notes[0]
+
+
+async def test_a_transaction_of_somebody_else_is_named(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_LOCK_MILLISECONDS", 50)
+    app = Holdfast("memory:")
+
+    @app.handler("checked")
+    async def handler(job: Job) -> None: ...
+
+    async with connected(database.url) as connection:
+        await connection.execute("CREATE TABLE entry (way text)")
+        async with connection.transaction():
+            await connection.execute("SELECT FROM entry")
+            with pytest.raises(
+                InvalidInput, match=r"\(held: entry by process \d+, idle in transaction after SELECT FROM entry\)"
+            ):
+                await check_idempotency(app, "checked", observe=Tables(database.url, "entry"))
+    with pytest.raises(InvalidInput, match=r'Tables: relation "nowhere" does not exist'):
+        await check_idempotency(app, "checked", observe=Tables(database.url, "nowhere"))
+
+
+async def test_what_depends_on_gaps_between_serial_numbers_is_not_compared(database: Database) -> None:
+    async with connected(database.url) as connection:
+        await connection.execute("CREATE TABLE entry (id serial, job uuid UNIQUE, is_even boolean)")
+
+    async def handler(job: Job) -> None:
+        """Two numbers each time, of which a crash between them wastes one: the second is odd then."""
+        async with connected(database.url) as connection:
+            number = await connection.fetchval("SELECT nextval('entry_id_seq')")
+            await connection.execute(
+                "INSERT INTO entry (id, job, is_even) VALUES ($1, $2, nextval('entry_id_seq') % 2 = 0) "
+                "ON CONFLICT (job) DO NOTHING",
+                number,
+                job.id,
+            )
+
+    app = Holdfast("memory:")
+    app.handler("checked")(handler)
+    report = await check_idempotency(app, "checked", observe=Tables(database.url, "entry"))
+    assert report.ok, report
+    assert report.ignored == ("entry.id", "entry.is_even")
