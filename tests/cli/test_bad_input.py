@@ -93,18 +93,25 @@ def database(servers: Servers) -> Iterator[Database]:
         yield database
 
 
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("large") / "large.json"
+    path.write_text('{"name": "' + 10_000_000 * "x" + '"}', encoding="utf-8")
+    return path
+
+
 @pytest.fixture
-def cli(database: Database, tmp_path: Path, forking: Forking) -> Cli:
+def cli(database: Database, tmp_path: Path, forking: Forking, large: Path) -> Cli:
     files = {
         "backoff.py": f'{NEW_APP}app.handler("greet", backoff="fibonacci")(print)\n',
         "broken.py": "from holdfast import Holdfast\napp = Holdfast(1 / 0)\n",
         "syntax.py": "app = = Holdfast()\n",
         "idle.py": NEW_APP,
-        "large.json": '{"name": "' + 10_000_000 * "x" + '"}',
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe")
+    (tmp_path / "large.json").symlink_to(large)
     return Cli(tmp_path, database.url, forking)
 
 

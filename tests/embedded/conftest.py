@@ -1,5 +1,6 @@
 """Folders for embedded servers. Whatever runs in one is stopped when its test ends."""
 
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -35,6 +36,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "pg"
     yield folder
     stop(folder)
+    # Forty megabytes each, and pytest keeps the folders of all tests until the end.
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
