@@ -259,8 +259,10 @@ def _is_resource_tracker(pid: int) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process exists and is not a zombie."""
+    """Whether the process exists and is not a zombie. One whose threads are still on their way out has open pipes."""
+    process = Path(f"/proc/{pid}")
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+        return state != "Z" or len(list((process / "task").iterdir())) > 1
     except FileNotFoundError:
         return False
