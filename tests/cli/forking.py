@@ -5,6 +5,7 @@ second, so a hundred commands that were each started from nothing would take a m
 """
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -47,6 +48,8 @@ class Forking:
 def _serve() -> None:
     for name in _IMPORTED:
         importlib.import_module(name)
+    # Or each command, at its end, would look through all that was imported, and copy the pages that it is in.
+    gc.freeze()
     for line in sys.stdin:
         request = json.loads(line)
         child = os.fork()
