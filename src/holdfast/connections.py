@@ -7,7 +7,6 @@ before one of its connections is here. Neighbour: statement.py.
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
-from uuid import UUID
 
 from holdfast.errors import InvalidInput
 
@@ -63,6 +62,11 @@ def rows_of(connection: object, sql: str, parameters: Parameters) -> Rows | Awai
         if way is not None:
             return way(connection, sql, parameters)
     raise _unknown(classes)
+
+
+def text_of(value: object) -> str:
+    """A text that some driver read: psycopg gives bytes if the connection has no encoding."""
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _package(known: type) -> str:
@@ -161,20 +165,9 @@ def _check_postgresql(database: str) -> None:
 
 
 def _percent(sql: str, parameters: Parameters) -> tuple[str, Parameters]:
-    """For drivers that write %s. Ids become text, because psycopg2 knows no UUID unless somebody taught it."""
-    numbers = [int(number) for number in _NUMBERED.findall(sql)]
-    placed = tuple(_id_as_text(parameters[number - 1]) for number in numbers)
+    """For drivers that write %s."""
+    placed = tuple(parameters[int(number) - 1] for number in _NUMBERED.findall(sql))
     return _NUMBERED.sub("%s", sql.replace("%", "%%")), placed
-
-
-def _id_as_text(value: object) -> object:
-    match value:
-        case UUID():
-            return str(value)
-        case list():
-            return [_id_as_text(each) for each in value]
-        case _:
-            return value
 
 
 # Any class in a connection's ancestry, by its package and name: modules move between a library's releases.

@@ -45,7 +45,7 @@ class FinishInTransaction:
     sql: str
 
     def statement(self, lease: Lease, result: Json | None) -> Statement[None]:
-        return Statement(self.sql, (lease.id, lease.fence, lease.holder, result), nothing)
+        return Statement.in_text(self.sql, (lease.id, lease.fence, lease.holder, result), nothing)
 
 
 @dataclass(slots=True, kw_only=True)

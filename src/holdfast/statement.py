@@ -4,9 +4,12 @@ Written with numbered parameters ($1 … $n), as PostgreSQL takes them; connecti
 decides whether the answer has to be awaited, so there are no sync and async twins.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar, overload
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any, Generic, Self, TypeVar, overload
 
 from holdfast.connections import AwaitedConnection, Parameters, Rows, rows_of
 from holdfast.errors import StaleLease
@@ -30,6 +33,22 @@ class Statement(Generic[Answer]):
     sql: str
     parameters: Parameters
     read: Callable[[Rows], Answer] = field(compare=False)
+
+    @classmethod
+    def in_text(cls, sql: str, parameters: Parameters, read: Callable[[Rows], Answer]) -> Self:
+        """With ids, durations and times as text, for a connection that may have been taught other types for them.
+
+        `sql` says the type of each: `$1::uuid`, or `$1::uuid[]` for a list.
+        """
+        in_text, spellings = _in_text(sql)
+        given = list(parameters)
+        for number, spell in spellings.items():
+            value = given[number - 1]
+            if isinstance(value, list):
+                given[number - 1] = [None if each is None else spell(each) for each in value]
+            elif value is not None:
+                given[number - 1] = spell(value)
+        return cls(in_text, tuple(given), read)
 
     @overload
     def execute_on(self, connection: AwaitedConnection) -> Awaitable[Answer]: ...
@@ -55,6 +74,26 @@ class Statement(Generic[Answer]):
         except Exception as error:
             _raise_if_stale(error)
             raise
+
+
+def _interval(duration: timedelta) -> str:
+    """In hours: PostgreSQL counts days by the session's time zone, where one may have 23."""
+    hours, rest = divmod(duration, timedelta(hours=1))
+    return f"{hours} hours {rest.total_seconds():.6f} seconds"
+
+
+_TYPED = re.compile(r"\$(\d+)::(uuid|interval|timestamptz)\b(\[\])?")
+_SPELLINGS: Mapping[str, Callable[[Any], str]] = {
+    "uuid": str,
+    "interval": _interval,
+    "timestamptz": datetime.isoformat,
+}
+
+
+@cache
+def _in_text(sql: str) -> tuple[str, Mapping[int, Callable[[Any], str]]]:
+    spellings = {int(number): _SPELLINGS[type] for number, type, _ in _TYPED.findall(sql)}
+    return _TYPED.sub(r"$\1::text\3::\2\3", sql), spellings
 
 
 def _raise_if_stale(error: Exception) -> None:

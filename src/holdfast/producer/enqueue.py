@@ -66,8 +66,8 @@ def new_job(
 def enqueue_statement(schema: str, job: NewJob) -> Statement[Enqueued]:
     """Enqueues in the caller's transaction: commit makes the job visible, rollback leaves nothing."""
     function = f"{quoted(schema)}.enqueue"
-    sql = f"SELECT id, is_new, replaced FROM {function}({_ARGUMENTS})"  # noqa: S608 - the schema is checked and quoted
-    return Statement(
+    sql = f"SELECT id::text, is_new, replaced FROM {function}({_ARGUMENTS})"  # noqa: S608 - the schema is checked and quoted
+    return Statement.in_text(
         sql,
         (
             job.kind, job.payload, job.queue, job.priority, job.delay, job.run_at, job.tenant, job.key,
@@ -80,7 +80,7 @@ def enqueue_statement(schema: str, job: NewJob) -> Statement[Enqueued]:
 def enqueue_many_statement(schema: str, jobs: Iterable[NewJob]) -> Statement[list[Enqueued]]:
     """The same for any number of jobs: all of them or none."""
     bulk = Bulk(tuple(jobs))
-    return Statement(statement(bulk.verb, schema), bulk.parameters, bulk.read)
+    return Statement.in_text(statement(bulk.verb, schema), bulk.parameters, bulk.read)
 
 
 def _headers(headers: Mapping[str, object] | None) -> Json | None:

@@ -63,7 +63,7 @@ def new_event(
 
 def publish_statement(schema: str, event: NewEvent) -> Statement[Published]:
     """Publishes in the caller's transaction: commit makes the jobs visible, rollback leaves nothing."""
-    return Statement(statement("publish", schema), publish_parameters(event), partial(_published, event.id))
+    return Statement.in_text(statement("publish", schema), publish_parameters(event), partial(_published, event.id))
 
 
 def _published(event_id: UUID, rows: Rows) -> Published:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from holdfast.connections import Parameters, Rows
+from holdfast.connections import Parameters, Rows, text_of
 from holdfast.job import NewJob
 from holdfast.store.contract import Enqueued
 
@@ -61,4 +61,4 @@ class Bulk:
 def read_enqueued(row: Iterable[object]) -> Enqueued:
     """From the columns that the function `enqueue` returns."""
     id, is_new, replaced = row
-    return Enqueued(id if isinstance(id, UUID) else UUID(str(id)), bool(is_new), bool(replaced))
+    return Enqueued(UUID(text_of(id)), bool(is_new), bool(replaced))

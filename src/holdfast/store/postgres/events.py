@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
+from holdfast.connections import text_of
 from holdfast.event import NewEvent
 from holdfast.store.events import EventJob, NewSubscription, Subscription
 from holdfast.store.postgres.store import PostgresStore
@@ -36,8 +37,7 @@ class PostgresEvents:
 
 def event_jobs(rows: Iterable[Iterable[object]]) -> list[EventJob]:
     """What sql/publish.sql returned, by any driver and in any order: the database may sort names by other rules."""
-    # Not every driver knows UUIDs.
-    made = [EventJob(str(name), UUID(str(id)), bool(is_new)) for name, id, is_new in rows]
+    made = [EventJob(text_of(name), UUID(text_of(id)), bool(is_new)) for name, id, is_new in rows]
     return sorted(made, key=lambda job: job.subscription)
 
 

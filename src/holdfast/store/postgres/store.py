@@ -88,7 +88,8 @@ class PostgresStore:
 
     @property
     def finish_in(self) -> FinishInTransaction:
-        return FinishInTransaction(f"SELECT {quoted(self.schema)}.finish_in_transaction($1, $2, $3, $4)")
+        function = f"{quoted(self.schema)}.finish_in_transaction"
+        return FinishInTransaction(f"SELECT {function}($1::uuid, $2::bigint, $3::uuid, $4::text)")
 
     @asynccontextmanager
     async def renewer(self) -> AsyncIterator["PostgresRenewer"]:
