@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Rows: TypeAlias = Sequence[Iterable[object]]
 Parameters: TypeAlias = tuple[object, ...]
 
+# The second is Django's.
+_TRANSACTIONS = ("Transaction", "Atomic")
 _NUMBERED = re.compile(r"\$(\d+)")
 
 
@@ -53,15 +55,18 @@ class _DjangoCursor(Protocol):
     db: _DbapiConnection
 
 
-def rows_of(connection: object, sql: str, parameters: Parameters) -> Rows | Awaitable[Rows]:
-    """Run the statement inside whatever transaction the connection has."""
+def rows_of(connection: object, sql: str, parameters: Parameters, otherwise: str = "") -> Rows | Awaitable[Rows]:
+    """Run the statement inside whatever transaction the connection has.
+
+    `otherwise` is where the caller gets the statement, to execute it with a library that is not known here.
+    """
     # `__class__` and not type(), because the proxies of tracing libraries pass for what they wrap only by the former.
     classes = connection.__class__.__mro__
     for each in classes:
         way = _WAYS.get((_package(each), each.__name__))
         if way is not None:
             return way(connection, sql, parameters)
-    raise _unknown(classes)
+    raise _unknown(classes, otherwise)
 
 
 def text_of(value: object) -> str:
@@ -73,18 +78,22 @@ def _package(known: type) -> str:
     return known.__module__.partition(".")[0]
 
 
-def _unknown(classes: tuple[type, ...]) -> InvalidInput:
+def _unknown(classes: tuple[type, ...], otherwise: str) -> InvalidInput:
     packages = {package for package, _ in _WAYS}
     for each in classes:
         if _package(each) in packages:
+            named = f"the {each.__name__} of {_package(each)}"
+            if each.__name__.endswith(_TRANSACTIONS):
+                return InvalidInput(
+                    f"{named} is a transaction; pass the connection, session or cursor on which it was begun"
+                )
             return InvalidInput(
-                f"the {each.__name__} of {_package(each)} has no transaction of yours; pass the connection, session or "
-                f"cursor that has one"
+                f"{named} has no transaction of yours; pass the connection, session or cursor that has one"
             )
+    by_hand = f", or execute the `sql` and `parameters` of {otherwise} yourself" if otherwise else ""
     return InvalidInput(
         f"{classes[0].__module__}.{classes[0].__qualname__} is not a connection known here; pass one of asyncpg, "
-        f"psycopg, SQLAlchemy or Django, or execute the statement's `sql` with its `parameters` yourself "
-        f"(app.enqueue_statement gives it)"
+        f"psycopg, SQLAlchemy or Django{by_hand}"
     )
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from holdfast.errors import InvalidInput
-from holdfast.job import check_name
+from holdfast.job import check_id, check_name
 from holdfast.json_text import Json
 
 EVENT_HEADER = "holdfast.event"
@@ -41,6 +41,7 @@ class NewEvent:
 
     def __post_init__(self) -> None:
         check_event_type(self.type)
+        check_id(self.id)
         if self.tenant:
             check_name("tenant", self.tenant)
         if self.key is not None:

@@ -77,6 +77,7 @@ class NewJob:
     headers: Json | None = None
 
     def __post_init__(self) -> None:
+        check_id(self.id)
         check_name("kind", self.kind)
         check_name("queue", self.queue)
         if self.tenant:
@@ -236,6 +237,12 @@ def check_name(field_name: str, value: object) -> str:
         raise InvalidInput(f"{field_name}: {len(value)} characters are over the limit of {longest}")
     if not value.isprintable():
         raise InvalidInput(f"{field_name}: {value!r} contains a control character or another that cannot be shown")
+    return value
+
+
+def check_id(value: object) -> UUID:
+    if not isinstance(value, UUID):
+        raise InvalidInput(f"id: {value!r} is not a UUID; pass a uuid.UUID")
     return value
 
 

@@ -27,15 +27,17 @@ def nothing(_: Rows) -> None:
 class Statement(Generic[Answer]):
     """Execute `sql` with `parameters` in any way you like, and `read` tells what the rows mean.
 
-    There are always rows, if only empty ones: a SELECT, or a change with RETURNING.
+    There are always rows, if only empty ones: a SELECT, or a change with RETURNING. `source` is the call that gives
+    such a statement to whoever has to execute it by hand.
     """
 
     sql: str
     parameters: Parameters
     read: Callable[[Rows], Answer] = field(compare=False)
+    source: str = field(default="", compare=False)
 
     @classmethod
-    def in_text(cls, sql: str, parameters: Parameters, read: Callable[[Rows], Answer]) -> Self:
+    def in_text(cls, sql: str, parameters: Parameters, read: Callable[[Rows], Answer], source: str = "") -> Self:
         """With ids, durations and times as text, for a connection that may have been taught other types for them.
 
         `sql` says the type of each: `$1::uuid`, or `$1::uuid[]` for a list.
@@ -48,7 +50,7 @@ class Statement(Generic[Answer]):
                 given[number - 1] = [None if each is None else spell(each) for each in value]
             elif value is not None:
                 given[number - 1] = spell(value)
-        return cls(in_text, tuple(given), read)
+        return cls(in_text, tuple(given), read, source)
 
     @overload
     def execute_on(self, connection: AwaitedConnection) -> Awaitable[Answer]: ...
@@ -62,7 +64,7 @@ class Statement(Generic[Answer]):
         With an async one the result must be awaited; with a blocking one it is the answer.
         """
         try:
-            rows = rows_of(connection, self.sql, self.parameters)
+            rows = rows_of(connection, self.sql, self.parameters, self.source)
         except Exception as error:
             _raise_if_stale(error)
             raise

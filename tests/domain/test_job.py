@@ -49,6 +49,8 @@ def test_durations_and_times_are_normalised() -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
+        ({"id": "abc"}, "id: 'abc' is not a UUID; pass a uuid.UUID"),
+        ({"id": None}, "id: None is not a UUID; pass a uuid.UUID"),
         ({"kind": ""}, "kind: is empty; give it at least one character"),
         ({"kind": 5}, "kind: 5 is not text"),
         ({"kind": "x" * 201}, "kind: 201 characters are over the limit of 200"),

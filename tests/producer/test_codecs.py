@@ -43,7 +43,7 @@ class BytesLoader(Loader):
 
 
 @asynccontextmanager
-async def asyncpg_with_codecs(url: str) -> AsyncIterator[Any]:
+async def asyncpg_with_codecs(url: str) -> AsyncIterator[object]:
     """Of the codecs some read what they wrote and some need values of another library's."""
     async with connected(url) as connection:
         await connection.set_type_codec(
@@ -55,7 +55,7 @@ async def asyncpg_with_codecs(url: str) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def psycopg_with_adapters(url: str) -> AsyncIterator[Any]:
+async def psycopg_with_adapters(url: str) -> AsyncIterator[object]:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.adapters.register_loader("uuid", BytesLoader)
         connection.adapters.register_dumper(str, StrDumper)
@@ -65,17 +65,17 @@ async def psycopg_with_adapters(url: str) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def psycopg_without_an_encoding(url: str) -> AsyncIterator[Any]:
+async def psycopg_without_an_encoding(url: str) -> AsyncIterator[object]:
     """It reads text as bytes."""
     with psycopg.connect(url, autocommit=True, client_encoding="SQL_ASCII") as connection:
         yield connection
 
 
 @asynccontextmanager
-async def psycopg2_with_a_type(url: str) -> AsyncIterator[Any]:
+async def psycopg2_with_a_type(url: str) -> AsyncIterator[object]:
     connection = psycopg2.connect(url)
     connection.autocommit = True
-    as_bytes = psycopg2.extensions.new_type((2950,), "BYTES", lambda read, _: read and UUID(read).bytes)
+    as_bytes = psycopg2.extensions.new_type((2950,), "BYTES", lambda read, _: UUID(str(read)).bytes)
     psycopg2.extensions.register_type(as_bytes, connection)
     try:
         yield connection
@@ -83,7 +83,7 @@ async def psycopg2_with_a_type(url: str) -> AsyncIterator[Any]:
         connection.close()
 
 
-Opening = Callable[[str], AbstractAsyncContextManager[Any]]
+Opening = Callable[[str], AbstractAsyncContextManager[object]]
 every_connection = pytest.mark.parametrize(
     "opened", [asyncpg_with_codecs, psycopg_with_adapters, psycopg_without_an_encoding, psycopg2_with_a_type]
 )
@@ -109,8 +109,9 @@ async def test_jobs_are_enqueued_whatever_the_types_of_the_connection(shop: Shop
             "SELECT run_at, created_at FROM holdfast.job JOIN holdfast.ready USING (id) WHERE id = %s", job.id
         )
         assert row["run_at"] == (job.run_at or row["created_at"] + (job.delay or timedelta(0)))
-    windows = shop.rows("SELECT key.key, until - created_at AS length FROM holdfast.key JOIN holdfast.job ON id = job_id"
-                        " ORDER BY key.key")  # fmt: skip
+    windows = shop.rows(
+        "SELECT until - created_at AS length FROM holdfast.key JOIN holdfast.job ON id = job_id ORDER BY key.key"
+    )
     assert [row["length"] for row in windows] == [None, timedelta(seconds=90), timedelta(seconds=90)]
 
 

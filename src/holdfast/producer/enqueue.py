@@ -1,6 +1,6 @@
 """Builds jobs from what a producer says, and the statements that enqueue them inside a caller's own transaction."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -74,13 +74,16 @@ def enqueue_statement(schema: str, job: NewJob) -> Statement[Enqueued]:
             job.correlation_id, job.max_attempts, job.headers, job.id, job.if_exists.value, job.window,
         ),
         lambda rows: read_enqueued(rows[0]),
+        "app.enqueue_statement(job)",
     )  # fmt: skip
 
 
-def enqueue_many_statement(schema: str, jobs: Iterable[NewJob]) -> Statement[list[Enqueued]]:
+def enqueue_many_statement(schema: str, jobs: Sequence[NewJob]) -> Statement[list[Enqueued]]:
     """The same for any number of jobs: all of them or none."""
-    bulk = Bulk(tuple(jobs))
-    return Statement.in_text(statement(bulk.verb, schema), bulk.parameters, bulk.read)
+    bulk = Bulk(jobs)
+    return Statement.in_text(
+        statement(bulk.verb, schema), bulk.parameters, bulk.read, "app.enqueue_statement(job) for each job"
+    )
 
 
 def _headers(headers: Mapping[str, object] | None) -> Json | None:

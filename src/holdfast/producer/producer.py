@@ -1,6 +1,7 @@
 """What a producer does: builds jobs and events, and puts them into the store or into a transaction of its caller's.
 
-Neighbours: app.py, whose apps are producers; enqueue.py and publish.py, which build jobs, events and statements.
+Neighbours: app.py, whose apps are producers; enqueue.py and publish.py, which build jobs, events and statements;
+arguments.py, which looks at what a caller gave.
 """
 
 from collections.abc import Awaitable, Iterable, Sequence
@@ -13,6 +14,7 @@ from holdfast.duration import Duration
 from holdfast.errors import InvalidInput
 from holdfast.handlers import Handlers
 from holdfast.job import NewJob
+from holdfast.producer.arguments import check_connection_comes_first, check_job, check_jobs, given_job
 from holdfast.producer.enqueue import enqueue_many_statement, enqueue_statement, new_job
 from holdfast.producer.publish import Published, new_event, publish_statement
 from holdfast.settings import Settings
@@ -43,6 +45,7 @@ class PublishOptions(TypedDict, total=False):
     key: str | None
     correlation_id: str | None
     headers: dict[str, object] | None
+    id: UUID | None
 
 
 class Producer:
@@ -64,7 +67,7 @@ class Producer:
 
     async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Enqueue all jobs or none, in one transaction. Build them with `job`."""
-        enqueued = await self.opened.store.enqueue(jobs)
+        enqueued = await self.opened.store.enqueue(check_jobs(jobs))
         await self.ring([each.id for each in enqueued if each.is_new or each.replaced])
         return enqueued
 
@@ -103,11 +106,8 @@ class Producer:
         The connection, session or cursor is one of asyncpg, psycopg, SQLAlchemy or Django; await the answer if it is an
         async one. The job is a kind with its payload and options, or what `job` built. Needs no open app.
         """
-        if isinstance(job, str):
-            job = self.job(job, payload, **options)
-        elif payload is not None or options:
-            raise InvalidInput("this job has its payload and options already; give those to app.job(…)")
-        return self.enqueue_statement(job).execute_on(connection)
+        check_connection_comes_first(connection, "app.enqueue_in")
+        return self.enqueue_statement(given_job(self.job, job, payload, options)).execute_on(connection)
 
     @overload
     def enqueue_many_in(  # type: ignore[overload-overlap]
@@ -119,11 +119,11 @@ class Producer:
 
     def enqueue_many_in(self, connection: object, jobs: Iterable[NewJob]) -> list[Enqueued] | Awaitable[list[Enqueued]]:
         """Like `enqueue_in` for many jobs, by one statement. The answers are in the order of the jobs."""
-        return enqueue_many_statement(self._schema_with_transactions, jobs).execute_on(connection)
+        return enqueue_many_statement(self._schema_with_transactions, check_jobs(jobs)).execute_on(connection)
 
     def enqueue_statement(self, job: NewJob) -> Statement[Enqueued]:
         """What `enqueue_in` executes, for a library that it does not know: `sql` with $1 … $n, and `parameters`."""
-        return enqueue_statement(self._schema_with_transactions, job)
+        return enqueue_statement(self._schema_with_transactions, check_job(job))
 
     async def publish(self, type: str, payload: object = None, **options: Unpack[PublishOptions]) -> Published:
         """Publish one event in a transaction of its own: one job for each subscription that matches."""
@@ -146,8 +146,15 @@ class Producer:
         self, connection: object, type: str, payload: object = None, **options: Unpack[PublishOptions]
     ) -> Published | Awaitable[Published]:
         """Publish in the caller's own transaction, on any connection that `enqueue_in` takes."""
+        check_connection_comes_first(connection, "app.publish_in")
+        return self.publish_statement(type, payload, **options).execute_on(connection)
+
+    def publish_statement(
+        self, type: str, payload: object = None, **options: Unpack[PublishOptions]
+    ) -> Statement[Published]:
+        """What `publish_in` executes, for a library that it does not know: `sql` with $1 … $n, and `parameters`."""
         event = new_event(self.handlers, self.subscribed, type, payload, **options)
-        return publish_statement(self._schema_with_transactions, event).execute_on(connection)
+        return publish_statement(self._schema_with_transactions, event)
 
     @property
     def _schema_with_transactions(self) -> str:

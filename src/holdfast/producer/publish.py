@@ -42,12 +42,15 @@ def new_event(
     key: str | None = None,
     correlation_id: str | None = None,
     headers: Mapping[str, object] | None = None,
+    id: UUID | None = None,
 ) -> NewEvent:
     """An event to publish, checked. Inside a handler it inherits the tenant and correlation id of the running job.
 
     The payload must fit every subscriber that this code knows; for the others it is checked when their jobs run.
     """
     parent = CURRENT_JOB.get()
+    # Left out, not None, so that NewEvent makes an id of its own.
+    named_id = {} if id is None else {"id": id}
     event = NewEvent(
         type=type,
         payload=encode({} if payload is None else payload),
@@ -55,6 +58,7 @@ def new_event(
         key=key,
         correlation_id=correlation_id or (parent.correlation_id if parent else ""),
         headers=_headers(headers),
+        **named_id,
     )
     for kind in subscribed.kinds_of(event.type):
         handlers.encode_payload(kind, payload)
@@ -63,7 +67,12 @@ def new_event(
 
 def publish_statement(schema: str, event: NewEvent) -> Statement[Published]:
     """Publishes in the caller's transaction: commit makes the jobs visible, rollback leaves nothing."""
-    return Statement.in_text(statement("publish", schema), publish_parameters(event), partial(_published, event.id))
+    return Statement.in_text(
+        statement("publish", schema),
+        publish_parameters(event),
+        partial(_published, event.id),
+        "app.publish_statement(type, payload)",
+    )
 
 
 def _published(event_id: UUID, rows: Rows) -> Published:
