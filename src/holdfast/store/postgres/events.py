@@ -4,8 +4,10 @@ from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from holdfast.connections import text_of
+from holdfast.errors import KeyLocked
 from holdfast.event import NewEvent
 from holdfast.store.events import EventJob, NewSubscription, Subscription
+from holdfast.store.postgres.driver import LeaseLocked
 from holdfast.store.postgres.store import PostgresStore
 
 
@@ -28,8 +30,12 @@ class PostgresEvents:
         return bool(await self._store.fetch("subscription_remove", name))
 
     async def publish(self, event: NewEvent) -> list[EventJob]:
-        rows = await self._store.fetch("publish", *publish_parameters(event))
-        return event_jobs(rows)
+        try:
+            return event_jobs(await self._store.fetch("publish", *publish_parameters(event)))
+        except LeaseLocked as error:
+            if event.key is None:
+                raise
+            raise KeyLocked.of([event.key]) from error
 
     async def list(self) -> list[Subscription]:
         return [Subscription(**row) for row in await self._store.fetch("subscription_list")]

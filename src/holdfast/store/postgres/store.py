@@ -138,6 +138,8 @@ class PostgresStore:
         try:
             return bulk.read(await self.fetch(bulk.verb, *bulk.parameters))
         except LeaseLocked as error:
+            if not bulk.has_keys:
+                raise
             raise KeyLocked.of([job.key for job in jobs if job.key is not None]) from error
 
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
