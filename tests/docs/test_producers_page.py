@@ -85,6 +85,14 @@ async def test_every_order_of_the_page_is_written_with_its_job(database: Databas
     assert await numbers_of_jobs(database) == expected
 
 
+async def test_what_the_orm_has_flushed_has_its_key_in_the_job(database: Database, page: dict[str, Any]) -> None:
+    with engine("psycopg", database.url, READ_COMMITTED).begin() as connection:
+        page["Base"].metadata.create_all(connection)
+    with Session(engine("psycopg", database.url, READ_COMMITTED)) as session:
+        page["write_with_orm"](session)
+    assert await numbers_of_jobs(database) == await rows(database, "SELECT id FROM customer_order") == [1]
+
+
 async def test_a_blocking_program_enqueues_without_a_transaction_of_its_own(
     database: Database, page: dict[str, Any]
 ) -> None:
