@@ -80,7 +80,7 @@ async def test_a_key_that_is_held_is_named_to_who_publishes_on_the_store_s_own_c
     with psycopg.connect(shop.url) as holder:
         shop.app.publish_in(holder, "invoice.paid", key="invoice-17")
         async with Holdfast(impatient(shop.url, 50)) as app:
-            with pytest.raises(KeyLocked, match="^another transaction holds the key 'invoice-17' and has not ended"):
+            with pytest.raises(KeyLocked, match=r"^another transaction holds the key 'invoice-17' and has not ended"):
                 await app.publish("invoice.paid", key="invoice-17")
 
 
@@ -90,5 +90,5 @@ async def test_who_gives_no_key_is_not_told_of_one(shop: Shop) -> None:
         holder.execute("LOCK TABLE holdfast.ready")
         async with Holdfast(impatient(shop.url, 50)) as app:
             for refused in (app.publish("invoice.paid"), app.enqueue("ship")):
-                with pytest.raises(StoreUnavailable, match="^a row is locked by another transaction"):
+                with pytest.raises(StoreUnavailable, match=r"^a row is locked by another transaction"):
                     await refused
