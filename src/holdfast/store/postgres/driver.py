@@ -43,6 +43,10 @@ _REFUSED = (
 )
 
 
+# PostgreSQL counts the days of an interval by the session's time zone, where one may have 23 hours.
+_SESSION = {"timezone": "UTC"}
+
+
 class LeaseLocked(StoreUnavailable):
     """A statement gave up waiting for a row that another transaction holds."""
 
@@ -115,6 +119,7 @@ async def open_pool(url: str, size: int) -> "asyncpg.Pool[asyncpg.Record]":
             timeout=CONNECT_SECONDS,
             command_timeout=COMMAND_SECONDS,
             statement_cache_size=address.statement_cache_size,
+            server_settings=_SESSION,
         )
 
 
@@ -126,6 +131,7 @@ async def open_connection(url: str) -> "asyncpg.Connection[asyncpg.Record]":
             timeout=CONNECT_SECONDS,
             command_timeout=COMMAND_SECONDS,
             statement_cache_size=address.statement_cache_size,
+            server_settings=_SESSION,
         )
 
 
