@@ -13,10 +13,9 @@ from unittest.mock import AsyncMock, patch
 from holdfast.app import Holdfast
 from holdfast.errors import InvalidInput
 from holdfast.job import NewJob
-from holdfast.producer.enqueue import enqueue_many_statement, enqueue_statement
-from holdfast.producer.producer import EnqueueOptions, Producer, PublishOptions
+from holdfast.producer.arguments import check_connection_comes_first, check_jobs, given_job
+from holdfast.producer.producer import EnqueueOptions, PublishOptions
 from holdfast.producer.publish import Published
-from holdfast.statement import Statement
 from holdfast.store.contract import Enqueued
 from holdfast.testing.places import place
 
@@ -50,7 +49,8 @@ def recording(app: Holdfast) -> Iterator[None]:
     def enqueue_in(
         connection: object, job: NewJob | str, payload: object = None, **options: Unpack[EnqueueOptions]
     ) -> Any:  # noqa: ANN401
-        new = _Checking(app).checked(job, payload, **options)
+        check_connection_comes_first(connection, "app.enqueue_in")
+        new = given_job(app.job, job, payload, options)
 
         async def work() -> Enqueued:
             (enqueued,) = await app.enqueue_many([new])
@@ -59,13 +59,12 @@ def recording(app: Holdfast) -> Iterator[None]:
         return answered(connection, "enqueue_in", work, _Recorded.of)
 
     def enqueue_many_in(connection: object, jobs: Iterable[NewJob]) -> Any:  # noqa: ANN401
-        new = list(jobs) if isinstance(jobs, Iterable) else jobs
-        enqueue_many_statement(app.settings.db_schema, new)
+        new = check_jobs(jobs)
         return answered(connection, "enqueue_many_in", lambda: app.enqueue_many(new), _RecordedMany)
 
     def publish_in(connection: object, type: str, payload: object = None, **options: Unpack[PublishOptions]) -> Any:  # noqa: ANN401
-        work = app.publish
-        return answered(connection, "publish_in", lambda: work(type, payload, **options), _RecordedEvent.of)
+        check_connection_comes_first(connection, "app.publish_in")
+        return answered(connection, "publish_in", lambda: app.publish(type, payload, **options), _RecordedEvent.of)
 
     with ExitStack() as exits:
         for stand_in in (enqueue_in, enqueue_many_in, publish_in):
@@ -77,30 +76,6 @@ def recording(app: Holdfast) -> Iterator[None]:
             f"nothing would have been done. Await it; or, if that code is blocking, give it a stand-in for its "
             f"connection that has a blocking `execute`"
         )
-
-
-class _Checking(Producer):
-    """Production's own way from what the caller gave to the job, without the transaction at its end."""
-
-    def __init__(self, app: Holdfast) -> None:
-        self.settings, self.handlers, self.subscribed = app.settings, app.handlers, app.subscribed
-        self._checked: NewJob | None = None
-
-    def checked(self, job: NewJob | str, payload: object, **options: Unpack[EnqueueOptions]) -> NewJob:
-        self.enqueue_in(None, job, payload, **options)
-        if self._checked is None:
-            raise InvalidInput("give a kind with its payload, or what app.job(…) built")
-        return self._checked
-
-    def enqueue_statement(self, job: NewJob) -> Statement[Enqueued]:
-        enqueue_statement(self.settings.db_schema, job)
-        self._checked = job
-        return _Unexecuted("", (), lambda _: Enqueued(job.id, is_new=True))
-
-
-class _Unexecuted(Statement[Enqueued]):
-    def execute_on(self, connection: object) -> Any:  # noqa: ANN401, ARG002
-        return None
 
 
 class _Awaitable:
