@@ -4,6 +4,7 @@ Neighbours: app.py offers `@app.handler`, worker/executor.py runs what is regist
 """
 
 import inspect
+import math
 import typing
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import SimpleNamespace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from pydantic import TypeAdapter, ValidationError
@@ -117,9 +118,19 @@ CURRENT_JOB: ContextVar[RunningJob[Any] | None] = ContextVar("holdfast_current_j
 HandlerFunction = Callable[[RunningJob[Any]], Any]
 
 
+class Room(NamedTuple):
+    """How many jobs of a kind have room at this moment, and in how many seconds there may be more."""
+
+    most: float = math.inf
+    more_in: float = math.inf
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """One kind's function and policy. `limit` caps how many of the kind one worker process runs at once."""
+    """One kind's function and policy. `limit` caps how many of the kind one worker process runs at once.
+
+    `room` lowers that for a while: a handler that cannot work now leaves its jobs in the store, unclaimed.
+    """
 
     kind: str
     function: HandlerFunction
@@ -132,6 +143,7 @@ class Handler:
     limit: int | None
     isolation: Isolation
     adapter: TypeAdapter[Any] | None
+    room: Callable[[], Room] = Room
 
     def read_payload(self, payload: Json) -> Any:  # noqa: ANN401
         """The typed payload; pydantic's ValidationError if it does not fit. For `Json` it is the text itself."""

@@ -3,10 +3,12 @@
 import asyncio
 import threading
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from holdfast import Holdfast, JobState, RunningJob, WorkerSettings
+from holdfast.handlers import Room, make_handler
 from holdfast.json_text import decode
 from holdfast.store.contract import JobFilter
 from holdfast.worker.claimer import _Clearing
@@ -87,6 +89,38 @@ async def test_a_thread_that_cannot_be_stopped_counts_for_the_limit_of_its_kind(
         job = await app.jobs.get(first.id)
         assert job is not None
         assert decode(job.errors[0])["code"] == "TIMEOUT"
+
+
+async def test_a_kind_without_room_is_left_in_the_store_and_others_are_not() -> None:
+    app = Holdfast("memory:")
+    rooms = [Room(0, more_in=7.0)]
+    running_now = 0
+    at_once: set[int] = set()
+
+    async def held_up(job: RunningJob[Any]) -> None:
+        nonlocal running_now
+        running_now += 1
+        at_once.add(running_now)
+        await asyncio.sleep(0)
+        running_now -= 1
+
+    app.handlers.add(replace(make_handler("held up", held_up), room=lambda: rooms[-1]))
+
+    @app.handler("other")
+    async def other(job: RunningJob[Any]) -> None: ...
+
+    async with app:
+        await app.enqueue_many([app.job(kind) for kind in ("held up", "other") for _ in range(10)])
+        worker = app.worker(settings())
+        running = asyncio.create_task(worker.run())
+        await until(lambda: worker.tally["succeed"] == 10, "the others are done")
+        look = await worker.worker.fill()
+        assert (look.claimed, look.again_in, at_once) == (0, 7.0, set())
+        rooms.append(Room(1))
+        await until(lambda: worker.tally["succeed"] == 20, "one after the other")
+        assert at_once == {1}
+        worker.stop()
+        assert await running == 0
 
 
 async def test_a_handler_that_cancels_its_own_task_failed() -> None:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID
 
-from holdfast.handlers import Handlers
+from holdfast.handlers import Handler, Handlers
 from holdfast.log import get_logger
 from holdfast.store.contract import ClaimRequest, KindClaim, Store
 from holdfast.worker.held import HeldJob, Slots
@@ -119,15 +119,16 @@ class Claimer:
             self._nothing_due = False
             return Look(claimed, 0)
         self._nothing_due = not self._is_limited(wanted)
+        more_in = min((handler.room().more_in for handler in self._handlers), default=math.inf)
         if claimed:
-            return Look(claimed, math.inf, is_idle=True)
+            return Look(claimed, more_in, is_idle=True)
         due = await self._next_due()
         if due is None:
-            return Look(0, math.inf, is_idle=True)
+            return Look(0, more_in, is_idle=True)
         if due:
-            return Look(0, due.total_seconds(), is_idle=True)
-        # A due job that could not be claimed is at its kind's limit or locked by another claimer for a moment.
-        return Look(0, _LOCKED_SECONDS if self._nothing_due else math.inf, is_idle=True)
+            return Look(0, min(due.total_seconds(), more_in), is_idle=True)
+        # A due job that could not be claimed has no room in its kind or is locked by another claimer for a moment.
+        return Look(0, _LOCKED_SECONDS if self._nothing_due else more_in, is_idle=True)
 
     async def _next_due(self, *, suspects: bool = False) -> timedelta | None:
         kinds = [handler.kind for handler in self._handlers]
@@ -154,16 +155,19 @@ class Claimer:
     def _kinds(self, limit: int) -> dict[str, KindClaim]:
         kinds = {}
         for handler in self._handlers:
-            room = limit if handler.limit is None else min(limit, handler.limit - self._slots.by_kind[handler.kind])
+            room = min(limit, self._room(handler))
             if room > 0:
-                kinds[handler.kind] = KindClaim(handler.lease or self._settings.lease, room)
+                kinds[handler.kind] = KindClaim(handler.lease or self._settings.lease, int(room))
         return kinds
 
     def _is_limited(self, wanted: int) -> bool:
-        return any(
-            handler.limit is not None and handler.limit - self._slots.by_kind[handler.kind] < wanted
-            for handler in self._handlers
-        )
+        return any(self._room(handler) < wanted for handler in self._handlers)
+
+    def _room(self, handler: Handler) -> float:
+        most = handler.room().most
+        if handler.limit is not None:
+            most = min(most, handler.limit)
+        return most - self._slots.by_kind[handler.kind]
 
 
 class _Clearing:
