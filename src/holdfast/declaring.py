@@ -14,7 +14,8 @@ from holdfast.failures import Failures
 from holdfast.handlers import HandlerFunction, Handlers, make_handler
 from holdfast.job import DEFAULT_PRIORITY, DEFAULT_QUEUE
 from holdfast.limits import check_concurrency, check_lease, check_poll
-from holdfast.relay.relays import Relays, RelayTerms
+from holdfast.relay.relay import RelayTerms
+from holdfast.relay.relays import Relays
 from holdfast.retry import Backoff
 from holdfast.runtime.row_queues import RowQueue, RowQueues
 from holdfast.schedules import Declarations, job_template, to_terms

@@ -13,14 +13,17 @@ import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
 
 from holdfast import Holdfast, InvalidInput, JobState, RunningJob, exponential
+from holdfast.relay import message as message_module
+from holdfast.relay import relay as relay_module
 from holdfast.relay import relays
+from holdfast.relay.connection import ChannelLost, OpenExchange, SharedConnection
 from holdfast.store.contract import JobFilter
 from tests.databases import Servers, no_task_left
 from tests.proxy import Proxy
 from tests.wake.broker import PrivateBroker
 from tests.wake.conftest import channel_to
 from tests.wake.muting import muting_proxy
-from tests.worker.harness import PATIENCE, codes, drained, fast, final_job, until, working
+from tests.worker.harness import PATIENCE, codes, drained, errors, fast, final_job, until, working
 
 NOBODY = "amqp://guest:guest@127.0.0.1:1/"
 
@@ -33,7 +36,7 @@ async def nothing_is_left() -> AsyncIterator[None]:
 
 @pytest.fixture(autouse=True)
 def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relays, "_BACKOFF", exponential(base="20ms", max="500ms", jitter="20ms"))
+    monkeypatch.setattr(relay_module, "_BACKOFF", exponential(base="20ms", max="500ms", jitter="20ms"))
 
 
 class Warnings:
@@ -174,6 +177,84 @@ async def test_an_event_that_the_broker_refuses_waits_until_it_takes_it(url: str
         assert await ticked(app) == {JobState.SUCCEEDED: 2}
 
 
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+async def test_a_header_that_would_send_the_message_elsewhere_is_refused(
+    url: str, exchange: str, header: str, said: Warnings
+) -> None:
+    async with relaying(url, exchange) as app:
+        (refused,) = (await app.publish("invoice.paid", headers={header: "boss@example.org"})).new_ids
+        await app.publish("invoice.paid", headers={header.lower(): "boss@example.org"})
+        assert await ticked(app) == {JobState.FAILED: 1, JobState.SUCCEEDED: 1}
+        assert codes(await final_job(app, refused)) == ["NOT_RELAYABLE"]
+    assert said.count("events are not relayed") == 0
+
+
+@pytest.mark.fault
+async def test_a_message_for_which_the_broker_closes_the_channel_fails_alone(
+    url: str, exchange: str, said: Warnings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_module, "_ROUTING_HEADERS", frozenset[str]())
+    app = relaying(url, exchange)
+    app.relay("order.*", exchange=exchange, url=url, name="another")
+    async with bound(url, exchange) as queue, app:
+        events = [await app.publish("invoice.paid"), await app.publish("order.paid")]
+        assert await ticked(app) == {JobState.SUCCEEDED: 2}
+        events += [await app.publish("invoice.paid") for _ in range(5)]
+        (poison,) = (await app.publish("invoice.paid", headers={"CC": "boss@example.org"})).new_ids
+        events += [await app.publish("invoice.paid") for _ in range(5)]
+        events += [await app.publish("order.paid") for _ in range(5)]
+        assert await ticked(app) == {JobState.SUCCEEDED: 17, JobState.FAILED: 1}
+        assert codes(failed := await final_job(app, poison)) == ["NOT_RELAYABLE"]
+        assert "PRECONDITION_FAILED" in str(errors(failed)[0]["message"])
+        arrived = await queue.taken(await queue.messages())
+        assert set(arrived) == {str(event.event_id) for event in events}
+        # Nobody on the same connection is disturbed but those on the same channel, and those once.
+        assert max(arrived.values()) <= 2
+        assert {arrived[str(event.event_id)] for event in events[-5:]} == {1}
+    assert said.count("events are not relayed") == 0
+
+
+class Forbidding(OpenExchange):
+    """As if the user may publish some types and not others."""
+
+    def __init__(self, real: OpenExchange) -> None:
+        super().__init__(real._channel, real._name)
+        self.sent: list[str] = []
+
+    async def publish(self, message: Any, routing_key: str, *, mandatory: bool) -> None:  # noqa: ANN401
+        self.sent.append(routing_key)
+        if routing_key == "invoice.secret":
+            raise ChannelLost("ACCESS_REFUSED - access to topic 'invoice.secret' refused", is_final=False)
+        await super().publish(message, routing_key, mandatory=mandatory)
+
+
+async def test_a_message_that_is_not_permitted_takes_attempts_and_disturbs_nobody(
+    url: str, exchange: str, said: Warnings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Forbidding] = []
+
+    class Connection(SharedConnection):
+        async def exchange(self, name: str) -> OpenExchange:
+            opened.append(Forbidding(await super().exchange(name)))
+            return opened[-1]
+
+    monkeypatch.setattr(relays, "SharedConnection", Connection)
+    async with bound(url, exchange) as queue, relaying(url, exchange) as app:
+        (secret,) = (await app.publish("invoice.secret")).new_ids
+        events = [await app.publish("invoice.paid") for _ in range(3)]
+        for _ in range(2):
+            assert await ticked(app) == {JobState.SUCCEEDED: 3, JobState.READY: 1}
+        job = await app.jobs.get(secret)
+        assert job is not None
+        assert (job.attempt, codes(job)) == (2, ["NOT_RELAYED", "NOT_RELAYED"])
+        # Once among others, then apart; and only apart from its second attempt on.
+        assert [each.sent for each in opened] == [
+            ["invoice.secret"], ["invoice.secret"], ["invoice.paid"] * 3, ["invoice.secret"]
+        ]  # fmt: skip
+        assert set(await queue.taken(3)) == {str(event.event_id) for event in events}
+    assert said.all == []
+
+
 @pytest.mark.fault
 async def test_events_of_an_outage_take_no_attempt_and_one_line(
     url: str, exchange: str, broker_proxy: Proxy, said: Warnings
@@ -198,15 +279,69 @@ async def test_events_of_an_outage_take_no_attempt_and_one_line(
 
 
 @pytest.mark.fault
+async def test_a_broker_that_says_nothing_holds_up_no_other_job() -> None:
+    """From the first connect on: the events take one slot of the two, and wait."""
+    connects: list[asyncio.StreamWriter] = []
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connects.append(writer)
+        await reader.read()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    app = relaying(f"amqp://guest:guest@127.0.0.1:{server.sockets[0].getsockname()[1]}/", "events")
+
+    @app.handler("other")
+    async def other(job: RunningJob[Any]) -> None: ...
+
+    async with server, app:
+        for _ in range(50):
+            await app.publish("invoice.paid")
+        async with working(app, fast(concurrency=2)) as worker:
+            await until(lambda: connects, "the relay connects")
+            for _ in range(10):
+                await app.enqueue("other")
+            await until(lambda: worker.tally["succeed"] == 10, "the other jobs are done")
+            assert worker.tally == {"succeed": 10}, "while the first connect goes on"
+            assert (await app.jobs.count())[JobState.READY] == 49
+            connects[0].close()
+
+
+@pytest.mark.fault
+async def test_an_outage_costs_the_store_next_to_nothing(
+    url: str, exchange: str, broker_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    through = f"amqp://guest:guest@127.0.0.1:{broker_proxy.port}/"
+    async with bound(url, exchange) as queue, relaying(through, exchange) as app:
+        async with working(app, fast(concurrency=20)) as worker:
+            await app.publish("invoice.paid")
+            await until(lambda: worker.tally["succeed"] == 1, "the first event is relayed")
+            broker_proxy.cut()
+            monkeypatch.setattr(relay_module, "_BACKOFF", exponential(base="5ms", max="5ms", jitter="1ms"))
+            for _ in range(200):
+                await app.publish("invoice.paid")
+            await until(lambda: tries_of(app) >= 20, "the relay has tried a few times")
+            # One event for each try. Those that were claimed when the outage began are the rest.
+            assert worker.tally["snooze"] <= 20 + 2 * 20 + 5
+            broker_proxy.restore()
+            assert await drained(app) == {JobState.SUCCEEDED: 201}
+        assert len(await queue.taken(201)) == 201
+
+
+def tries_of(app: Holdfast) -> int:
+    (relay,) = app.relays._open.values()
+    return relay._failures
+
+
+@pytest.mark.fault
 async def test_a_broker_that_hangs_holds_up_neither_the_event_nor_the_end(
     url: str, exchange: str, broker_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relays, "_PATIENCE_SECONDS", 0.5)
     through = f"amqp://guest:guest@127.0.0.1:{broker_proxy.port}/"
     async with bound(url, exchange) as queue, asyncio.timeout(PATIENCE):
         async with relaying(through, exchange) as app:
             await app.publish("invoice.paid")
             assert await ticked(app) == {JobState.SUCCEEDED: 1}
+            monkeypatch.setattr(relay_module, "_PATIENCE_SECONDS", 0.5)
             broker_proxy.swallow()
             await app.publish("invoice.paid")
             assert await ticked(app) == {JobState.SUCCEEDED: 1, JobState.READY: 1}

@@ -3,35 +3,87 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
+from holdfast.errors import HoldfastError
 from holdfast.waiting import is_being_canceled
 from holdfast.wake.broker import Broker, close
 from holdfast.wake.link import LinkLost
 
 if TYPE_CHECKING:
-    from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange, AbstractMessage
+    from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractMessage
+    from aiormq.channel import Channel
+
+
+class ChannelLost(HoldfastError):
+    """The broker closed the channel for the sake of one message, and does not say which.
+
+    `is_final` if it will never take that message; otherwise it lacks a permission.
+    """
+
+    def __init__(self, reason: str, *, is_final: bool) -> None:
+        super().__init__(reason)
+        self.is_final = is_final
 
 
 class OpenExchange:
     """A durable topic exchange, on a channel of its own on which the broker confirms what it has."""
 
-    def __init__(self, channel: "AbstractChannel", exchange: "AbstractExchange") -> None:
+    def __init__(self, channel: "AbstractChannel", name: str) -> None:
         self._channel = channel
-        self._exchange = exchange
+        self._name = name
+        self._refusal: ChannelLost | None = None
 
     @property
     def is_closed(self) -> bool:
         return self._channel.is_closed
 
     async def publish(self, message: "AbstractMessage", routing_key: str, *, mandatory: bool) -> None:
-        """Returns when the broker has confirmed it."""
-        with _noticing_the_end():
-            await self._exchange.publish(message, routing_key, mandatory=mandatory)
+        """Returns when the broker has confirmed it. ChannelLost if it closed the channel for this message or another
+        that was under way."""
+        with _noticing_the_end(), self._noticing_a_refusal():
+            channel = cast("Channel", await self._channel.get_underlay_channel())
+            # Not `wait`: the library lets the others queue until the socket has one message, and then sends them even
+            # if the channel was closed meanwhile. For that a broker closes the connection.
+            publishing = asyncio.ensure_future(
+                channel.basic_publish(
+                    message.body,
+                    exchange=self._name,
+                    routing_key=routing_key,
+                    properties=message.properties,
+                    mandatory=mandatory,
+                    wait=False,
+                )
+            )
+            await self._done_or_closed(publishing)
+
+    async def _done_or_closed(self, publishing: asyncio.Future[Any]) -> None:
+        """What has not been written yet would wait for ever on a connection that has ended."""
+        closed = asyncio.ensure_future(self._channel.closed())
+        try:
+            await asyncio.wait([publishing, closed], return_when=asyncio.FIRST_COMPLETED)
+            if not publishing.done():
+                raise self._refusal or LinkLost("the broker closed the connection")
+            publishing.result()
+        finally:
+            for each in (publishing, closed):
+                each.cancel()
+            await asyncio.gather(publishing, closed, return_exceptions=True)
+
+    @contextmanager
+    def _noticing_a_refusal(self) -> Iterator[None]:
+        from aiormq.exceptions import ChannelAccessRefused, ChannelPreconditionFailed
+
+        try:
+            yield
+        except (ChannelPreconditionFailed, ChannelAccessRefused) as error:
+            is_final = isinstance(error, ChannelPreconditionFailed)
+            self._refusal = ChannelLost(str(error), is_final=is_final)
+            raise self._refusal from error
 
 
 class SharedConnection:
-    """Connects when somebody needs it. Each relay has a channel of its own: a broker answers a mistake by closing the
+    """Connects when somebody needs it. Each relay has channels of its own: a broker answers a mistake by closing the
     channel, and the mistake of one relay is nothing to the others."""
 
     def __init__(self, url: str) -> None:
@@ -48,7 +100,8 @@ class SharedConnection:
         try:
             with _noticing_the_end():
                 channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
-                return OpenExchange(channel, await broker.declare(channel))
+                await broker.declare(channel)
+                return OpenExchange(channel, name)
         except AMQPChannelError:
             raise
         except Exception:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 # The limits of AMQP 0-9-1 for a text that is a property, and for the name of a header.
 _LONGEST_PROPERTY_BYTES = 255
 _LONGEST_NAME_BYTES = 128
+# Further addresses to RabbitMQ. For a text it closes the channel, and a list would send the message to queues that
+# nobody bound for it.
+_ROUTING_HEADERS = frozenset({"CC", "BCC"})
 
 
 def event_of(job: RunningJob[Json]) -> PublishedEvent:
@@ -51,6 +54,8 @@ def _header(name: str, value: object) -> str:
         raise Permanent(
             "NOT_RELAYABLE", f"the header {name[:20]!r}… has a name longer than {_LONGEST_NAME_BYTES} bytes"
         )
+    if name in _ROUTING_HEADERS:
+        raise Permanent("NOT_RELAYABLE", f"the header {name!r} is an address to RabbitMQ; publish it by another name")
     return value if isinstance(value, str) else encode(value, name="headers")
 
 

@@ -138,6 +138,7 @@ def _require_aio_pika() -> None:
         raise InvalidInput("RabbitMQ needs aio-pika; run: pip install aio-pika") from error
     for name in ("aiormq.connection", "aiormq.channel", "aio_pika.connection", "aio_pika.channel", "aio_pika.queue"):
         logging.getLogger(name).addFilter(_not_ours)
+    logging.getLogger("asyncio").addFilter(_no_write_of_ours)
 
 
 @contextlib.contextmanager
@@ -155,3 +156,7 @@ def quietly() -> Iterator[None]:
 
 def _not_ours(record: logging.LogRecord) -> bool:  # noqa: ARG001
     return not _OURS.get()
+
+
+def _no_write_of_ours(record: logging.LogRecord) -> bool:
+    return not (_OURS.get() and str(record.msg).startswith("socket.send()"))
