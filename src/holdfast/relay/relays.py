@@ -1,15 +1,31 @@
 """The relays of an app: where each one's events go, and the connections that they share. Neighbour: relay.py."""
 
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
+from uuid import UUID
 
 from holdfast.errors import InvalidInput
 from holdfast.handlers import Handler, Room, RunningJob, make_handler
 from holdfast.job import ATTEMPTS
-from holdfast.json_text import Json
+from holdfast.json_text import Json, decode
 from holdfast.relay.connection import SharedConnection
+from holdfast.relay.message import event_of, message_of
 from holdfast.relay.relay import Relay, RelayTerms
 from holdfast.wake.broker import quietly
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """An event that a relay was given while nothing is sent, as the broker would get it."""
+
+    exchange: str
+    type: str
+    event_id: UUID
+    payload: Any
+    headers: Mapping[str, object]
 
 
 class Relays:
@@ -20,6 +36,8 @@ class Relays:
         self._open: dict[str, Relay] = {}
         self._connections: dict[str, SharedConnection] = {}
         self._settings_url: str | None = None
+        self._holds_back = False
+        self.held_back: list[Relayed] = []
 
     def handler(self, name: str, terms: RelayTerms, queue: str, limit: int) -> Handler:
         """That of a new relay. Its attempts are for what nobody foresaw: an outage takes none."""
@@ -38,11 +56,23 @@ class Relays:
     def use(self, url: str | None) -> None:
         """The broker of those that name none. InvalidInput if there is none either."""
         self._settings_url = url
-        for name in self._terms:
+        for name in () if self._holds_back else self._terms:
             self._url_of(name)
+
+    @contextmanager
+    def holding_back(self) -> Iterator[None]:
+        """For tests: no broker is needed, and `held_back` is what would have been sent in this block."""
+        self._holds_back, self.held_back = True, []
+        try:
+            yield
+        finally:
+            self._holds_back = False
 
     async def handle(self, job: RunningJob[Json]) -> None:
         """The handler of every relay's kind."""
+        if self._holds_back:
+            self.held_back.append(self._relayed(job))
+            return
         relay = self._open.get(job.kind)
         if relay is None:
             url = self._url_of(job.kind)
@@ -58,8 +88,14 @@ class Relays:
                 await connection.close()
 
     def _room_of(self, name: str) -> Room:
+        if self._holds_back:
+            return Room()
         relay = self._open.get(name)
         return Room(1) if relay is None else relay.room
+
+    def _relayed(self, job: RunningJob[Json]) -> Relayed:
+        message, event = message_of(job), event_of(job)
+        return Relayed(self._terms[job.kind].exchange, event.type, event.id, decode(job.payload), message.headers)
 
     def _url_of(self, name: str) -> str:
         url = self._terms[name].url or self._settings_url

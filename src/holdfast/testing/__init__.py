@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.relay.relays import Relayed
     from holdfast.testing.drain import DrainReport, EndlessDrain, FailedAttempt, HandlerFailed, StuckDrain
     from holdfast.testing.idempotency.check import check_idempotency
     from holdfast.testing.idempotency.report import IdempotencyReport, Problem
@@ -23,6 +24,7 @@ _HOME = {
     "HandlerFailed": "holdfast.testing.drain",
     "IdempotencyReport": "holdfast.testing.idempotency.report",
     "Problem": "holdfast.testing.idempotency.report",
+    "Relayed": "holdfast.relay.relays",
     "Request": "holdfast.testing.idempotency.trace",
     "Step": "holdfast.testing.idempotency.trace",
     "StuckDrain": "holdfast.testing.drain",
@@ -40,6 +42,7 @@ __all__ = [
     "HandlerFailed",
     "IdempotencyReport",
     "Problem",
+    "Relayed",
     "Request",
     "Step",
     "StuckDrain",

@@ -55,6 +55,8 @@ async def on_postgres(app: Holdfast, url: str | None = None) -> AsyncIterator[Ap
         exits.enter_context(_stand_in(app, store=database, schema=schema))
         await app.open()
         exits.push_async_callback(app.close)
+        # In production a worker does it when it starts.
+        await app.opened.events.declare(list(app.subscribed))
         with _left_open(app):
             yield AppUnderTest(app, database)
 
@@ -70,7 +72,8 @@ def _stand_in(app: Holdfast, *, store: str, schema: str | None = None) -> Iterat
         changes["db_schema"] = schema
     app.settings = kept.model_copy(update=changes)
     try:
-        yield
+        with app.relays.holding_back():
+            yield
     finally:
         app.settings = kept
 

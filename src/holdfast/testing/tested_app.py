@@ -12,6 +12,7 @@ from holdfast.job import Job, JobState
 from holdfast.json_text import decode
 from holdfast.outcome import Canceled, Failed, Retried, Snoozed
 from holdfast.producer.producer import EnqueueOptions
+from holdfast.relay.relays import Relayed
 from holdfast.store.contract import JobFilter
 from holdfast.testing.attempt import Attempted, RecordedFailures, attempted, claimed, write
 from holdfast.testing.drain import MOST_JOBS, Drain, DrainReport, HandlerFailed
@@ -144,6 +145,10 @@ class AppUnderTest:
     async def assert_nothing_enqueued(self, kind: str | None = None) -> None:
         if jobs := await self.enqueued(kind):
             raise AssertionError(f"nothing should have been enqueued, but this was:\n{listed(jobs)}")
+
+    def relayed(self) -> list[Relayed]:
+        """What relays were given to pass on since the block began, oldest first: no broker gets it."""
+        return list(self.app.relays.held_back)
 
     async def now(self) -> datetime:
         """The store's clock, which decides what is due."""
