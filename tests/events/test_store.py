@@ -53,6 +53,23 @@ async def test_every_subscription_gets_a_job_of_its_own(case: StoreCase, events:
         assert (job.created_at, job.run_at) == (START, START)
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (None, "{"),
+        ("{}", "{"),
+        ('{"b":1e+25,"a":[1.10,null],"é\\"":{"z":1,"y":2}}', '{"b":1e+25,"a":[1.10,null],"é\\"":{"z":1,"y":2},'),
+    ],
+)
+async def test_headers_are_kept_as_they_were_written(
+    case: StoreCase, events: EventStore, given: str | None, kept: str
+) -> None:
+    await events.declare(subscriptions(all="*"))
+    (made,) = await events.publish(replace(PAID, type='a "b"', headers=None if given is None else Json(given)))
+    about = f'{{"id":"{PAID.id}","type":"a \\"b\\"","published_at":"2030-01-01T12:00:00.000000Z"}}'
+    assert (await job_of(case, made)).headers == f'{kept}"{EVENT_HEADER}":{about}}}'
+
+
 async def test_jobs_of_one_event_have_one_correlation_id(case: StoreCase, events: EventStore) -> None:
     await events.declare(subscriptions(receipt="invoice.paid", book="*"))
     made = await events.publish(PAID)

@@ -52,9 +52,11 @@ class MemoryEvents:
             return sorted(self._subscriptions.values(), key=lambda subscription: subscription.name)
 
     def _headers(self, event: NewEvent) -> Json:
+        """The text that was given, with one more at its end."""
         published = PublishedEvent(event.id, event.type, self._store.clock.read())
-        given = decode(event.headers) if event.headers else {}
-        return encode({**given, EVENT_HEADER: published.as_header()}, name="headers")
+        added = encode({EVENT_HEADER: published.as_header()}, name="headers")
+        given = event.headers or "{}"
+        return Json(f"{given[:-1]},{added[1:]}") if decode(given) else added
 
 
 def _as_new(kept: Subscription) -> NewSubscription:

@@ -48,11 +48,14 @@ BEGIN
     ELSIF key = '' OR length(key) > 500 OR length(tenant) > 200 OR length(correlation_id) > 200 THEN
         RAISE EXCEPTION 'key, tenant or correlation_id: empty or too long' USING ERRCODE = 'HF002';
     END IF;
-    -- In two parts, because a schema of another name would take the place of the first.
-    carried := coalesce(headers::jsonb, '{}') || jsonb_build_object('holdfast' || '.event', jsonb_build_object(
-        'id', event, 'type', event_type,
-        'published_at', to_char(holdfast.now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
-    ));
+    -- As text, because jsonb would change the order and the numbers of what was given. The name is in two parts, because
+    -- a schema of another name would take the place of the first.
+    carried := concat(
+        coalesce(left(rtrim(headers::text, E' \t\n\r'), -1), '{'),
+        CASE WHEN EXISTS (SELECT FROM json_object_keys(headers)) THEN ',' END,
+        '"holdfast', '.event":{"id":"', event, '","type":', to_json(event_type), ',"published_at":"',
+        to_char(holdfast.now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), '"}}'
+    )::json;
     RETURN QUERY
     SELECT listening.name, enqueued.id, enqueued.is_new
     FROM (
