@@ -11,7 +11,7 @@ from holdfast.duration import Duration, to_timedelta
 from holdfast.errors import InvalidInput
 from holdfast.event import check_pattern
 from holdfast.failures import Failures
-from holdfast.handlers import HandlerFunction, Handlers, make_handler
+from holdfast.handlers import HandlerFunction, Handlers, make_handler, name_of
 from holdfast.job import DEFAULT_PRIORITY, DEFAULT_QUEUE
 from holdfast.limits import check_concurrency, check_lease, check_poll
 from holdfast.relay.relay import RelayTerms
@@ -90,7 +90,7 @@ class Declaring:
         """The kind whose handler the function is; if it is none yet, it becomes one."""
         kinds = [handler.kind for handler in self.handlers.of(function)]
         if not kinds:
-            kind = getattr(function, "__name__", "") if name is None else name
+            kind = name_of(function) if name is None else name
             self.handlers.add(make_handler(kind, function, **policy))
             return kind
         if len(kinds) > 1:
@@ -157,11 +157,15 @@ class Declaring:
 
         def register(function: Function) -> Function:
             kind = kind_for(self.handlers, function, name)
-            if all(handler.kind != kind for handler in self.handlers.of(function)):
-                self.handlers.add(make_handler(kind, function, **options))
-            elif options:
+            handler = next((each for each in self.handlers.of(function) if each.kind == kind), None)
+            if handler is not None and options:
                 raise InvalidInput(f"{', '.join(options)}: say this where {kind!r} gets its handler")
-            self.subscribed.add(NewSubscription(kind, pattern, self.handlers.queue_of(kind), priority))
+            new = make_handler(kind, function, **options) if handler is None else handler
+            # Whatever could be refused is refused before anything is added: it may be caught and put right.
+            subscription = NewSubscription(kind, pattern, new.queue, priority)
+            if handler is None:
+                self.handlers.add(new)
+            self.subscribed.add(subscription)
             return function
 
         return register
@@ -184,5 +188,8 @@ class Declaring:
         `limit` is how many one worker has under way at once.
         """
         kind = f"relay.{exchange}" if name is None else name
-        self.handlers.add(self.relays.handler(kind, RelayTerms(exchange, url, mandatory), queue, limit))
-        self.subscribed.add(NewSubscription(kind, pattern, queue, priority))
+        terms = RelayTerms(exchange, url, mandatory)
+        subscription = NewSubscription(kind, pattern, queue, priority)
+        self.handlers.add(self.relays.handler(kind, queue, limit))
+        self.subscribed.add(subscription)
+        self.relays.add(kind, terms)

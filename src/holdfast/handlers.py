@@ -235,6 +235,14 @@ def make_handler(
     )
 
 
+def name_of(function: HandlerFunction) -> str:
+    """The kind of a handler for which nobody names one."""
+    name: str = getattr(function, "__name__", "")
+    if name == "<lambda>":
+        raise InvalidInput("kind: a lambda has no name; say name=")
+    return name
+
+
 def _check_signature(kind: str, function: HandlerFunction) -> None:
     try:
         inspect.signature(function).bind(None)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from holdfast.errors import InvalidInput
 from holdfast.event import patterns_of
-from holdfast.handlers import HandlerFunction, Handlers
+from holdfast.handlers import HandlerFunction, Handlers, name_of
 from holdfast.job import DEFAULT_PRIORITY
 from holdfast.store.events import EventStore, NewSubscription, Subscription
 
@@ -88,4 +88,4 @@ def kind_for(handlers: Handlers, function: HandlerFunction, name: str | None) ->
     if name is not None:
         return name
     kinds = [handler.kind for handler in handlers.of(function)]
-    return kinds[0] if len(kinds) == 1 else getattr(function, "__name__", "")
+    return kinds[0] if len(kinds) == 1 else name_of(function)

@@ -30,6 +30,8 @@ def test_subscriptions_are_added_changed_listed_and_removed(cli: Cli) -> None:
     assert cli.rows("SELECT subscription FROM holdfast.publish('invoice.sent', '{}')") == [("greet",)]
     assert cli.run("subscriptions", "remove", "greet").out == "greet  removed\n"
     assert shown(cli, "list") == []
+    cli.run("subscriptions", "add", "greet", "*")
+    assert shown(cli, "remove", "greet") == {"name": "greet", "removed": True}
 
 
 def test_a_narrow_terminal_shows_what_matters(cli: Cli) -> None:

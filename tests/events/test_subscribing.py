@@ -77,6 +77,29 @@ def test_what_cannot_be_meant_is_refused_where_it_is_written(app: Holdfast) -> N
         app.on("invoice.sent", name="other", priority=11)(send)
 
 
+def test_what_was_refused_leaves_nothing_and_can_be_put_right(app: Holdfast) -> None:
+    async def send(job: RunningJob[Invoice]) -> None: ...
+
+    with pytest.raises(InvalidInput, match=r"^priority: "):
+        app.on("invoice.paid", priority=11)(send)
+    with pytest.raises(InvalidInput, match=r"^kind: a lambda has no name; say name=$"):
+        app.on("invoice.paid")(lambda job: None)
+    with pytest.raises(InvalidInput, match=r"^kind: a lambda has no name; say name=$"):
+        app.schedule("hourly")(lambda job: None)
+    for wrong in ({"pattern": "a*"}, {"priority": 11}, {"queue": ""}, {"limit": 0}, {"url": "http://here"}):
+        with pytest.raises(InvalidInput):
+            app.relay(**{"pattern": "a.*", "exchange": "events", **wrong})  # type: ignore[arg-type]
+    for exchange in (None, 5, "", "é" * 128):
+        with pytest.raises(InvalidInput, match=r"^exchange: "):
+            app.relay("a.*", exchange=exchange)  # type: ignore[arg-type]
+    assert (len(app.handlers), len(app.subscribed)) == (0, 0)
+    app.on("invoice.paid")(send)
+    app.relay("a.*", exchange="events", url="amqp://one")
+    with pytest.raises(InvalidInput, match=r"^kind 'relay\.events' has a handler already"):
+        app.relay("b.*", exchange="events", url="amqp://another")
+    assert app.relays._terms["relay.events"].url == "amqp://one"
+
+
 async def test_each_subscriber_fails_and_succeeds_for_itself(app: Holdfast) -> None:
     tries: list[str] = []
 

@@ -148,6 +148,15 @@ async def test_what_amqp_has_no_room_for(url: str, exchange: str) -> None:
         assert codes(await final_job(app, by_hand.id)) == ["NOT_AN_EVENT"]
 
 
+async def test_a_header_of_the_event_gives_way_and_is_not_lost(url: str, exchange: str) -> None:
+    async with bound(url, exchange) as queue, relaying(url, exchange) as app:
+        await app.publish("invoice.paid", tenant="acme", headers={"tenant": "other", "job_id": 7, "event": "x"})
+        assert await ticked(app) == {JobState.SUCCEEDED: 1}
+        headers = (await queue.take()).headers
+    assert (headers["tenant"], headers["event.tenant"]) == ("acme", "other")
+    assert (headers["event.job_id"], headers["event"], headers["job_id"] == "7") == ("7", "x", False)
+
+
 async def test_an_event_that_no_queue_wants_is_dropped_by_the_broker_unless_it_is_mandatory(
     url: str, exchange: str, said: Warnings
 ) -> None:

@@ -8,7 +8,7 @@ from holdfast.handlers import RunningJob
 from holdfast.json_text import Json, encode
 
 if TYPE_CHECKING:
-    from aio_pika.abc import AbstractMessage
+    from aio_pika.abc import AbstractMessage, HeadersType
 
 # The limits of AMQP 0-9-1 for a text that is a property, and for the name of a header.
 _LONGEST_PROPERTY_BYTES = 255
@@ -38,14 +38,20 @@ def message_of(job: RunningJob[Json]) -> "AbstractMessage":
         content_type="application/json",
         content_encoding="utf-8",
         delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
-        headers={
-            **{name: _header(name, value) for name, value in job.headers.items() if name != EVENT_HEADER},
-            "tenant": job.tenant,
-            "correlation_id": job.correlation_id,
-            "published_at": event.as_header()["published_at"],
-            "job_id": str(job.id),
-        },
+        headers=_headers(job, event),
     )
+
+
+def _headers(job: RunningJob[Json], event: PublishedEvent) -> "HeadersType":
+    """Those of the relay, and those of the event. One of the event that has a name of the relay's gets another."""
+    own = {
+        "tenant": job.tenant,
+        "correlation_id": job.correlation_id,
+        "published_at": event.as_header()["published_at"],
+        "job_id": str(job.id),
+    }
+    given = {name: _header(name, value) for name, value in job.headers.items() if name != EVENT_HEADER}
+    return {**{f"event.{name}" if name in own else name: value for name, value in given.items()}, **own}
 
 
 def _header(name: str, value: object) -> str:

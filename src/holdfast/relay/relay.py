@@ -12,7 +12,7 @@ from datetime import timedelta
 from random import Random
 from typing import TYPE_CHECKING
 
-from holdfast.errors import HoldfastError, Permanent, Retryable, Snooze
+from holdfast.errors import HoldfastError, InvalidInput, Permanent, Retryable, Snooze
 from holdfast.handlers import Room, RunningJob
 from holdfast.json_text import Json
 from holdfast.log import get_logger
@@ -20,7 +20,7 @@ from holdfast.relay.connection import ChannelLost, OpenExchange, SharedConnectio
 from holdfast.relay.message import event_of, message_of
 from holdfast.retry import exponential
 from holdfast.waiting import is_being_canceled
-from holdfast.wake.broker import Broker, as_lost, quietly
+from holdfast.wake.broker import LONGEST_NAME_BYTES, Broker, as_lost, quietly
 from holdfast.wake.link import LinkLost, Outage
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ class RelayTerms:
 
     def __post_init__(self) -> None:
         # Refuses what no broker could take. The address may still come from the settings.
+        if not isinstance(self.exchange, str) or not 0 < len(self.exchange.encode()) <= LONGEST_NAME_BYTES:
+            raise InvalidInput(f"exchange: {self.exchange!r} is not a text of 1 to {LONGEST_NAME_BYTES} bytes")
         Broker(self.url or "amqp://localhost", self.exchange)
 
 

@@ -39,7 +39,7 @@ class Relays:
         self._holds_back = False
         self.held_back: list[Relayed] = []
 
-    def handler(self, name: str, terms: RelayTerms, queue: str, limit: int) -> Handler:
+    def handler(self, name: str, queue: str, limit: int) -> Handler:
         """That of a new relay. Its attempts are for what nobody foresaw: an outage takes none."""
         handler = make_handler(
             name,
@@ -50,8 +50,10 @@ class Relays:
             timeout="1m",
             limit=limit,
         )
-        self._terms[name] = terms
         return replace(handler, room=partial(self._room_of, name))
+
+    def add(self, name: str, terms: RelayTerms) -> None:
+        self._terms[name] = terms
 
     def use(self, url: str | None) -> None:
         """The broker of those that name none. InvalidInput if there is none either."""

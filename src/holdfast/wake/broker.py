@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 log = get_logger("holdfast.wake")
 
 CONNECT_SECONDS = 5.0
+LONGEST_NAME_BYTES = 255
 _HEARTBEAT_SECONDS = 10
 _CLOSE_SECONDS = 1.0
 _OURS: ContextVar[bool] = ContextVar("holdfast_rabbitmq", default=False)
@@ -46,8 +47,8 @@ class Broker:
             # Not quoted: there may be a password in it.
             raise InvalidInput("rabbitmq_url: write amqp://user:password@host:port/virtual-host, or amqps://…")
         for name in ("exchange", "routing_key"):
-            if not 0 < len(getattr(self, name).encode()) <= 255:
-                raise InvalidInput(f"rabbitmq_{name}: give 1 to 255 bytes")
+            if not 0 < len(getattr(self, name).encode()) <= LONGEST_NAME_BYTES:
+                raise InvalidInput(f"rabbitmq_{name}: give 1 to {LONGEST_NAME_BYTES} bytes")
         _require_aio_pika()
 
     async def connect(self) -> "AbstractConnection":

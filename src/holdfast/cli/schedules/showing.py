@@ -31,7 +31,7 @@ def change_schedule(
 
     schedule, now = asyncio.run(run())
     if as_json:
-        print_json(None if schedule is None else as_dict(schedule))
+        print_json({"name": name, "removed": True} if schedule is None else as_dict(schedule))
     else:
         said = [done] if schedule is None else [done, next_run(schedule, now)]
         typer.echo(f"{printable(name)}  {'; '.join(dict.fromkeys(said))}")

@@ -27,7 +27,7 @@ def change_subscription(
 
     subscription = asyncio.run(run())
     if as_json:
-        print_json(None if subscription is None else as_dict(subscription))
+        print_json({"name": name, "removed": True} if subscription is None else as_dict(subscription))
     else:
         typer.echo(f"{printable(name)}  {done}")
 
