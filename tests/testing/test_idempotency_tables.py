@@ -83,3 +83,18 @@ async def test_what_depends_on_gaps_between_serial_numbers_is_not_compared(datab
     report = await check_idempotency(app, "checked", observe=Tables(database.url, "entry"))
     assert report.ok, report
     assert report.ignored == ("entry.id", "entry.is_even")
+
+
+async def test_rows_that_nobody_looks_at_are_no_reason_to_call_a_handler_idempotent(database: Database) -> None:
+    async with connected(database.url) as connection:
+        await connection.execute("CREATE TABLE stock (amount integer); INSERT INTO stock VALUES (5)")
+
+    app = Holdfast("memory:")
+
+    @app.handler("take")
+    async def take(job: Job) -> None:
+        async with connected(database.url) as connection:
+            await connection.execute("UPDATE stock SET amount = amount - 1")
+
+    with pytest.raises(InvalidInput, match=r"take writes to a database \(UPDATE stock .*nothing looks at it; give obs"):
+        await check_idempotency(app, "take")

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import re
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextvars import copy_context
@@ -49,6 +50,7 @@ _RESCUE_SECONDS = 10.0
 _STILL_RUNNING = "something that the handler started was still running when it had returned; none of its steps counts"
 _LEFT_OPEN = "a transaction that the handler left open was rolled back, as if its connection had been closed"
 _BEFORE_THE_FIRST = Step(0, "", None)
+_WRITES = re.compile(r"\b(INSERT INTO|UPDATE .+ SET|DELETE FROM|MERGE INTO)\b|^COPY\b", re.IGNORECASE)
 
 
 async def check_idempotency(
@@ -170,6 +172,7 @@ class _Check:
 
     async def run(self) -> IdempotencyReport:
         clean = await self._clean_case()
+        self._refuse_to_look_away(clean.first.steps)
         await self.world.skip_numbers()
         again = await self._case(crash_after=0)
         volatile = volatile_columns(clean.state, again.state)
@@ -191,6 +194,15 @@ class _Check:
         names = sorted(f"{collection}.{column}" for collection, column in volatile)
         steps = tuple(again.first.steps)
         return IdempotencyReport(self.job.kind, steps, tuple(problems), tuple(names), crashes, notes=tuple(self._notes))
+
+    def _refuse_to_look_away(self, steps: Sequence[Step]) -> None:
+        """A check that sees none of the rows that a handler writes would call every handler idempotent."""
+        writes = [step for step in steps if _WRITES.search(step.text)]
+        if writes and not self.world.observers:
+            raise InvalidInput(
+                f"{self.job.kind} writes to a database ({writes[0]}) and nothing looks at it; give "
+                f'observe=Tables(url, "table"), or a function that reads what counts'
+            )
 
     def _problem(self, step: Step | None, clean: EndState, got: EndState, ignored: Collection[Column]) -> list[Problem]:
         found = differences(clean, got, ignored)
