@@ -111,3 +111,34 @@ def test_a_script_waits_for_jobs_and_learns_how_they_ended(cli: Cli, worked: dic
 def test_an_empty_store_says_so(cli: Cli) -> None:
     assert cli.run("jobs", "list").out == "The store has no jobs yet.\n"
     assert json.loads(cli.run("jobs", "list", "--json").out) == []
+
+
+LONG = """
+from holdfast import Holdfast, Permanent
+
+app = Holdfast()
+
+
+@app.handler("import.customers.of.the.old.shop")
+async def fail(job) -> None:
+    raise Permanent("BROKEN", "a line that goes on " * 40)
+"""
+
+
+def test_a_long_error_is_cut_and_every_other_column_is_whole(cli: Cli) -> None:
+    (cli.folder / "long.py").write_text(LONG, encoding="utf-8")
+    id = cli.run("enqueue", "long", "import.customers.of.the.old.shop").out.split()[0]
+    cli.run("enqueue", "long", "greet", "--queue", "mail")
+    assert cli.run("tick", "long", "--runners", "queue").code == 0
+    for lines in (cli.in_terminal(140, "jobs", "list"), cli.run("jobs", "list").out.splitlines()):
+        assert len(lines) == 2 + 2 + 1
+        assert lines[0].split() == ["id", "state", "kind", "queue", "try", "when", "last", "error"]
+        (failed,) = [line for line in lines if line.startswith(id)]
+        assert failed.split()[:5] == [id, "failed", "import.customers.of.the.old.shop", "default", "1"]
+        assert "BROKEN: a line" in failed
+        assert failed.endswith("…")
+    for columns in (80, 120):
+        narrow = cli.in_terminal(columns, "jobs", "list")
+        assert max(len(line) for line in narrow) <= columns
+        assert narrow[0].split()[:5] == ["id", "state", "kind", "try", "when"]
+        assert next(line for line in narrow if line.startswith(id)).split()[1] == "failed"

@@ -17,7 +17,7 @@ from holdfast.cli.options import (
     StoreOption,
     TenantOption,
 )
-from holdfast.cli.output import STATE_STYLES, console, print_json, printable, relative, rough
+from holdfast.cli.output import STATE_STYLES, console, new_table, print_json, print_table, printable, relative, rough
 from holdfast.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from holdfast.store.contract import JobFilter
 
 _MOST = 10_000
-_WIDTH_FOR_ERRORS = 100
+_ERRORS = "last error"
+_LEAST_ERROR = 20
+# `jobs show` has all of it.
+_LONGEST_ERROR = 200
 
 
 def list_jobs(
@@ -53,10 +56,11 @@ def list_jobs(
     if as_json:
         print_json([job.as_dict() for job in page.jobs])
         return
-    shown = console()
     if page.jobs:
-        shown.print(_table(page, shown.width))
-    shown.print(_footer(page))
+        full = _table(page, short=False)
+        flexible = _LEAST_ERROR if full.columns[-1].header == _ERRORS else 0
+        print_table(full, lambda _: _table(page, short=True), flexible)
+    console().print(_footer(page))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,33 +75,23 @@ async def _read(app: "Holdfast", wanted: "JobFilter", limit: int) -> _Page:
         return _Page(await app.jobs.list(wanted, limit), await app.jobs.count(), await app.clock.now())
 
 
-def _table(page: _Page, width: int) -> "Table":
-    from rich import box
-    from rich.table import Table
+def _table(page: _Page, *, short: bool) -> "Table":
+    """The short one is for narrow terminals: it has what every job has, and folds a long kind."""
     from rich.text import Text
 
-    with_errors = width >= _WIDTH_FOR_ERRORS and any(job.errors for job in page.jobs)
-    with_queue = width >= _WIDTH_FOR_ERRORS and len({job.queue for job in page.jobs}) > 1
-    with_tenant = width >= _WIDTH_FOR_ERRORS and any(job.tenant for job in page.jobs)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("id", no_wrap=True, min_width=36)
-    table.add_column("state", no_wrap=True)
-    table.add_column("kind", overflow="fold")
-    if with_queue:
-        table.add_column("queue", overflow="fold")
-    if with_tenant:
-        table.add_column("tenant", overflow="fold")
-    table.add_column("try", justify="right", no_wrap=True)
-    table.add_column("when", no_wrap=True)
+    with_errors = not short and any(job.errors for job in page.jobs)
+    with_queue = not short and len({job.queue for job in page.jobs}) > 1
+    with_tenant = not short and any(job.tenant for job in page.jobs)
+    optional = (("queue", with_queue), ("tenant", with_tenant))
+    table = new_table("id", "state", "kind", *(name for name, has in optional if has), "try", "when")
+    if short:
+        table.columns[2].overflow, table.columns[2].no_wrap = "fold", False
     if with_errors:
-        table.add_column("last error", overflow="ellipsis", no_wrap=True, ratio=1)
+        table.add_column(_ERRORS, overflow="ellipsis", no_wrap=True)
     for job in page.jobs:
         cells = [Text(str(job.id)), Text(job.state, style=STATE_STYLES[job.state]), Text(printable(job.kind))]
-        if with_queue:
-            cells.append(Text(printable(job.queue)))
-        if with_tenant:
-            cells.append(Text(printable(job.tenant)))
-        cells += [Text(str(job.attempt)), Text(when(job, page.now))]
+        cells += [Text(printable(getattr(job, name))) for name, has in optional if has]
+        cells += [Text(str(job.attempt), justify="right"), Text(when(job, page.now))]
         if with_errors:
             cells.append(Text(_last_error(job), style="red"))
         table.add_row(*cells)
@@ -123,7 +117,8 @@ def _last_error(job: "Job") -> str:
     error = decode(job.errors[-1])
     code, kind, message = (error.get(name, "") for name in ("code", "type", "message"))
     # The code of an exception that nobody has named says less than its type.
-    return printable(f"{kind if code == 'ERROR' else code}: {message}".replace("\n", " "))
+    line = " ".join(printable(f"{kind if code == 'ERROR' else code}: {message}").split())
+    return line if len(line) <= _LONGEST_ERROR else f"{line[: _LONGEST_ERROR - 1]}…"
 
 
 def _footer(page: _Page) -> str:
