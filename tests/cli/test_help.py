@@ -12,7 +12,7 @@ from tests.databases import Database
 
 COMMANDS = [
     (), ("demo",), ("worker",), ("enqueue",), ("jobs",), ("jobs", "list"), ("jobs", "show"), ("jobs", "wait"),
-    ("jobs", "retry"), ("jobs", "cancel"), ("migrate",), ("doctor",), ("settings",), ("bench",),
+    ("jobs", "retry"), ("jobs", "cancel"), ("migrate",), ("declare",), ("doctor",), ("settings",), ("bench",),
     ("schedules",), ("schedules", "list"), ("schedules", "add"), ("schedules", "remove"), ("schedules", "pause"),
     ("schedules", "resume"), ("schedules", "run"), ("runs",), ("runs", "list"),
     ("subscriptions",), ("subscriptions", "list"), ("subscriptions", "add"), ("subscriptions", "remove"),
@@ -53,7 +53,8 @@ def test_migrate_says_what_it_did_and_then_that_there_is_nothing_to_do(
     assert first.out.startswith("applied 0001 tables\n")
     assert 'schema "Own jobs" is now at version' in first.out
     assert second.out.startswith('schema "Own jobs" is up to date')
+    assert second.out.endswith(f" in {empty.url}\n")
     as_json = json.loads(cli.run("migrate", "--json").out)
-    assert as_json["schema"] == "holdfast"
+    assert (as_json["store"], as_json["schema"]) == (empty.url, "holdfast")
     assert as_json["applied"][0] == {"version": 1, "name": "tables"}
     assert as_json["version"] == as_json["applied"][-1]["version"]

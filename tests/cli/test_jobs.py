@@ -109,7 +109,7 @@ def test_a_script_waits_for_jobs_and_learns_how_they_ended(cli: Cli, worked: dic
 
 
 def test_an_empty_store_says_so(cli: Cli) -> None:
-    assert cli.run("jobs", "list").out == "The store has no jobs yet.\n"
+    assert cli.run("jobs", "list").out == f"The store has no jobs yet: {cli.url}\n"
     assert json.loads(cli.run("jobs", "list", "--json").out) == []
 
 

@@ -13,7 +13,7 @@ def shown(cli: Cli, *arguments: str) -> Any:  # noqa: ANN401
 
 
 def test_subscriptions_are_added_changed_listed_and_removed(cli: Cli) -> None:
-    assert cli.run("subscriptions", "list").out == "The store has no subscriptions yet.\n"
+    assert cli.run("subscriptions", "list").out == f"The store has no subscriptions yet: {cli.url}\n"
     assert shown(cli, "list") == []
     added = shown(cli, "add", "greet", "invoice.paid", "--queue", "mail", "--priority", "1", "--attempts", "3")
     assert {name: value for name, value in added.items() if not name.endswith("_at")} == {

@@ -178,6 +178,17 @@ def test_an_application_that_has_set_up_logging_keeps_its_own(cli: Cli) -> None:
     assert all(line.startswith("OWN ") for line in cli.log.splitlines())
 
 
+def test_a_store_is_named_without_its_password_and_an_embedded_one_by_its_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from holdfast.cli.options import store_of
+
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
+    monkeypatch.delenv("HOLDFAST_STORE", raising=False)
+    assert store_of(Holdfast()) == f"embedded:{tmp_path.resolve()}/postgres"
+    assert store_of(Holdfast("postgresql://app:secret@db/shop")) == "postgresql://app:…@db/shop"
+
+
 def test_a_password_is_not_logged() -> None:
     from holdfast.cli.options import without_password
 

@@ -13,6 +13,7 @@ import typer
 
 from holdfast.cli import jobs, rows, runs, schedules, subscriptions
 from holdfast.cli.bench import bench
+from holdfast.cli.declare import declare
 from holdfast.cli.demo import demo
 from holdfast.cli.doctor import doctor
 from holdfast.cli.enqueue import enqueue
@@ -42,6 +43,7 @@ commands.add_typer(runs.commands, name="runs")
 commands.add_typer(subscriptions.commands, name="subscriptions")
 commands.add_typer(rows.commands, name="rows")
 commands.command()(migrate)
+commands.command()(declare)
 commands.command()(doctor)
 commands.command()(settings)
 commands.command()(bench)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from holdfast.cli.options import JsonOption, SchemaOption, StoreOption, check_kept
+from holdfast.cli.options import JsonOption, SchemaOption, StoreOption, check_kept, store_of
 from holdfast.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -28,11 +28,12 @@ def migrate(store: StoreOption = None, schema: SchemaOption = None, as_json: Jso
     name, version = app.settings.db_schema, newest_version()
     if as_json:
         migrations = [{"version": migration.version, "name": migration.name} for migration in applied]
-        print_json({"schema": name, "version": version, "applied": migrations})
+        print_json({"store": store_of(app), "schema": name, "version": version, "applied": migrations})
         return
     for migration in applied:
         typer.echo(f"applied {migration.version:04} {migration.name}")
-    typer.echo(f'schema "{name}" is {"now at" if applied else "up to date, at"} version {version}')
+    state = "now at" if applied else "up to date, at"
+    typer.echo(f'schema "{name}" is {state} version {version} in {store_of(app)}')
 
 
 async def _migrate(settings: "Settings") -> "list[Migration]":

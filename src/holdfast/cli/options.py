@@ -110,6 +110,16 @@ def check_kept(app: "Holdfast") -> None:
         raise InvalidInput("store: memory: is gone when this command ends; use postgresql://… or embedded:")
 
 
+def store_of(app: "Holdfast") -> str:
+    """Where the app's jobs live, as a person may see it: the folder of an embedded store, no password of a server."""
+    from holdfast.store.embedded import EmbeddedAddress
+
+    address = app.settings.store
+    if address.startswith("embedded:"):
+        return f"embedded:{EmbeddedAddress.parse(address).folder}"
+    return without_password(address)
+
+
 def without_password(url: str) -> str:
     """For log lines. An address that cannot be read may have its password anywhere, so it is not shown at all."""
     try:

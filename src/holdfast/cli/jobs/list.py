@@ -16,6 +16,7 @@ from holdfast.cli.options import (
     StateOption,
     StoreOption,
     TenantOption,
+    store_of,
 )
 from holdfast.cli.output import STATE_STYLES, console, new_table, print_json, print_table, printable, relative, rough
 from holdfast.errors import InvalidInput
@@ -52,7 +53,8 @@ def list_jobs(
     if not 1 <= limit <= _MOST:
         raise InvalidInput(f"limit: {limit} is not a number from 1 to {_MOST:,}")
     wanted = to_filter(state, queue, kind, tenant)
-    page = asyncio.run(_read(app_of_store(store, schema), wanted, limit))
+    app = app_of_store(store, schema)
+    page = asyncio.run(_read(app, wanted, limit))
     if as_json:
         print_json([job.as_dict() for job in page.jobs])
         return
@@ -60,7 +62,11 @@ def list_jobs(
         full = _table(page, short=False)
         flexible = _LEAST_ERROR if full.columns[-1].header == _ERRORS else 0
         print_table(full, lambda _: _table(page, short=True), flexible)
-    console().print(_footer(page))
+        console().print(_footer(page))
+    elif any(page.counts.values()):
+        typer.echo("No jobs match.")
+    else:
+        typer.echo(f"The store has no jobs yet: {store_of(app)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,5 @@ def _last_error(job: "Job") -> str:
 
 
 def _footer(page: _Page) -> str:
-    if not page.jobs:
-        return "No jobs match." if any(page.counts.values()) else "The store has no jobs yet."
     parts = [f"[{STATE_STYLES[state]}]{state}[/] {count:,}" for state, count in page.counts.items() if count]
     return f"{len(page.jobs)} shown; in the store: {', '.join(parts)}"

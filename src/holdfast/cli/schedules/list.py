@@ -2,9 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+import typer
+
 from holdfast.cli.load_app import app_of_store
-from holdfast.cli.options import JsonOption, SchemaOption, StoreOption
-from holdfast.cli.output import console, in_zone, new_table, print_json, print_table, printable, relative
+from holdfast.cli.options import JsonOption, SchemaOption, StoreOption, store_of
+from holdfast.cli.output import in_zone, new_table, print_json, print_table, printable, relative
 from holdfast.cli.schedules.showing import as_dict
 
 if TYPE_CHECKING:
@@ -28,13 +30,14 @@ def list_schedules(store: StoreOption = None, schema: SchemaOption = None, as_js
     """List the schedules, with their next slot and the newest that ran."""
     import asyncio
 
-    schedules, now = asyncio.run(_read(app_of_store(store, schema)))
+    app = app_of_store(store, schema)
+    schedules, now = asyncio.run(_read(app))
     if as_json:
         print_json([as_dict(schedule) for schedule in schedules])
     elif schedules:
         print_table(_full(schedules, now), lambda width: _short(schedules, now, width))
     else:
-        console().print("The store has no schedules yet.")
+        typer.echo(f"The store has no schedules yet: {store_of(app)}")
 
 
 async def _read(app: "Holdfast") -> "tuple[Sequence[Schedule], datetime]":

@@ -2,9 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+import typer
+
 from holdfast.cli.load_app import app_of_store
-from holdfast.cli.options import JsonOption, SchemaOption, StoreOption
-from holdfast.cli.output import console, new_table, print_json, print_table, printable, relative
+from holdfast.cli.options import JsonOption, SchemaOption, StoreOption, store_of
+from holdfast.cli.output import new_table, print_json, print_table, printable, relative
 from holdfast.cli.subscriptions.showing import as_dict
 
 if TYPE_CHECKING:
@@ -25,13 +27,14 @@ def list_subscriptions(store: StoreOption = None, schema: SchemaOption = None, a
     """List the subscriptions: the kind of their jobs, and the events that make them."""
     import asyncio
 
-    subscriptions, now = asyncio.run(_read(app_of_store(store, schema)))
+    app = app_of_store(store, schema)
+    subscriptions, now = asyncio.run(_read(app))
     if as_json:
         print_json([as_dict(subscription) for subscription in subscriptions])
     elif subscriptions:
         print_table(_full(subscriptions, now), lambda width: _short(subscriptions, width))
     else:
-        console().print("The store has no subscriptions yet.")
+        typer.echo(f"The store has no subscriptions yet: {store_of(app)}")
 
 
 async def _read(app: "Holdfast") -> "tuple[Sequence[Subscription], datetime]":
