@@ -3,7 +3,7 @@
 What code declares is in declaring.py, what producers call in producer/producer.py.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self
@@ -12,7 +12,7 @@ from uuid import UUID
 from holdfast.declaring import Declaring
 from holdfast.duration import Duration
 from holdfast.errors import InvalidInput
-from holdfast.job import Job
+from holdfast.job import Job, to_ids
 from holdfast.producer.producer import Producer
 from holdfast.runtime.compose import AppParts, broker, build_process
 from holdfast.runtime.process import Process
@@ -76,25 +76,38 @@ class Holdfast(Declaring, Producer):
     ) -> None:
         await self.close()
 
-    async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:
-        return await self.opened.store.cancel(ids)
+    async def cancel(self, ids: Iterable[UUID | str]) -> list[Canceling]:
+        """Give jobs up; one answer for each id, in their order.
 
-    async def retry(self, ids: Sequence[UUID]) -> list[Retrying]:
-        return await self.opened.store.retry(ids)
+        `canceled`: it was waiting or a dead letter, and now is canceled. `requested`: it runs, and its handler is
+        stopped at the next renewal of its lease. `final`: it has succeeded or is canceled already. `locked`: its
+        handler's transaction is finishing it right now. `unknown`: no job has this id. The last three change nothing.
+        """
+        return await self.opened.store.cancel(to_ids(ids))
 
-    async def wait(self, job_id: UUID, timeout: Duration = "30s") -> Job:
+    async def retry(self, ids: Iterable[UUID | str]) -> list[Retrying]:
+        """Give final jobs a new life, those that succeeded too; one answer for each id, in their order.
+
+        `ready`: it waits to run now, with attempts and losses counted from zero. `live`: it waits or runs already.
+        `locked`: somebody else is changing it right now. `unknown`: no job has this id. The last three change nothing.
+        """
+        return await self.opened.store.retry(to_ids(ids))
+
+    async def wait(self, job_id: UUID | str, timeout: Duration = "30s") -> Job:
         """The job as soon as it is final, or at the timeout as it is then: its state tells. "0s" looks once.
 
         UnknownJob if there is none, StoreUnavailable if the store is away when the time is up.
         """
-        return (await self.wait_many([job_id], timeout))[job_id]
+        (job,) = (await self.wait_many([job_id], timeout)).values()
+        return job
 
-    async def wait_many(self, job_ids: Collection[UUID], timeout: Duration = "30s") -> dict[UUID, Job]:
-        """The jobs as soon as all of them are final, or at the timeout as they are then."""
+    async def wait_many(self, job_ids: Iterable[UUID | str], timeout: Duration = "30s") -> dict[UUID, Job]:
+        """The jobs as soon as all of them are final, or at the timeout as they are then, in the order of the ids."""
+        ids = to_ids(job_ids)
         if self._waits is None:
             self._waits = open_waits(self.opened, self.settings)
             self._exits.push_async_callback(self._waits.close)
-        return await self._waits.wait(job_ids, timeout)
+        return await self._waits.wait(ids, timeout)
 
     @property
     def jobs(self) -> JobReader:

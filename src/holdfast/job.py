@@ -3,7 +3,7 @@
 Values only. What may happen to a job is in lifecycle.py, where jobs live in store/.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -250,3 +250,19 @@ def check_attempts(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value not in ATTEMPTS:
         raise InvalidInput(f"attempts: {value!r} is not a number from {ATTEMPTS[0]} to {ATTEMPTS[-1]}")
     return value
+
+
+def to_id(value: object) -> UUID:
+    """The id of a job, which may be text: that is how requests and log lines have it."""
+    if isinstance(value, UUID):
+        return value
+    try:
+        return UUID(value if isinstance(value, str) else "")
+    except ValueError:
+        raise InvalidInput(f"job id: {value!r} is not a UUID; pass the id that enqueue returned") from None
+
+
+def to_ids(values: object) -> list[UUID]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InvalidInput("ids: give a list, also for one job: [id]")
+    return [to_id(value) for value in values]

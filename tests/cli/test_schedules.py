@@ -45,7 +45,7 @@ def add(cli: Cli, *options: str) -> str:
 
 def test_an_empty_store_says_so(cli: Cli) -> None:
     assert cli.run("schedules", "list").out == f"The store has no schedules yet: {cli.url}\n"
-    assert cli.run("runs", "list").out == "No runs yet.\n"
+    assert cli.run("runs", "list").out == f"The store has no runs yet: {cli.url}\n"
     assert cli.run("runs", "list", "--name", "report").out == "No runs of report.\n"
     assert listed(cli) == json.loads(cli.run("runs", "list", "--json").out) == []
 

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pytest
 
 from holdfast import Holdfast, InvalidInput, JobState, Permanent, RunningJob, StoreUnavailable, UnknownJob
-from holdfast.store.contract import Finish
+from holdfast.store.contract import Canceling, Finish, Retrying
 from tests.databases import Servers, no_task_left
 from tests.store_contract.steps import BROKEN, ENDINGS, FINAL_ENDINGS, job, wants
 from tests.worker.harness import PATIENCE, working
@@ -158,9 +158,30 @@ async def test_a_timeout_that_makes_no_sense_is_refused(app: Holdfast, timeout: 
         await app.wait(uuid4(), timeout)
 
 
+async def test_an_id_may_be_text_wherever_a_job_is_named(app: Holdfast) -> None:
+    await app.enqueue_many([new := job()])
+    text = str(new.id)
+    assert (await app.wait(text, "0s")).id == new.id
+    assert list(await app.wait_many([text, new.id], "0s")) == [new.id]
+    assert (await app.jobs.get(text)) == (await app.jobs.get(new.id))
+    assert await app.cancel([text]) == [Canceling.CANCELED]
+    assert await app.retry([text]) == [Retrying.READY]
+
+
 async def test_an_id_that_is_only_text_is_refused(app: Holdfast) -> None:
-    with pytest.raises(InvalidInput, match=r"^job id: 'seven' is not a UUID"):
-        await app.wait("seven")  # type: ignore[arg-type]
+    line = r"^job id: 'seven' is not a UUID; pass the id that enqueue returned$"
+    for wrong in (app.wait("seven"), app.jobs.get("seven"), app.cancel(["seven"]), app.retry(["seven"])):
+        with pytest.raises(InvalidInput, match=line):
+            await wrong
+
+
+async def test_one_id_where_a_list_belongs_is_refused_in_a_line_that_says_so(app: Holdfast) -> None:
+    id = uuid4()
+    wrong: list[Any] = [id, str(id), None]
+    for each in wrong:
+        for call in (app.cancel, app.retry, app.wait_many):
+            with pytest.raises(InvalidInput, match=r"^ids: give a list, also for one job: \[id\]$"):
+                await call(each)
 
 
 async def test_an_app_that_is_closed_ends_its_waits(app: Holdfast) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.load_app import app_of_store
-from holdfast.cli.options import JsonOption, SchemaOption, StoreOption
-from holdfast.cli.output import console, in_zone, new_table, print_json, print_table, printable, relative, rough
+from holdfast.cli.options import JsonOption, SchemaOption, StoreOption, store_of
+from holdfast.cli.output import in_zone, new_table, print_json, print_table, printable, relative, rough
 from holdfast.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -51,13 +51,16 @@ def list_runs(
 
     if not 1 <= limit <= _MOST:
         raise InvalidInput(f"limit: {limit} is not a number from 1 to {_MOST:,}")
-    page = asyncio.run(_read(app_of_store(store, schema), name, limit))
+    app = app_of_store(store, schema)
+    page = asyncio.run(_read(app, name, limit))
     if as_json:
         print_json([_as_dict(run) for run in page.runs])
     elif page.runs:
         print_table(_full(page), lambda width: _short(page, width), flexible=_LEAST_RESULT)
+    elif name is None:
+        typer.echo(f"The store has no runs yet: {store_of(app)}")
     else:
-        console().print("No runs yet." if name is None else f"No runs of {printable(name)}.", markup=False)
+        typer.echo(f"No runs of {printable(name)}.")
 
 
 @dataclass(frozen=True, slots=True)

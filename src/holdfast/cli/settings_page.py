@@ -15,10 +15,10 @@ Settings are environment variables; a command's options go before them. Duration
 `1h30m` or `7d`, lists are separated by commas, yes and no are `true` and `false`. An empty variable counts as unset.
 What is misspelt, out of range or contradictory is refused at start, in one line that names the variable.
 
-The address of the store belongs into `HOLDFAST_STORE`, where every process and every command finds it. An address in the
-code, `Holdfast("postgresql://…")`, goes before the variable, but only for those who load that code: `holdfast migrate`,
-`jobs`, `schedules`, `runs`, `subscriptions` and `doctor` do not, and would look into another store. An option `--store`
-goes before both. `migrate`, `declare` and a list that is empty say which store they used.
+The address of the store belongs into `HOLDFAST_STORE`, where every process and every command finds it. An address in
+the code, `Holdfast("postgresql://…")`, goes before the variable, but only for those who load that code: `holdfast
+migrate`, `jobs`, `schedules`, `runs`, `subscriptions` and `doctor` do not, and would look into another store. An option
+`--store` goes before both. `migrate`, `declare` and a list that is empty say which store they used.
 
 Variables that begin with `HOLDFAST_TEST_` or `HOLDFAST_BENCH_` belong to the tests and are ignored, and so are those
 that Kubernetes sets for a Service whose name begins with `holdfast`. A Service called `holdfast-health` would set

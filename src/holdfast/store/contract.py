@@ -178,7 +178,7 @@ class JobFilter:
 
 
 class JobReader(Protocol):
-    async def get(self, id: UUID) -> Job | None: ...
+    async def get(self, id: UUID | str) -> Job | None: ...
 
     async def list(self, filter: JobFilter, limit: int) -> list[Job]:
         """The newest jobs first, by id."""

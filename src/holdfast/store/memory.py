@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from holdfast.job import Job, JobError, JobState, Lease, LeasedJob, NewJob
+from holdfast.job import Job, JobError, JobState, Lease, LeasedJob, NewJob, to_id
 from holdfast.json_text import Json, encode
 from holdfast.lifecycle import (
     KEPT_ERRORS,
@@ -254,9 +254,9 @@ class MemoryStore:
             ]
             return max(timedelta(0), min(times) - self.clock.read()) if times else None
 
-    async def get(self, id: UUID) -> Job | None:
+    async def get(self, id: UUID | str) -> Job | None:
         with self._lock:
-            record = self._jobs.get(id)
+            record = self._jobs.get(to_id(id))
             return _shown(record) if record else None
 
     async def list(self, filter: JobFilter, limit: int) -> "list[Job]":

@@ -58,8 +58,6 @@ class Waits:
         longer; at the timeout it is StoreUnavailable. A canceled wait leaves nothing behind.
         """
         seconds = _seconds(timeout)
-        if wrong := [id for id in ids if not isinstance(id, UUID)]:
-            raise InvalidInput(f"job id: {wrong[0]!r} is not a UUID; pass the id that enqueue returned")
         if not ids:
             return {}
         waiter = Waiter(set(ids), time.monotonic() + seconds, asyncio.get_running_loop().create_future())

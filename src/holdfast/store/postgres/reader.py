@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from holdfast.job import Job, JobState
+from holdfast.job import Job, JobState, to_id
 from holdfast.store.contract import JobFilter
 from holdfast.store.postgres.store import PostgresStore
 
@@ -16,8 +16,8 @@ class PostgresReader:
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
 
-    async def get(self, id: UUID) -> Job | None:
-        rows = await self._store.fetch("show", [id])
+    async def get(self, id: UUID | str) -> Job | None:
+        rows = await self._store.fetch("show", [to_id(id)])
         return to_job(rows[0]) if rows else None
 
     async def list(self, filter: JobFilter, limit: int) -> "list[Job]":

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from holdfast.job import Job, JobState
+from holdfast.job import Job, JobState, to_id
 from holdfast.json_text import Json, encode
 from holdfast.store.contract import JobFilter
 from holdfast.store.rows.access import RowTable
@@ -20,8 +20,8 @@ class RowReader:
         self._table = table
         self._keys = keys
 
-    async def get(self, id: UUID) -> Job | None:
-        keys = await self._keys.of([id])
+    async def get(self, id: UUID | str) -> Job | None:
+        keys = await self._keys.of([to_id(id)])
         rows = await self._table.fetch(_show_one, list(keys.values()))
         return self._job(rows[0]) if rows else None
 
