@@ -14,6 +14,7 @@ from holdfast.failures import Failures
 from holdfast.handlers import HandlerFunction, Handlers, make_handler, name_of
 from holdfast.job import DEFAULT_PRIORITY, DEFAULT_QUEUE
 from holdfast.limits import check_concurrency, check_lease, check_poll
+from holdfast.options import check_options
 from holdfast.relay.relay import RelayTerms
 from holdfast.relay.relays import Relays
 from holdfast.retry import Backoff
@@ -25,6 +26,9 @@ from holdfast.subscriptions import Subscribed, kind_for
 
 Function = TypeVar("Function", bound=HandlerFunction)
 Runner = TypeVar("Runner", bound=Callable[..., Any])
+
+
+_SCHEDULE_OPTIONS = ("tz", "name", "payload", "priority", "missed", "missed_limit")
 
 
 class HandlerPolicy(TypedDict, total=False):
@@ -76,6 +80,7 @@ class Declaring:
         **options: Unpack[HandlerPolicy],
     ) -> Callable[[Function], Function]:
         """Make a job at each slot: of the handler below, or of the kind `name`, whose handler the function becomes."""
+        check_options("a schedule", options, [*_SCHEDULE_OPTIONS, *HandlerPolicy.__annotations__])
         terms = to_terms(timetable, tz, missed, missed_limit)
 
         def register(function: Function) -> Function:
@@ -153,6 +158,9 @@ class Declaring:
 
         The function is its handler. The kind is `name`, or the one that the function handles, or the function's name.
         """
+        if callable(pattern):
+            raise InvalidInput('name the events: write @app.on("invoice.paid"), not @app.on')
+        check_options("a subscriber", options, ["name", "priority", *HandlerOptions.__annotations__])
         check_pattern(pattern)
 
         def register(function: Function) -> Function:

@@ -25,6 +25,7 @@ from holdfast.job import DEFAULT_QUEUE, Lease, check_attempts, check_name
 from holdfast.json_text import LARGEST_RESULT, Json, decode, encode
 from holdfast.lifecycle import DEFAULT_ATTEMPTS
 from holdfast.limits import check_lease
+from holdfast.options import options_of
 from holdfast.retry import Backoff, to_backoff
 from holdfast.statement import Statement, nothing
 
@@ -95,7 +96,10 @@ class RunningJob(Generic[Payload]):
         Under repeatable read call it first, so that no renewal comes between.
         """
         if self._finish_in is None:
-            raise InvalidInput("finish_in needs a PostgreSQL store; this job lives in one that has no transactions")
+            raise InvalidInput(
+                "finish_in needs a PostgreSQL store, and this job lives in one that has no transactions; in a test use "
+                "holdfast.testing.on_postgres"
+            )
         encoded = None if result is None else encode(result, name="result", limit=LARGEST_RESULT)
         executed = self._finish_in.statement(self.lease, encoded).execute_on(connection)
         self.finish_requested = True
@@ -201,6 +205,7 @@ class Handlers:
         return len(self._by_kind)
 
 
+@options_of("a handler")
 def make_handler(
     kind: str,
     function: HandlerFunction,

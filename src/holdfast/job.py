@@ -113,8 +113,10 @@ class NewJob:
                 raise InvalidInput(
                     f"key: {size:,} bytes with its tenant and kind are over the limit of {_LONGEST_KEY_BYTES:,}"
                 )
-        elif self.window is not None or self.if_exists is not IfExists.KEEP:
-            raise InvalidInput("if_exists and window say what to do about a key; give one")
+        elif self.window is not None:
+            raise InvalidInput("window needs a key; give one with key=")
+        elif self.if_exists is not IfExists.KEEP:
+            raise InvalidInput(f'if_exists="{self.if_exists}" needs a key; give one with key=')
 
 
 class Lease(NamedTuple):

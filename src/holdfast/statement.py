@@ -102,7 +102,8 @@ def _raise_if_stale(error: Exception) -> None:
     """The libraries above a driver raise errors of their own, with the driver's as their cause."""
     stale = [each for each in _causes(error) if _sqlstate(each) == STALE_LEASE_SQLSTATE]
     if stale:
-        raise StaleLease(str(stale[-1]).splitlines()[0]) from error
+        line = str(stale[-1]).splitlines()[0]
+        raise StaleLease(f"{line} (or the connection is not to the database that the job lives in)") from error
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

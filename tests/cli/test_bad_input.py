@@ -82,6 +82,10 @@ REFUSED = {
     "bench": (("bench", "--jobs", "0"), "jobs: 0 is not a number from 1"),
     "bench workers": (("bench", "--workers", "two"), "workers: 'two' is not a list of numbers"),
     "option": (("jobs", "list", "--colour"), "(see `holdfast jobs list --help`)"),
+    "misspelt option": (
+        (*ENQUEUE, "--windw", "5m"),
+        "holdfast: No such option: --windw; did you mean --window? (see `holdfast enqueue --help`)",
+    ),
     "command": (("jump",), "No such command 'jump'"),
 }
 
@@ -143,7 +147,7 @@ def test_a_database_that_cannot_be_reached_is_one_line(cli: Cli, command: tuple[
 
 def test_a_database_that_does_not_exist_is_one_line(cli: Cli, database: Database) -> None:
     done = cli.run("jobs", "list", "--store", database.url.replace(database.name, "nowhere"))
-    assert 'database "nowhere" does not exist' in done.one_error_line()
+    assert 'database "nowhere" does not exist; create it with createdb' in done.one_error_line()
 
 
 def test_a_folder_that_is_no_data_folder_is_one_line(cli: Cli) -> None:

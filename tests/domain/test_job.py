@@ -75,8 +75,8 @@ def test_durations_and_times_are_normalised() -> None:
         ),
         ({"key": "k", "if_exists": "update"}, "if_exists: 'update' is not known; use keep or replace"),
         ({"key": "k", "if_exists": None}, "if_exists: None is not known; use keep or replace"),
-        ({"if_exists": "replace"}, "if_exists and window say what to do about a key; give one"),
-        ({"window": "5m"}, "if_exists and window say what to do about a key; give one"),
+        ({"if_exists": "replace"}, 'if_exists="replace" needs a key; give one with key='),
+        ({"window": "5m"}, "window needs a key; give one with key="),
         (
             {"key": "k", "window": "0s"},
             "window: is zero; give the time for which the key is to be held, or leave it out",

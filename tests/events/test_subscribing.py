@@ -71,8 +71,10 @@ def test_what_cannot_be_meant_is_refused_where_it_is_written(app: Holdfast) -> N
         app.on("invoice.sent", name="send")(lambda job: None)
     with pytest.raises(InvalidInput, match=r"^pattern: "):
         app.on("invoice*")
-    with pytest.raises(InvalidInput, match=r"^pattern: .* is not text"):
+    with pytest.raises(InvalidInput, match=r'^name the events: write @app.on\("invoice.paid"\), not @app.on$'):
         app.on(send)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"^a subscriber has no option 'priorty'; did you mean priority\?$"):
+        app.on("invoice.sent", priorty=3)  # type: ignore[call-arg]
     with pytest.raises(InvalidInput, match=r"^priority: "):
         app.on("invoice.sent", name="other", priority=11)(send)
 

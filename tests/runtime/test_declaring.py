@@ -162,6 +162,10 @@ def nothing() -> None: ...
 REFUSED: dict[str, tuple[Callable[[Holdfast], object], str]] = {
     "timetable": (lambda app: app.schedule("someday"), "timetable: 'someday' has not the five fields"),
     "no parentheses": (lambda app: app.schedule(nothing), "is not a text; write it like"),  # type: ignore[arg-type]
+    "option": (
+        lambda app: app.schedule("hourly", priorty=3),  # type: ignore[call-arg]
+        "a schedule has no option 'priorty'; did you mean priority?",
+    ),
     "zone": (lambda app: app.runner("a", "hourly", tz="Mars"), "tz: 'Mars' is not the name of a time zone"),
     "missed": (lambda app: app.schedule("hourly", missed="never"), "missed: 'never' is not known; use skip, once, all"),
     "limit": (

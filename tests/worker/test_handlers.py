@@ -181,6 +181,8 @@ def test_a_payload_type_that_cannot_be_checked_is_refused_with_the_reason() -> N
         ({"attempts": 0}, "attempts"),
         ({"backoff": "sometimes"}, "unknown policy"),
         ({"queue": ""}, "queue"),
+        ({"atempts": 3}, "^a handler has no option 'atempts'; did you mean attempts?"),
+        ({"retries": 3}, "^a handler has no option 'retries'; there are payload, queue, attempts, backoff, "),
     ],
 )
 def test_a_wrong_option_is_refused_at_registration(options: dict[str, Any], says: str) -> None:

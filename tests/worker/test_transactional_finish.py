@@ -146,6 +146,7 @@ async def test_a_handler_that_rolls_back_and_returns_is_tried_again(kind: str, d
         assert await children(app) == 1
     assert (job.state, job.attempt) == (JobState.SUCCEEDED, 2)
     assert codes(job) == ["NOT_COMMITTED"]
+    assert "did not commit, or finish_in was not awaited" in str(errors(job)[0]["message"])
     assert database.effects(id) == ["written"]
 
 
@@ -223,6 +224,7 @@ async def test_finish_in_needs_a_store_with_transactions() -> None:
     (error,) = errors(job)
     assert error["type"] == "InvalidInput"
     assert "needs a PostgreSQL store" in str(error["message"])
+    assert "in a test use holdfast.testing.on_postgres" in str(error["message"])
 
 
 async def test_finish_in_refuses_what_is_not_a_connection(database: Database) -> None:

@@ -19,7 +19,7 @@ class Explanation:
 def explained(error: Exception) -> Explanation:
     match error:
         case typer.TyperException():
-            return Explanation(f"{_one_line(error.format_message())} {_where_to_look(error)}".strip(), error.exit_code)
+            return Explanation(f"{_usage_line(error)} {_where_to_look(error)}".strip(), error.exit_code)
         case typer.Abort():
             return Explanation("stopped; nothing was changed", FAILED)
         case UnknownJob():
@@ -35,6 +35,12 @@ def explained(error: Exception) -> Explanation:
             what = _one_line(str(error))
             said = f"{type(error).__name__}: {what}" if what else type(error).__name__
             return Explanation(f"unexpected error: {said}; run with --debug for the traceback", FAILED)
+
+
+def _usage_line(error: typer.TyperException) -> str:
+    """Of the options that are like a misspelt one, the most like it; the library shows all, by the alphabet."""
+    similar = getattr(error, "possibilities", None)
+    return f"{error.message}; did you mean {similar[0]}?" if similar else _one_line(error.format_message())
 
 
 def _one_line(text: str) -> str:

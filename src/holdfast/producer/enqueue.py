@@ -9,6 +9,7 @@ from holdfast.errors import InvalidInput
 from holdfast.handlers import CURRENT_JOB, Handlers
 from holdfast.job import DEFAULT_PRIORITY, IfExists, NewJob, check_name
 from holdfast.json_text import Json, encode
+from holdfast.options import options_of
 from holdfast.statement import Statement
 from holdfast.store.contract import Enqueued
 from holdfast.store.postgres.bulk import Bulk, read_enqueued
@@ -22,6 +23,7 @@ _ARGUMENTS = (
 )
 
 
+@options_of("a job")
 def new_job(
     handlers: Handlers,
     kind: str,

@@ -10,6 +10,7 @@ from holdfast.errors import InvalidInput
 from holdfast.event import LARGEST_HEADERS, NewEvent
 from holdfast.handlers import CURRENT_JOB, Handlers
 from holdfast.json_text import Json, encode
+from holdfast.options import options_of
 from holdfast.statement import Statement
 from holdfast.store.events import EventJob
 from holdfast.store.postgres.events import event_jobs, publish_parameters
@@ -32,6 +33,7 @@ class Published:
         return [job.id for job in self.jobs if job.is_new]
 
 
+@options_of("an event")
 def new_event(
     handlers: Handlers,
     subscribed: Subscribed,

@@ -29,7 +29,7 @@ _START_SECONDS = 60.0
 _NOT_COMMITTED = JobError(
     code="NOT_COMMITTED",
     type="NotCommitted",
-    message="the handler called finish_in and returned, but its transaction did not commit",
+    message="the handler returned after finish_in, but its transaction did not commit, or finish_in was not awaited",
 )
 
 

@@ -36,7 +36,6 @@ _MISSING_SCHEMA = (
 )
 _REFUSED = (
     pg.DataError,
-    pg.InvalidCatalogNameError,
     pg.InvalidAuthorizationSpecificationError,
     pg.InsufficientPrivilegeError,
     pg.ClientConfigurationError,
@@ -65,6 +64,10 @@ def translated() -> Iterator[None]:
     except _MISSING_SCHEMA as error:
         raise SchemaMismatch(
             f"the database has no matching Holdfast schema ({error}); run `holdfast migrate`"
+        ) from error
+    except pg.InvalidCatalogNameError as error:
+        raise InvalidInput(
+            f"PostgreSQL refused: {error}; create it with createdb, or name another one in the store's address"
         ) from error
     except _REFUSED as error:
         raise InvalidInput(f"PostgreSQL refused: {error}") from error
