@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.tick import TickReport
     from holdfast.schedules import InlineSlot, Schedules
     from holdfast.statement import Statement
-    from holdfast.store.contract import Enqueued
+    from holdfast.store.contract import Enqueued, JobFilter
     from holdfast.store.events import EventJob, Subscription
     from holdfast.store.rows.mapping import Rows, RowStates
     from holdfast.store.schedules import Run, Schedule
@@ -56,6 +56,7 @@ _HOME = {
     "InlineSlot": "holdfast.schedules",
     "InvalidInput": "holdfast.errors",
     "Job": "holdfast.job",
+    "JobFilter": "holdfast.store.contract",
     "JobState": "holdfast.job",
     "KeyLocked": "holdfast.errors",
     "NewJob": "holdfast.job",
@@ -99,6 +100,7 @@ __all__ = [
     "InlineSlot",
     "InvalidInput",
     "Job",
+    "JobFilter",
     "JobState",
     "KeyLocked",
     "NewJob",

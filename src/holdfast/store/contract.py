@@ -171,6 +171,8 @@ class Store(Renewer, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
+    """Which jobs are meant: those that have all of what is said. None says nothing."""
+
     state: JobState | None = None
     queue: str | None = None
     kind: str | None = None
