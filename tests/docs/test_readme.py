@@ -20,7 +20,6 @@ README = Path(__file__).parents[2] / "README.md"
 # What the README's examples leave to their reader.
 ORDER = """
 import asyncio, sys
-import asyncpg
 from tasks import Invoice, app
 
 {order}
@@ -102,9 +101,7 @@ async def test_the_readme_works_when_it_is_followed(reader: Reader) -> None:
         (sql,) = blocks("sql")
         await connection.execute(sql)
         await connection.close()
-        (reader.folder / "tasks.py").write_text(
-            "import asyncpg\n" + blocks("python")[0] + blocks("python")[4], encoding="utf-8"
-        )
+        (reader.folder / "tasks.py").write_text(blocks("python")[0] + blocks("python")[4], encoding="utf-8")
         worker = reader.start(*work)
         said = reader.run(sys.executable, "-c", EVENTS.format(send_now=blocks("python")[3]), server)
         assert said == "{'sent': 22}\n"

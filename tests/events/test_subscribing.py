@@ -59,6 +59,22 @@ def test_a_handler_that_is_one_already_is_subscribed_as_it_is(app: Holdfast) -> 
     assert len(app.handlers) == 1
 
 
+async def test_a_kind_is_renamed_by_handling_both_names_for_a_while(app: Holdfast) -> None:
+    done = []
+
+    @app.on("order.*", name="book_purchase")
+    @app.handler("book_order")
+    async def book(job: RunningJob[Any]) -> None:
+        done.append(job.kind)
+
+    async with app:
+        await app.enqueue("book_order")
+        await app.publish("order.paid")
+        async with working(app):
+            await drained(app)
+    assert sorted(done) == ["book_order", "book_purchase"]
+
+
 def test_what_cannot_be_meant_is_refused_where_it_is_written(app: Holdfast) -> None:
     @app.on("invoice.paid")
     async def send(job: RunningJob[Invoice]) -> None: ...
