@@ -199,9 +199,11 @@ class Waits:
         self._changed.set()
 
     def _next_step(self) -> float:
-        sweep = self._sweep_at if self._board.rows_to_remove() else NEVER
+        if self._board.rows_to_remove():
+            # It does not end before they are removed, however long that takes.
+            return min(self._board.next_check(), self._sweep_at)
         end = self._idle_since + self._pacing.linger if self._board.is_empty else NEVER
-        return min(self._board.next_check(), sweep, end)
+        return min(self._board.next_check(), end)
 
     async def _pause(self, seconds: float) -> None:
         try:
