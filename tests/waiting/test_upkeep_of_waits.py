@@ -1,20 +1,21 @@
 """What waits do on their own: they look, register and remove, as often as is needed and no more."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from uuid import UUID
 
 import pytest
 
-from holdfast import StoreUnavailable
+from holdfast import Job, JobState, StoreUnavailable, UnknownJob
 from holdfast.store.memory import MemoryStore
 from holdfast.store.memory_waiters import MemoryWaiters
 from holdfast.waiters.board import Pacing
 from holdfast.waiters.waits import Waits
 from tests.databases import no_task_left
 from tests.store_contract.steps import job
-from tests.worker.harness import until
+from tests.worker.harness import PATIENCE, until
 
 
 class Unremovable(MemoryWaiters):
@@ -64,3 +65,55 @@ async def test_a_row_that_cannot_be_removed_is_tried_again_at_times_and_not_all_
         await until(lambda: store.removed == 1, "removed at last")
         await until(lambda: waits._task is None, "nothing is left to do")
         await waits.close()
+
+
+class Slow(MemoryWaiters):
+    """What it has read it keeps to itself until it may answer."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.may_answer = asyncio.Event()
+        self.has_read = asyncio.Event()
+
+    async def read(self, ids: Collection[UUID]) -> list[Job]:
+        found = await super().read(ids)
+        self.has_read.set()
+        await self.may_answer.wait()
+        return found
+
+
+@asynccontextmanager
+async def slow_look(memory: MemoryStore, id: UUID) -> AsyncIterator[tuple[Waits, "asyncio.Task[dict[UUID, Job]]", Slow]]:
+    """Somebody waits for the job, and the look at it is under way until the block says that it may answer."""
+    store = Slow(memory)
+    async with no_task_left(), asyncio.timeout(PATIENCE):
+        waits = Waits(store, lambda _, heard: store.rings(heard), Pacing(linger=0.0))
+        early = asyncio.create_task(waits.wait([id], "0s"))
+        await store.has_read.wait()
+        yield waits, early, store
+        await waits.close()
+
+
+async def test_a_look_that_is_older_than_the_job_does_not_tell_a_later_wait_that_there_is_none() -> None:
+    memory, new = MemoryStore(), job()
+    async with slow_look(memory, new.id) as (waits, early, store):
+        await memory.enqueue([new])
+        late = asyncio.create_task(waits.wait([new.id], "0s"))
+        await asyncio.sleep(0)
+        store.may_answer.set()
+        with pytest.raises(UnknownJob):
+            await early
+        assert (await late)[new.id].state is JobState.READY
+
+
+async def test_a_look_that_is_older_than_a_wait_does_not_end_it_with_what_the_job_was_before() -> None:
+    memory, new = MemoryStore(), job()
+    await memory.enqueue([new])
+    await memory.cancel([new.id])
+    async with slow_look(memory, new.id) as (waits, early, store):
+        await memory.retry([new.id])
+        late = asyncio.create_task(waits.wait([new.id], "0s"))
+        await asyncio.sleep(0)
+        store.may_answer.set()
+        assert (await early)[new.id].state is JobState.CANCELED
+        assert (await late)[new.id].state is JobState.READY

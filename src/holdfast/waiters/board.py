@@ -74,6 +74,8 @@ class Board:
         self._watched: dict[UUID, _Watched] = {}
         self._heard: set[UUID] = set()
         self._asking: set[Waiter] = set()
+        self._too_late: set[Waiter] = set()
+        """Who came after the look that is under way was sent."""
         self._rows: dict[UUID, float] = {}
         """Until when each row counts that was written and not removed."""
         self._unwritten: set[UUID] = set()
@@ -88,6 +90,7 @@ class Board:
         return {waiter for watched in self._watched.values() for waiter in watched.waiters}
 
     def add(self, waiter: Waiter) -> None:
+        self._too_late.add(waiter)
         for id in waiter.left:
             watched = self._watched.setdefault(id, _Watched())
             watched.waiters.add(waiter)
@@ -103,6 +106,7 @@ class Board:
 
     def remove(self, waiter: Waiter) -> None:
         self._asking.discard(waiter)
+        self._too_late.discard(waiter)
         for id in waiter.left:
             self._leave(id, waiter)
 
@@ -141,11 +145,18 @@ class Board:
     def next_check(self) -> float:
         return min((self._poll_at, *(each.next_look for each in self._watched.values()))) if self._watched else NEVER
 
+    def sent(self) -> None:
+        """The jobs are being read: what is found may be old news to whoever comes from now on."""
+        self._too_late.clear()
+
     def tell(self, asked: Iterable[UUID], jobs: Mapping[UUID, Job]) -> None:
-        """What was found of these jobs. Who has everything is off the board before its task has run."""
+        """What was found of these jobs, for those who were there when the look was sent.
+
+        Who has everything is off the board before its task has run.
+        """
         for id in asked:
             job = jobs.get(id)
-            for waiter in tuple(self._watched[id].waiters) if id in self._watched else ():
+            for waiter in self._watched[id].waiters - self._too_late if id in self._watched else ():
                 if job is None:
                     waiter.end(UnknownJob(f"no job has the id {id}, or it was removed by retention"))
                     self.remove(waiter)

@@ -150,6 +150,7 @@ class Waits:
         if to_check:
             to_read.update(await self._store.not_live(to_check))
         if to_read:
+            self._board.sent()
             self._board.tell(to_read, {job.id: job for job in await self._store.read(to_read)})
 
     async def _keep_rows(self) -> None:
