@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast import Holdfast, InvalidInput, JobState, Permanent, RunningJob, StoreUnavailable, UnknownJob
+from holdfast import Holdfast, InvalidInput, Job, JobState, Permanent, RunningJob, StoreUnavailable, UnknownJob
 from holdfast.store.contract import Canceling, Finish, Retrying
 from tests.databases import Servers, no_task_left
 from tests.store_contract.steps import BROKEN, ENDINGS, FINAL_ENDINGS, job, wants
@@ -204,3 +204,16 @@ async def test_an_app_that_is_opened_again_can_be_waited_on_again(app: Holdfast)
         assert (await ended(waiting)).state is JobState.CANCELED
         await app.close()
         await app.open()
+
+
+async def test_a_wait_on_another_event_loop_than_the_app_s_is_refused(app: Holdfast) -> None:
+    await app.enqueue_many([new := job()])
+
+    def elsewhere() -> Job:
+        return asyncio.run(app.wait(new.id, "0s"))
+
+    for _ in range(2):
+        with pytest.raises(InvalidInput, match=r"^wait on the event loop that opened the app"):
+            await asyncio.to_thread(elsewhere)
+        # Whether or not somebody waits already.
+        assert (await app.wait(new.id, "0s")).state is JobState.READY

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from holdfast.errors import InvalidInput
@@ -57,6 +57,8 @@ class OpenStore:
     waiters: WaiterStore | None = None
     rows: Callable[[Rows], RowStore] | None = None
     """The application's own tables in the same database, if there is one."""
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    """That of its connections."""
 
 
 @asynccontextmanager

@@ -24,4 +24,4 @@ def open_waits(opened: OpenStore, settings: Settings, pacing: Pacing | None = No
         url = listener_url(opened.url, settings.listen_url) if settings.listen else None
         return None if url is None else FinalListener(url, holder, heard)
 
-    return Waits(store, make_rings, pacing)
+    return Waits(store, make_rings, pacing, opened.loop)

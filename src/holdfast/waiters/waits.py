@@ -33,10 +33,19 @@ MakeRings = Callable[[UUID, Heard], Rings | None]
 
 
 class Waits:
-    def __init__(self, store: WaiterStore, make_rings: MakeRings, pacing: Pacing | None = None) -> None:
+    """On one event loop: that of the store's connections, which is the running one unless told otherwise."""
+
+    def __init__(
+        self,
+        store: WaiterStore,
+        make_rings: MakeRings,
+        pacing: Pacing | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         self._store = store
         self._make_rings = make_rings
         self._pacing = pacing or Pacing()
+        self._loop = loop or asyncio.get_running_loop()
         self._holder = uuid4()
         self._board = Board(self._pacing)
         self._changed = asyncio.Event()
@@ -58,9 +67,11 @@ class Waits:
         longer; at the timeout it is StoreUnavailable. A canceled wait leaves nothing behind.
         """
         seconds = _seconds(timeout)
+        if asyncio.get_running_loop() is not self._loop:
+            raise InvalidInput("wait on the event loop that opened the app, or open another app on this one")
         if not ids:
             return {}
-        waiter = Waiter(set(ids), time.monotonic() + seconds, asyncio.get_running_loop().create_future())
+        waiter = Waiter(set(ids), time.monotonic() + seconds, self._loop.create_future())
         self._begin(waiter)
         try:
             if seconds:
