@@ -217,3 +217,18 @@ async def test_a_wait_on_another_event_loop_than_the_app_s_is_refused(app: Holdf
             await asyncio.to_thread(elsewhere)
         # Whether or not somebody waits already.
         assert (await app.wait(new.id, "0s")).state is JobState.READY
+
+
+async def test_any_iterable_of_ids_can_be_waited_for(app: Holdfast) -> None:
+    jobs = [job(), job()]
+    await app.enqueue_many(jobs)
+    found = await ended(app.wait_many((each.id for each in jobs), "0s"))
+    assert list(found) == [each.id for each in jobs]
+    assert list(await ended(app.wait_many({jobs[0].id: 1}, "0s"))) == [jobs[0].id]
+    assert await app.wait_many(iter(()), "1h") == {}
+
+
+async def test_what_is_no_list_of_ids_is_refused(app: Holdfast) -> None:
+    for wrong in (None, 7, uuid4(), str(uuid4()), b"id"):
+        with pytest.raises(InvalidInput, match=r"^ids?: "):
+            await ended(app.wait_many(wrong, "1h"))  # type: ignore[arg-type]
