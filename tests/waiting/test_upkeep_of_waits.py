@@ -82,10 +82,11 @@ class Slow(MemoryWaiters):
         return found
 
 
+Waiting = asyncio.Task[dict[UUID, Job]]
+
+
 @asynccontextmanager
-async def slow_look(
-    memory: MemoryStore, id: UUID
-) -> AsyncIterator[tuple[Waits, "asyncio.Task[dict[UUID, Job]]", Slow]]:
+async def slow_look(memory: MemoryStore, id: UUID) -> AsyncIterator[tuple[Waits, Waiting, Slow]]:
     """Somebody waits for the job, and the look at it is under way until the block says that it may answer."""
     store = Slow(memory)
     async with no_task_left(), asyncio.timeout(PATIENCE):
