@@ -201,6 +201,31 @@ async def test_asking_again_with_the_same_id_changes_nothing(
     assert await shown(case, id) == before
 
 
+@pytest.mark.parametrize("state", list(JobState))
+async def test_asking_again_with_the_same_id_after_the_window_changes_nothing(case: StoreCase, state: JobState) -> None:
+    id = await in_state(case, state, key="report", window=WINDOW)
+    await case.clock.advance(WINDOW)
+    before = await everything(case)
+    for again in (newer(id=id, window=WINDOW), newer(id=id, if_exists=REPLACE), newer(id=id)):
+        assert await answer(case, again) == Enqueued(id, is_new=False)
+    assert await everything(case) == before
+    # What was given back began no window.
+    assert (await answer(case, newer(window=WINDOW))).is_new
+
+
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.SUCCEEDED])
+async def test_asking_again_with_the_same_id_does_not_replace_what_came_after_it(
+    case: StoreCase, state: JobState
+) -> None:
+    first = await in_state(case, state, key="report")
+    last = (await answer(case, newer(if_exists=REPLACE))).id
+    before = await everything(case)
+    old = newer(id=first, if_exists=REPLACE, payload=Json('"old"'))
+    assert await answer(case, old) == Enqueued(first, is_new=False)
+    assert await everything(case) == before
+    assert await answer(case, newer()) == Enqueued(last, is_new=False)
+
+
 async def test_an_id_that_another_job_has_is_refused_and_keeps_no_key(case: StoreCase) -> None:
     taken = await enqueued(case, key="other")
     for refused in (newer(id=taken), newer(id=taken, if_exists=REPLACE), newer(id=taken, window=WINDOW)):

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
+from holdfast.errors import DuplicateJob
 from holdfast.job import IfExists, JobState
-from holdfast.store.contract import Retrying
+from holdfast.store.contract import Enqueued, Retrying
 from holdfast.store.memory import MemoryStore
 from holdfast.store.memory_schedules import MemoryRuns, MemorySchedules
 from holdfast.store.memory_upkeep import MemoryUpkeep
@@ -127,6 +128,22 @@ async def test_a_key_whose_window_is_over_is_as_if_it_were_gone_before_and_after
     await done(upkeep.prune_jobs(WEEK))
     again = await case.store.enqueue([job(kind=kind, key="report") for kind in kinds])
     assert [each.id for each in again] == [before.id, after.id]
+
+
+async def test_a_call_that_is_repeated_with_its_id_makes_no_job_before_or_after_its_key_goes(kept: Kept) -> None:
+    case, upkeep = kept
+    id = await enqueued(case, key="report", window=DAY)
+    await case.clock.advance(DAY)
+    repeated = [job(id=id, key="report", window=DAY), job(id=id, key="report"), job(id=id, key="report")]
+    for again in repeated:
+        assert await case.store.enqueue([again]) == [Enqueued(id, is_new=False)]
+        await done(upkeep.prune_jobs(WEEK))
+    # Nor was the key taken.
+    (new,) = await case.store.enqueue([job(key="report")])
+    assert new.is_new
+    for refused in (job(id=id, key="other"), job(id=id, key="report", kind="other"), job(id=id)):
+        with pytest.raises(DuplicateJob, match=f"{id}.*exists"):
+            await case.store.enqueue([refused])
 
 
 @pytest.mark.parametrize("state", [JobState.READY, JobState.RUNNING, JobState.FAILED, JobState.DEAD])

@@ -136,7 +136,7 @@ class Store(Renewer, Protocol):
         A job with a key that a kept job of the same tenant and kind has is not inserted; that job's id is returned.
         With `if_exists="replace"` that job becomes the new one and keeps its id, unless it is running or final: then a
         new job is made and has the key. With a `window` the key is held for so long from its job's enqueue, and no
-        longer. An id that exists already is DuplicateJob, unless it is that of the job that has the key.
+        longer. An id that exists already is DuplicateJob, unless its job came with this key.
         """
 
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:

@@ -53,9 +53,11 @@ class Entrance:
 
     def take(self, new: NewJob) -> Enqueued:
         held = self._held(new)
+        if held is not None and (new.if_exists is IfExists.KEEP or held.job_id == new.id):
+            return Enqueued(held.job_id, is_new=False)
+        if self._is_repeated(new):
+            return Enqueued(new.id, is_new=False)
         if held is not None:
-            if new.if_exists is IfExists.KEEP or held.job_id == new.id:
-                return Enqueued(held.job_id, is_new=False)
             record = self._jobs.get(held.job_id)
             if record is not None and record.state is JobState.READY:
                 self._jobs[held.job_id] = self._replaced(record, new)
@@ -81,6 +83,13 @@ class Entrance:
         if until is None and new.window is not None:
             until = self._jobs[held.job_id].created_at + new.window
         return None if until is not None and until <= self._now else held
+
+    def _is_repeated(self, new: NewJob) -> bool:
+        """Whether the job of this id came with this key, whoever has it now."""
+        record = None if new.key is None else self._jobs.get(new.id)
+        if record is None:
+            return False
+        return (record.new.tenant, record.new.kind, record.new.key) == (new.tenant, new.kind, new.key)
 
     def _replaced(self, record: Record, new: NewJob) -> Record:
         has_correlation = new.correlation_id != str(new.id)

@@ -7,6 +7,20 @@ SET LOCAL lock_timeout = '2s';
 ALTER TABLE holdfast.key ADD COLUMN until timestamptz;
 CREATE INDEX key_until ON holdfast.key (until) WHERE until IS NOT NULL;
 
+-- An id names one call: whether the job of this id came with this key. It may have lost the key since, to a later job or
+-- because its time was over; whoever repeats the call must neither make a second job nor replace what came after.
+CREATE FUNCTION holdfast.is_repeated(new_id uuid, of_tenant text, of_kind text, met text)
+RETURNS boolean LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM holdfast.job
+                   WHERE job.id = new_id AND job.tenant = of_tenant AND job.kind = of_kind AND job.key = met)
+        OR EXISTS (SELECT FROM holdfast.dead_letter AS dead
+                   WHERE dead.id = new_id AND dead.tenant = of_tenant AND dead.kind = of_kind AND dead.key = met);
+END
+$$;
+
 -- A producer met a key. Says what is to be done: `keep` the job that has it, `replace` what that job is to do (its row of
 -- `ready` is taken away here), or make a `new` job, to which the key belongs from now on. Null: the key has changed hands
 -- meanwhile, ask again.
@@ -42,6 +56,11 @@ BEGIN
         answer := 'replace';
     ELSE
         answer := 'keep';
+        RETURN;
+    END IF;
+    IF holdfast.is_repeated(new_id, of_tenant, of_kind, met) THEN
+        answer := 'keep';
+        kept_id := new_id;
         RETURN;
     END IF;
     PERFORM FROM holdfast.key
@@ -194,7 +213,19 @@ BEGIN
         INSERT INTO holdfast.job (id, created_at, priority, max_attempts, queue, kind, tenant, correlation_id, key,
                                   payload, headers)
         VALUES (id, moment, priority, max_attempts, queue, kind, coalesce(tenant, ''),
-                coalesce(nullif(correlation_id, ''), id::text), key, payload, headers);
+                coalesce(nullif(correlation_id, ''), id::text), key, payload, headers)
+        ON CONFLICT DO NOTHING;
+        IF NOT FOUND THEN
+            IF key IS NULL OR answer IS NOT NULL OR NOT holdfast.is_repeated(id, coalesce(tenant, ''), kind, key) THEN
+                RAISE EXCEPTION 'job % exists already', id
+                    USING ERRCODE = 'unique_violation', DETAIL = format('Key (id)=(%s) already exists.', id);
+            END IF;
+            -- Nobody had the key because its time was over. It is left as it was found.
+            DELETE FROM holdfast.key AS taken
+            WHERE taken.tenant = coalesce(tenant, '') AND taken.kind = kind AND taken.key = key;
+            is_new := false;
+            RETURN;
+        END IF;
     END IF;
     -- A replaced job starts over, with all its attempts.
     INSERT INTO holdfast.ready (id, run_at, priority, queue, kind)
