@@ -1,6 +1,7 @@
 """Migrations: forward, once, by whoever comes first; and a store that refuses what it does not know."""
 
 import asyncio
+from collections.abc import Iterator
 from uuid import uuid4
 
 import asyncpg
@@ -15,7 +16,7 @@ from holdfast.store.contract import Fenced, Finish, JobFilter, Renewal
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.migrate import Migrator
 from holdfast.store.postgres.reader import PostgresReader
-from holdfast.store.postgres.sql_files import migrations, newest_version
+from holdfast.store.postgres.sql_files import Migration, migrations, newest_version
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from tests.databases import Database, connected, opened_store
 from tests.postgres.past import pruned
@@ -64,12 +65,15 @@ async def test_migrators_at_the_same_time_share_the_work(empty_database: Databas
     assert [row["name"] for row in rows] == NAMES
 
 
+def _before_8(schema: str) -> Iterator[Migration]:
+    return (each for each in migrations(schema) if each.version < 8)
+
+
 async def test_a_producer_of_an_earlier_release_goes_on_through_the_migration_of_keys(
     empty_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        earlier = [each for each in migrations("holdfast") if each.version < 8]
-        patch.setattr("holdfast.store.postgres.migrate.migrations", lambda schema: iter(earlier))
+        patch.setattr("holdfast.store.postgres.migrate.migrations", _before_8)
         await migrate(empty_database.url, "holdfast")
     async with connected(empty_database.url) as old:
         by_name, by_position = await old.prepare(_ENQUEUE_OF_7), await old.prepare(_POSITIONS_OF_7)
@@ -81,6 +85,34 @@ async def test_a_producer_of_an_earlier_release_goes_on_through_the_migration_of
             (again, new) = await by_name.fetch(["a", str(uuid4())])
             assert (again["id"], again["is_new"], new["is_new"]) == (first["id"], False, True)
             assert tuple(await by_position.fetchrow("a") or ()) == (first["id"], False)
+
+
+@pytest.mark.parametrize(
+    "grants",
+    [
+        ["REVOKE ALL ON FUNCTION {} FROM PUBLIC", "GRANT EXECUTE ON FUNCTION {} TO pg_monitor WITH GRANT OPTION"],
+        ["GRANT EXECUTE ON FUNCTION {} TO pg_monitor, pg_signal_backend"],
+    ],
+    ids=["somebody", "everybody and somebody"],
+)
+@pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
+async def test_who_may_enqueue_by_sql_is_the_same_after_the_migration_of_keys(
+    empty_database: Database, monkeypatch: pytest.MonkeyPatch, grants: list[str]
+) -> None:
+    schema = "Jobs of-today"
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.store.postgres.migrate.migrations", _before_8)
+        await migrate(empty_database.url, schema)
+    async with connected(empty_database.url) as connection:
+        query = (
+            "SELECT allowed.* FROM pg_proc, aclexplode(coalesce(proacl, acldefault('f', proowner))) AS allowed "
+            "WHERE proname = 'enqueue' ORDER BY grantee"
+        )
+        for grant in grants:
+            await connection.execute(grant.format(f'"{schema}".enqueue'))
+        before = await connection.fetch(query)
+        await migrate(empty_database.url, schema)
+        assert await connection.fetch(query) == before
 
 
 async def test_a_migration_that_fails_leaves_nothing_of_itself(empty_database: Database) -> None:

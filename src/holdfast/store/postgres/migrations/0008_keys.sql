@@ -108,6 +108,10 @@ $$;
 -- job. A producer that meets a key whose first holder has not committed yet waits for it: after ON CONFLICT DO NOTHING the
 -- same snapshot may not see the winner, so this needs a loop and cannot be one statement.
 -- New parameters come last, so that old calls stay what they are.
+-- A function that is made anew is everybody's and nobody else's, so who may call it is remembered and granted again.
+SELECT set_config('holdfast_migration.enqueue_acl', coalesce(proacl::text, ''), true) FROM pg_proc
+WHERE oid = 'holdfast.enqueue(text, json, text, integer, interval, timestamptz, text, text, text, integer, json, uuid)'
+    ::regprocedure;
 DROP FUNCTION holdfast.enqueue(text, json, text, integer, interval, timestamptz, text, text, text, integer, json, uuid);
 CREATE FUNCTION holdfast.enqueue(
     kind text,
@@ -234,6 +238,27 @@ BEGIN
         PERFORM pg_notify('holdfast_' || md5('holdfast.wake'), queue)
         FROM holdfast.sleeper WHERE sleeper.queue = queue AND sleeper.until > statement_timestamp() LIMIT 1;
     END IF;
+END
+$$;
+
+DO $$
+DECLARE
+    made regprocedure := 'holdfast.enqueue(text, json, text, integer, interval, timestamptz, text, text, text, integer, json, '
+                         'uuid, text, interval)';
+    acl text := current_setting('holdfast_migration.enqueue_acl');
+    allowed record;
+BEGIN
+    IF acl = '' THEN
+        RETURN;
+    END IF;
+    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', made);
+    FOR allowed IN
+        SELECT CASE WHEN each.grantee = 0 THEN 'PUBLIC' ELSE each.grantee::regrole::text END AS role,
+               CASE WHEN each.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END AS option
+        FROM aclexplode(acl::aclitem[]) AS each
+    LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s%s', made, allowed.role, allowed.option);
+    END LOOP;
 END
 $$;
 
