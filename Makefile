@@ -10,7 +10,7 @@ WORKERS = $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$
 # Databases are many small files, and a disk takes ten times as long to make and remove them as memory does. Where memory
 # has no room for them, or lets no program run, the tests are in the usual place.
 TEMPORARY = $(shell room=$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $$4 }'); \
-    if [ "$${room:-0}" -gt 3000000 ] && ! grep -q '^[^ ]* /dev/shm .*noexec' /proc/mounts; \
+    if [ "$${room:-0}" -gt 2000000 ] && ! grep -q '^[^ ]* /dev/shm .*noexec' /proc/mounts; \
     then echo /dev/shm; else echo "$${TMPDIR:-/tmp}"; fi)
 
 # An index, a certificate or a proxy that pip is configured with is used as it is. Only settings that would install
