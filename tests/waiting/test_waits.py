@@ -230,5 +230,5 @@ async def test_any_iterable_of_ids_can_be_waited_for(app: Holdfast) -> None:
 
 async def test_what_is_no_list_of_ids_is_refused(app: Holdfast) -> None:
     for wrong in (None, 7, uuid4(), str(uuid4()), b"id"):
-        with pytest.raises(InvalidInput, match=r"^ids?: "):
+        with pytest.raises(InvalidInput, match=r"^(ids|job id): "):
             await ended(app.wait_many(wrong, "1h"))  # type: ignore[arg-type]
