@@ -63,7 +63,7 @@ async def test_the_deliveries_are_read_by_index(deliveries: Place, *, analyzed: 
         kinds, [10], [timedelta(minutes=1)], 10, str(HOLDER), None, None,
     )  # fmt: skip
     due = await _read(deliveries, DISPATCH, lambda sql: sql.next_due(suspects=False), kinds, None, None)
-    rescue = await _read(deliveries, DISPATCH, lambda sql: sql.rescue, 10)
+    rescue = await _read(deliveries, DISPATCH, lambda sql: sql.rescue, 10, [], None)
     for (plan, blocks), index in zip(
         (claim, due, rescue), ("dispatch_claim", "dispatch_due", "deliveries_locks"), strict=True
     ):
@@ -85,7 +85,7 @@ async def test_the_outbox_is_read_by_index_and_not_over_other_kinds(outbox: Plac
         assert "Seq Scan" not in plan
         assert blocks < AT_MOST
     due = await _read(outbox, OUTBOX, lambda sql: sql.next_due(suspects=False), kinds, None, None)
-    rescue = await _read(outbox, OUTBOX, lambda sql: sql.rescue, 10)
+    rescue = await _read(outbox, OUTBOX, lambda sql: sql.rescue, 10, [], None)
     for (plan, blocks), index in zip((due, rescue), ("outbox_due", "OutboxEvent_locks"), strict=True):
         assert index in plan
         assert blocks < AT_MOST

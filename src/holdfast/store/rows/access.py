@@ -36,9 +36,24 @@ _NOT_AS_MAPPED = (
     pg.GroupingError,
     pg.WrongObjectTypeError,
 )
-_REFUSED_BY_TABLE = (pg.NotNullViolationError, pg.CheckViolationError, pg.ForeignKeyViolationError, pg.RaiseError)
+_REFUSED_BY_TABLE = (
+    pg.IntegrityConstraintViolationError,
+    pg.DataError,
+    pg.PLPGSQLError,
+    pg.TriggeredDataChangeViolationError,
+    pg.WithCheckOptionViolationError,
+)
 
 Choose = Callable[[RowSql], str]
+
+
+class RowRefused(InvalidInput):
+    """The application's own constraints or triggers do not let a row be changed like this."""
+
+    def __init__(self, message: str, duplicate: str | None = None) -> None:
+        super().__init__(message)
+        self.duplicate = duplicate
+        """Which value exists already, for whoever gave it."""
 
 
 class RowTable:
@@ -92,7 +107,13 @@ class RowTable:
             except _NOT_AS_MAPPED as error:
                 self.known_sql = None
                 raise SchemaMismatch(
-                    f"rows {name!r}: the table is not as the mapping says: {error}; run `holdfast rows check`"
+                    f"rows {name!r}: the table is not as the mapping says: {_line(error)}; run `holdfast rows check`"
                 ) from error
             except _REFUSED_BY_TABLE as error:
-                raise InvalidInput(f"rows {name!r}: the table refused the change: {error}") from error
+                # Without its cause, whose details quote the row: they are the application's, and not for a log.
+                duplicate = error.detail if isinstance(error, pg.UniqueViolationError) else None
+                raise RowRefused(f"rows {name!r}: the table refused the change: {_line(error)}", duplicate) from None
+
+
+def _line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -117,7 +117,7 @@ async def _unserved(table: RowTable, index: dict[str, str]) -> AsyncIterator[tup
     due = await _plan(table, lambda sql: sql.next_due(suspects=False), kinds, None, None)
     if not _reads_in_order(due, rows, partial):
         yield "no index tells when the next row is due", "due" if "due" in index else "claim"
-    if not _reads_by(await _plan(table, lambda sql: sql.rescue, 1), rows, rows.locked_until):
+    if not _reads_by(await _plan(table, lambda sql: sql.rescue, 1, [], None), rows, rows.locked_until):
         yield "no index serves the rescue: each one would read the whole table", "locks"
     if "ids" in index and not _reads_by(await _plan(table, keys_of_ids, [UUID(int=0)]), rows, "md5"):
         yield "no index finds a row by its job id, as people's verbs do", "ids"

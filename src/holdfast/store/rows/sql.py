@@ -224,11 +224,9 @@ ORDER BY given.number"""
     def rescue(self) -> str:
         """Reads the index of the locks. The end of each lease is checked on the newest version of the row.
 
-        $1 at most
+        $1 at most, $2 keys to leave alone, $3 keys of which alone to look at, or null
         """
         terms, rows = self.terms, self.terms.rows
-        until = terms.at(rows.locked_until)
-        expired = f"{until} <= (SELECT {terms.value(rows.locked_until, 'moment.now')} FROM moment)"
         first_run_at = rows.run_at_columns[0]
         error = LEASE_LOST
         assigned = {
@@ -256,22 +254,38 @@ ORDER BY given.number"""
         return f"""
 WITH {self.moment},
 lost AS MATERIALIZED (
-    SELECT {terms.key} AS key, {until} AS until, {terms.id} AS id,
+    SELECT {terms.key} AS key, {terms.at(rows.locked_until)} AS until, {terms.id} AS id,
            CASE WHEN {terms.is_last_loss} THEN 'dead' WHEN {terms.cancel_requested} THEN 'canceled'
                 ELSE 'ready' END AS then
-    FROM {terms.table} AS item
-    WHERE {terms.running} AND {expired}
-    ORDER BY {until}, {terms.key}
-    LIMIT $1
+    {self._expired_rows}
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 rescued AS (
     UPDATE {terms.table} AS item SET {terms.set(assigned)}
     FROM lost, moment
-    WHERE {terms.is_row("lost.key")} AND {terms.running} AND {expired}
+    WHERE {terms.is_row("lost.key")} AND {terms.running} AND {self._is_expired}
     RETURNING lost.id, lost.then AS state, lost.until
 )
 SELECT rescued.id, rescued.state FROM rescued ORDER BY rescued.until, rescued.id"""
+
+    @property
+    def _is_expired(self) -> str:
+        until = self.terms.rows.locked_until
+        return f"{self.terms.at(until)} <= (SELECT {self.terms.value(until, 'moment.now')} FROM moment)"
+
+    @property
+    def _expired_rows(self) -> str:
+        terms = self.terms
+        return f"""FROM {terms.table} AS item
+    WHERE {terms.running} AND {self._is_expired} AND NOT {terms.key} = ANY ($2::text[]::{terms.key_type}[])
+      AND ($3::text[] IS NULL OR {terms.key} = ANY ($3::text[]::{terms.key_type}[]))
+    ORDER BY {terms.at(terms.rows.locked_until)}, {terms.key}
+    LIMIT $1"""
+
+    @property
+    def expired_keys(self) -> str:
+        """The parameters are those of the rescue."""
+        return f"WITH {self.moment} SELECT {self.terms.key}::text AS key {self._expired_rows}"
 
     def next_due(self, *, suspects: bool) -> str:
         """The first row of each kind, one probe of an index each.

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from holdfast.errors import DuplicateJob
 from holdfast.handlers import FinishInTransaction
 from holdfast.job import JobState, Lease, LeasedJob, NewJob
 from holdfast.json_text import Json, encode
@@ -25,11 +26,12 @@ from holdfast.store.contract import (
 )
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.rows import rare_sql
-from holdfast.store.rows.access import Choose, RowTable
+from holdfast.store.rows.access import Choose, RowRefused, RowTable
 from holdfast.store.rows.enqueue import check_jobs, columns_of, insert_statement
 from holdfast.store.rows.identity import Keys
 from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.reader import RowReader
+from holdfast.store.rows.rescue import RowRescue
 
 if TYPE_CHECKING:
     import asyncpg
@@ -47,12 +49,18 @@ class RowStore:
         self.rows = rows
         self.table = RowTable(store, rows)
         self.keys = Keys(self.table)
+        self._rescue = RowRescue(self.table)
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """InvalidInput for what the table has no place for; see enqueue.py."""
         if jobs:
             check_jobs(self.rows, jobs)
-            await self.table.fetch(insert_statement, *columns_of(jobs), by_index=False)
+            try:
+                await self.table.fetch(insert_statement, *columns_of(jobs), by_index=False)
+            except RowRefused as refused:
+                if refused.duplicate is None:
+                    raise
+                raise DuplicateJob(f"{refused.duplicate.rstrip('.')}; use a new id") from None
         return [Enqueued(job.id, is_new=True) for job in jobs]
 
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
@@ -164,8 +172,7 @@ class RowStore:
         return answers
 
     async def rescue(self, limit: int) -> list[Rescued]:
-        rows = await self.table.fetch(lambda sql: sql.rescue, limit)
-        return [Rescued(row["id"], JobState(row["state"])) for row in rows]
+        return await self._rescue(limit)
 
     async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:
         answers = await self._until_unlocked(rare_sql.cancel, ids)

@@ -1,0 +1,80 @@
+"""A table may refuse a change: its own constraints and triggers know more than a mapping. No other row suffers from it."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from holdfast.job import JobState
+from holdfast.store.contract import Rescued
+from holdfast.store.rows.mapping import Rows, RowStates
+from tests.rows.conftest import Place
+from tests.rows.tables import migrate
+from tests.store_contract.steps import LEASE, wants
+
+pytestmark = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
+
+MAIL = Rows(
+    name="mail",
+    table="mail",
+    kind="work",
+    payload_columns=("id", "recipient"),
+    states=RowStates(column="status", ready="queued", running="sending", succeeded="sent", failed="failed"),
+    attempt="tries",
+    attempts=1,
+    completed_at="sent_at",
+    error_message="error",
+)
+
+
+@pytest.fixture
+async def mail(place: Place) -> Place:
+    """Mail whose application knows no `failed`, and so refuses what a mapping writes for it."""
+    await place.connection.execute(
+        """
+        CREATE TABLE mail (
+            id bigint PRIMARY KEY, recipient text NOT NULL, status varchar(20) NOT NULL DEFAULT 'queued',
+            tries integer NOT NULL DEFAULT 0, run_at timestamptz NOT NULL DEFAULT now() - interval '1 hour',
+            sent_at timestamptz, error text,
+            CONSTRAINT known_status CHECK (status IN ('queued', 'sending', 'sent', 'error'))
+        )
+        """
+    )
+    await migrate(place.connection, MAIL)
+    return place
+
+
+async def add_mail(place: Place, number: int) -> None:
+    await place.connection.execute(
+        "INSERT INTO mail (id, recipient) SELECT number, 'secret-' || number FROM generate_series(1, $1) AS number",
+        number,
+    )
+
+
+async def test_a_row_that_cannot_be_rescued_keeps_no_other_from_it(
+    mail: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    await add_mail(mail, 7)
+    store = mail.rows(replace(MAIL, attempts=2))
+    leased = {int(str(each.id)[-12:], 16): each.id for each in await store.claim(wants())}
+    await mail.connection.execute("UPDATE mail SET tries = 2 WHERE id IN (2, 5)")
+    await mail.clock.advance(LEASE)
+    rescued = await store.rescue(10)
+    assert rescued == [Rescued(leased[number], JobState.READY) for number in (1, 3, 4, 6, 7)]
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
+    assert ["row=2" in caplog.text, "row=5" in caplog.text] == [True, True]
+    assert "known_status" in caplog.text
+    assert "secret" not in caplog.text
+    assert await store.rescue(10) == []
+    assert len(caplog.records) == 2
+
+
+async def test_a_row_is_rescued_once_its_table_lets_it(mail: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    await add_mail(mail, 1)
+    store = mail.rows(MAIL)
+    (leased,) = await store.claim(wants())
+    await mail.clock.advance(LEASE)
+    assert await store.rescue(10) == []
+    await mail.connection.execute("ALTER TABLE mail DROP CONSTRAINT known_status")
+    monkeypatch.setattr("holdfast.store.rows.rescue.monotonic", lambda: float("inf"))
+    assert await store.rescue(10) == [Rescued(leased.id, JobState.DEAD)]
