@@ -143,6 +143,8 @@ class LeasedJob(NamedTuple):
     max_attempts: int | None
     created_at: datetime
     until: datetime
+    row: str | None = None
+    """The mapping and the key of the application's row that this job is; None for a job of Holdfast's own."""
 
     @property
     def id(self) -> UUID:

@@ -1,16 +1,19 @@
-"""A table may refuse a change: its own constraints and triggers know more than a mapping. No other row suffers from it."""
+"""A table may refuse a change: its constraints and triggers know more than a mapping. No other row suffers from it."""
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import pytest
 
+from holdfast import Holdfast, Permanent, RunningJob, WorkerSettings
 from holdfast.job import JobState
 from holdfast.store.contract import Rescued
 from holdfast.store.rows.mapping import Rows, RowStates
 from tests.rows.conftest import Place
 from tests.rows.tables import migrate
 from tests.store_contract.steps import LEASE, wants
+from tests.worker.harness import until, working
 
 pytestmark = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 
@@ -62,7 +65,7 @@ async def test_a_row_that_cannot_be_rescued_keeps_no_other_from_it(
     rescued = await store.rescue(10)
     assert rescued == [Rescued(leased[number], JobState.READY) for number in (1, 3, 4, 6, 7)]
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
-    assert ["row=2" in caplog.text, "row=5" in caplog.text] == [True, True]
+    assert ["row=mail:2 " in caplog.text, "row=mail:5 " in caplog.text] == [True, True]
     assert "known_status" in caplog.text
     assert "secret" not in caplog.text
     assert await store.rescue(10) == []
@@ -78,3 +81,65 @@ async def test_a_row_is_rescued_once_its_table_lets_it(mail: Place, monkeypatch:
     await mail.connection.execute("ALTER TABLE mail DROP CONSTRAINT known_status")
     monkeypatch.setattr("holdfast.store.rows.rescue.monotonic", lambda: float("inf"))
     assert await store.rescue(10) == [Rescued(leased.id, JobState.DEAD)]
+
+
+@dataclass
+class Mail:
+    id: int
+    recipient: str
+
+
+async def test_outcomes_that_a_table_refuses_are_told_once_for_each_row_and_without_its_content(
+    mail: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    await add_mail(mail, 4)
+    app = Holdfast(mail.url)
+    app.rows(MAIL, lease="1s")
+
+    @app.handler("work")
+    async def send(job: RunningJob[Mail]) -> None:
+        if job.payload.id % 2:
+            raise Permanent("BAD_ADDRESS", "no such address")
+
+    async def is_over() -> bool:
+        return caplog.text.count("row cannot be rescued") == 2
+
+    with caplog.at_level(logging.INFO):
+        async with app, working(app, WorkerSettings(lease=timedelta(seconds=1))):
+            await until(is_over, "the leases of the refused rows ran out")
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len([line for line in told if "outcome cannot be written" in line and "row=mail:1" in line]) == 1
+    assert len(told) <= 2 * 3 + 2
+    assert "Traceback" not in caplog.text
+    assert "secret" not in caplog.text
+    rows = await mail.connection.fetch("SELECT status FROM mail ORDER BY id")
+    assert [row["status"] for row in rows] == ["sending", "sent", "sending", "sent"]
+
+
+async def test_a_table_that_changes_under_a_worker_is_one_warning_and_the_queue_goes_on(
+    mail: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Holdfast(mail.url)
+    app.rows(MAIL, poll="20ms")
+    done: list[object] = []
+
+    @app.handler("work")
+    async def send(job: RunningJob[dict[str, object]]) -> None:
+        done.append(job.payload.get("recipient"))
+
+    async with app, working(app, app.worker_settings(lease="500ms", poll="20ms")):
+        await add_mail(mail, 1)
+        await until(lambda: "secret-1" in done, "the row is done")
+        await mail.connection.execute("ALTER TABLE mail RENAME COLUMN tries TO attempts_made")
+        await until(lambda: "runner failed, trying again" in caplog.text, "the runner fails")
+        await app.enqueue("work", {"recipient": "job"})
+        await until(lambda: "job" in done, "the queue's own job is done")
+        await mail.connection.execute("ALTER TABLE mail RENAME COLUMN attempts_made TO tries")
+        await until(lambda: "runner works again" in caplog.text, "the runner works again")
+    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record.getMessage().partition("  ")[0] for record in told] == [
+        "runner failed, trying again",
+        "runner works again",
+    ]
+    assert not any(record.exc_info for record in told)
+    assert "Traceback" not in caplog.text

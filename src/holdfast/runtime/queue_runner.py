@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
 
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import HoldfastError, SchemaMismatch, StoreUnavailable
 from holdfast.lifecycle import Event
 from holdfast.log import get_logger
 from holdfast.runtime.budget import Budget
@@ -50,7 +50,7 @@ class QueueRunner:
         self._random = Random()  # noqa: S311 - spreads looks, guards nothing
         self._is_started = False
         self._look_at = self._rescue_at = _NOW
-        self._empty_looks = 0
+        self._empty_looks = self._failed_rescues = 0
         self._reported: Counter[str] = Counter()
         self._something_ended = asyncio.Event()
         worker.on_wake = self._hear
@@ -121,15 +121,23 @@ class QueueRunner:
         while time.monotonic() >= self._rescue_at:
             try:
                 rescue = await self._worker.rescue()
-            except StoreUnavailable:
+            except (StoreUnavailable, SchemaMismatch):
                 raise
-            except Exception:
+            except Exception as error:  # noqa: BLE001 - logged below
                 # Jobs that can be claimed must not wait for those that cannot be rescued.
-                log.exception("rescue failed, trying again")
-                rescue = Rescue(0, _RESCUE_FAILED_SECONDS)
+                rescue = self._failed_rescue(error)
+            else:
+                self._failed_rescues = 0
             self._rescue_at = time.monotonic() + rescue.again_in
             if rescue.rescued:
                 self.wake()
+
+    def _failed_rescue(self, error: Exception) -> Rescue:
+        self._failed_rescues += 1
+        if self._failed_rescues == 1:
+            unforeseen = None if isinstance(error, HoldfastError) else error
+            log.error("rescue failed, trying again", runner=self._name, error=str(error), exc_info=unforeseen)
+        return Rescue(0, max(_RESCUE_FAILED_SECONDS, self._pacing.error(self._failed_rescues, self._random)))
 
     def _plan_next_look(self, look: Look) -> None:
         wait = look.again_in

@@ -103,8 +103,7 @@ class Claimer:
             return Look(0, 0)
         self._suspect_due = True
         (self._suspect,) = claimed
-        job = self._suspect.job
-        log.warning("job lost its lease twice and runs alone", job_id=str(job.id), kind=job.kind, losses=job.losses)
+        log.warning("job lost its lease twice and runs alone", **self._suspect.named, losses=self._suspect.job.losses)
         return Look(1, 0)
 
     async def _claim(self, limit: int | None) -> Look:

@@ -6,8 +6,9 @@ An outcome is kept until the store has answered for it, or the worker's time to 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import HoldfastError, SchemaMismatch, StoreUnavailable
 from holdfast.failures import describe
 from holdfast.lifecycle import Event, Transition
 from holdfast.log import get_logger
@@ -76,20 +77,21 @@ class Finisher:
     async def _answers(self, batch: list[Pending]) -> list[Fenced]:
         try:
             return await self._store.finish([pending.finish for pending in batch])
-        except StoreUnavailable:
+        except (StoreUnavailable, SchemaMismatch):
             raise
-        except Exception:
+        except Exception as error:  # noqa: BLE001 - logged below
             # One outcome that cannot be written must not hold up all the others, for ever.
-            log.exception("outcomes refused, writing them one by one", count=len(batch))
+            if not any(pending.refusals for pending in batch):
+                log.warning("outcomes refused, writing them one by one", count=len(batch), **_told(error))
             return [await self._answer(pending) for pending in batch]
 
     async def _answer(self, pending: Pending) -> Fenced:
         try:
             (fenced,) = await self._store.finish([pending.finish])
             return fenced
-        except StoreUnavailable:
+        except (StoreUnavailable, SchemaMismatch):
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - logged below
             pending.refusals += 1
             if pending.refusals == _MOST_REFUSALS:
                 # From now on something that can surely be written: a person will find the job and the reason.
@@ -98,17 +100,16 @@ class Finisher:
             if pending.refusals < 2 * _MOST_REFUSALS:
                 return Fenced.LOCKED
             # Nobody renews its lease any more: it runs out, and the job is tried again or ends dead.
-            log.exception("outcome cannot be written", job_id=str(pending.held.id), kind=pending.held.job.kind)
+            log.error("outcome cannot be written", **pending.held.named, **_told(error))  # noqa: TRY400
             pending.is_given_up = True
             return Fenced.STALE
 
     def _report(self, pending: Pending, fenced: Fenced) -> None:
         if fenced is Fenced.STALE and not pending.is_given_up:
-            lease = pending.finish.lease
             log.warning(
                 "outcome refused, lease was lost",
-                job_id=str(lease.id),
-                fence=lease.fence,
+                **pending.held.named,
+                fence=pending.finish.lease.fence,
                 outcome=pending.finish.transition.event,
             )
         self._written(pending.held, pending.finish, fenced)
@@ -124,3 +125,8 @@ class Finisher:
         if left:
             log.error("stopping although outcomes could not be written", count=len(left), job_ids=left[:20])
         return len(left)
+
+
+def _told(error: Exception) -> dict[str, Any]:
+    """One line where the store says what is wrong; the traceback where nobody foresaw it."""
+    return {"error": str(error), "exc_info": None if isinstance(error, HoldfastError) else error}

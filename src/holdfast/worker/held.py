@@ -78,6 +78,12 @@ class HeldJob:
     def fence(self) -> int:
         return self.job.lease.fence
 
+    @property
+    def named(self) -> dict[str, str]:
+        """Who it is, for log lines; an application knows its rows by their keys."""
+        row = {} if self.job.row is None else {"row": self.job.row}
+        return {"job_id": str(self.id), "kind": self.job.kind, **row}
+
     def interrupt(self, why: Interruption) -> None:
         """Stop the handler, from the event loop's own thread. The first reason stands."""
         if self.interruption is not None or self.settled:

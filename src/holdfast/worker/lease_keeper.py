@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.job import Lease
 from holdfast.json_text import Json
 from holdfast.log import get_logger
@@ -222,7 +222,7 @@ class LeaseKeeper:
                     raise
                 if not outage:
                     # An error nobody foresaw is worth its traceback, but leases are worth more: connect again.
-                    unforeseen = not isinstance(error, StoreUnavailable | asyncio.CancelledError)
+                    unforeseen = not isinstance(error, HoldfastError | asyncio.CancelledError)
                     log.warning(
                         "lease keeper cannot reach the store, trying again", error=str(error), exc_info=unforeseen
                     )
@@ -259,7 +259,7 @@ class LeaseKeeper:
 
     def _interrupt(self, stops: list[Stop]) -> None:
         for stop in stops:
-            log.warning("stopping handler", why=stop.why, job_id=str(stop.held.id), fence=stop.held.job.lease.fence)
+            log.warning("stopping handler", why=stop.why, **stop.held.named, fence=stop.held.job.lease.fence)
             stop.held.interrupt_from_thread(stop.why)
 
     async def _pause(self, seconds: float) -> None:

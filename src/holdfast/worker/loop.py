@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.log import get_logger
 from holdfast.retry import exponential
 from holdfast.waiting import is_being_canceled
@@ -60,10 +60,12 @@ class Loop:
             self._awake.clear()
             try:
                 delay = await self._step()
-            except StoreUnavailable as error:
+            except HoldfastError as error:
                 failures += 1
                 if failures == 1:
-                    log.warning("store unavailable, trying again", activity=self._name, error=str(error))
+                    unavailable = isinstance(error, StoreUnavailable)
+                    said = "store unavailable, trying again" if unavailable else "step failed, trying again"
+                    log.warning(said, activity=self._name, error=str(error))
                 delay = _BACKOFF.delay(failures, self._random).total_seconds()
                 self._awake.clear()
             except (Exception, asyncio.CancelledError):

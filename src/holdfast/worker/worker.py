@@ -186,8 +186,7 @@ class Worker:
         else:
             log.error(
                 "handler's thread cannot be stopped and keeps its slot",
-                job_id=str(held.id),
-                kind=held.job.kind,
+                **held.named,
                 why=held.interruption,
             )
             thread.add_done_callback(lambda _: _soon(held.loop, self._slot_over, held))
@@ -267,7 +266,7 @@ class Worker:
 
     def _give_up(self, held: HeldJob) -> None:
         """An async handler that swallows its cancellation: write its outcome without it; it keeps its slot."""
-        log.error("handler ignores its cancellation and keeps its slot", job_id=str(held.id), kind=held.job.kind)
+        log.error("handler ignores its cancellation and keeps its slot", **held.named)
         self._settle(held, outcome_of_interruption(held))
 
     async def _shut_down(self, grace: float) -> None:
@@ -306,8 +305,7 @@ def _log_failure(held: HeldJob, transition: Transition) -> None:
         report = log.warning if transition.state.is_dead_letter else log.info
         report(
             "attempt did not succeed" if not transition.state.is_dead_letter else "job is a dead letter now",
-            job_id=str(held.id),
-            kind=held.job.kind,
+            **held.named,
             attempt=held.job.attempt,
             correlation_id=held.job.correlation_id,
             code=transition.error.code,

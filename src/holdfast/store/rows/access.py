@@ -65,6 +65,10 @@ class RowTable:
         self.known_sql: RowSql | None = None
         """None until the columns were read."""
 
+    def row(self, key: str) -> str:
+        """A row as log lines name it."""
+        return f"{self.rows.name}:{key}"
+
     async def fetch(
         self, choose: Choose, *arguments: object, on: "Connection | None" = None, by_index: bool = True
     ) -> "list[asyncpg.Record]":

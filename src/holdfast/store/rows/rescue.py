@@ -67,7 +67,6 @@ class RowRescue:
         if before is None:
             log.error(
                 "row cannot be rescued and stays locked; correct the mapping or the table",
-                rows=self._table.rows.name,
-                row=key,
+                row=self._table.row(key),
                 error=str(error),
             )

@@ -99,6 +99,7 @@ class RowStore:
             max_attempts=row["max_attempts"],
             created_at=row["created_at"],
             until=row["until"],
+            row=self.table.row(row["key"]),
         )
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
