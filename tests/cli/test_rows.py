@@ -86,3 +86,22 @@ def test_a_mapping_that_is_refused_names_its_line(mapped: Cli) -> None:
 
 def test_memory_has_no_tables(mapped: Cli) -> None:
     assert "memory:" in mapped.run("rows", "check", "pushes:app", "--store", "memory:").one_error_line()
+
+
+@pytest.mark.parametrize("command", ["worker", "tick"])
+def test_a_mapping_that_does_not_fit_ends_the_command_in_one_line(mapped: Cli, command: str) -> None:
+    with (mapped.folder / "pushes.py").open("a", encoding="utf-8") as module:
+        module.write('app.handler("push.send")(lambda job: None)\n')
+    line = mapped.run(command, "pushes:app", "--log-level", "warning").one_error_line()
+    assert "rows 'dispatch': column 'fence' (fence) is missing → run what `holdfast rows migration` prints" in line
+    assert "1 more: run `holdfast rows check`" in line
+
+
+def test_a_migration_that_cannot_make_the_table_fit_is_not_printed(mapped: Cli) -> None:
+    with psycopg.connect(mapped.url, autocommit=True) as connection:
+        connection.execute("ALTER TABLE notification_deliveries RENAME COLUMN status TO state")
+    line = mapped.run("rows", "migration", "pushes:app").one_error_line()
+    assert "column 'status' (states) is missing → correct `states` in the mapping" in line
+    with psycopg.connect(mapped.url, autocommit=True) as connection:
+        connection.execute("DROP TABLE notification_deliveries")
+    assert "there is no table" in mapped.run("rows", "migration", "pushes:app").one_error_line()

@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 
 from holdfast.store.rows.check import check_rows
+from holdfast.store.rows.columns import read_columns
 from holdfast.store.rows.mapping import Rows, RowStates
+from holdfast.store.rows.migration import migration_sql
 from tests.rows.conftest import Place
 from tests.rows.tables import DELIVERIES_TABLE, DISPATCH, OUTBOX, OUTBOX_TABLE, RECEIPTS, migrate
+from tests.store_contract.steps import wants
 
 pytestmark = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 
@@ -108,7 +111,114 @@ async def test_sql_that_cannot_run_is_told_in_one_line(deliveries: Place, change
 async def test_a_state_that_the_column_cannot_have_is_found(outbox: Place) -> None:
     states = RowStates(column="status", ready="PENDING", running="BUSY", succeeded="SENT", failed="FAILED")
     (finding,) = await check_rows(outbox.store, replace(OUTBOX, states=states))
-    assert "BUSY" in finding.line
+    assert "column 'status' (states) cannot be 'BUSY': invalid input value for enum" in finding.line
+    assert "let column 'status' have 'BUSY'" in finding.next_step
+
+
+async def test_states_that_the_table_s_constraints_or_lengths_refuse_are_found(deliveries: Place) -> None:
+    await deliveries.connection.execute(
+        """
+        ALTER TABLE notification_deliveries ADD CONSTRAINT known CHECK (status <> 'invalid') NOT VALID,
+            ADD CHECK (status <> 'sent' OR completed_at IS NULL), ADD CHECK (attempt_count < 9)
+        """
+    )
+    assert await lines(deliveries, DISPATCH) == [
+        "constraint 'known' does not allow 'invalid' in column 'status' (states)"
+    ]
+    await deliveries.connection.execute(
+        """
+        DROP INDEX holdfast_dispatch_claim, holdfast_dispatch_due, holdfast_receipts_claim, holdfast_receipts_due;
+        ALTER TABLE notification_deliveries ALTER COLUMN status TYPE varchar(7), ALTER COLUMN locked_by TYPE varchar(20)
+        """
+    )
+    assert await lines(deliveries, DISPATCH) == ["column 'locked_by' (locked_by) has room for 20 characters"]
+    await deliveries.connection.execute("ALTER TABLE notification_deliveries ALTER COLUMN locked_by TYPE varchar(36)")
+    assert await lines(deliveries, DISPATCH) == [
+        "column 'status' (states) is character varying(7) and would keep 'retryab' of 'retryable'",
+        "constraint 'known' does not allow 'invalid' in column 'status' (states)",
+    ]
+
+
+async def test_a_column_that_may_only_be_misspelt_is_shown_beside_those_that_the_table_has(place: Place) -> None:
+    await place.connection.execute(DELIVERIES_TABLE)
+    misspelt = replace(DISPATCH, attempt="attempts", error_message="reason", key="delivery")
+    steps = {finding.line: finding.next_step for finding in await check_rows(place.store, misspelt)}
+    assert steps["column 'fence' (fence) is missing"] == "run what `holdfast rows migration` prints"
+    assert steps["column 'attempts' (attempt) is missing"] == (
+        "correct `attempt` in the mapping (the table has: notification_event_id, attempt_count, "
+        "receipt_attempt_count), or run what `holdfast rows migration` prints"
+    )
+    assert "last_error_message" in steps["column 'reason' (error_message) is missing"]
+    assert steps["column 'delivery' (key) is missing"].endswith("or add the column in a migration of your own")
+
+
+async def test_a_table_without_a_run_at_gets_one_and_its_rows_are_due(place: Place) -> None:
+    rows = Rows(name="mails", table="mail", kind="work", completed_at="done_at", error_code="code", attempts=3)
+    await place.connection.execute(
+        "CREATE TABLE mail (id bigint PRIMARY KEY, added timestamp); INSERT INTO mail VALUES (1)"
+    )
+    assert [line for line in await lines(place, rows) if "run_at" in line] == ["column 'run_at' (run_at) is missing"]
+    async with place.store.acquired() as connection:
+        printed = migration_sql(rows, await read_columns(connection, rows))
+    for statement in printed.split(";")[:-1]:
+        await place.connection.execute(statement)
+    await place.connection.execute("INSERT INTO mail VALUES (2)")
+    assert await lines(place, rows) == []
+    assert len(await place.rows(rows).claim(wants())) == 2
+
+
+async def test_an_index_on_the_running_value_serves_the_rescue_as_well(place: Place) -> None:
+    """It has as many entries as that of the locks, and PostgreSQL may choose either."""
+    await place.connection.execute(DELIVERIES_TABLE)
+    await place.connection.execute(
+        """
+        CREATE INDEX ON notification_deliveries (status, next_attempt_at);
+        INSERT INTO notification_deliveries (notification_event_id) SELECT generate_series(1, 200);
+        ANALYZE notification_deliveries
+        """
+    )
+    states = RowStates(column="status", ready="pending", running="sending", succeeded="sent", failed="failed")
+    rows = replace(DISPATCH, states=states, due="", order=())
+    *unanalyzed, analyze, _ = rows.migration_sql().split(";")
+    for statement in unanalyzed:
+        await place.connection.execute(statement)
+    assert await lines(place, rows) == []
+    await place.connection.execute(analyze)
+    assert await lines(place, rows) == []
+
+
+async def test_an_index_that_is_there_but_not_chosen_wants_statistics(deliveries: Place) -> None:
+    await deliveries.connection.execute(
+        """
+        DROP INDEX holdfast_dispatch_claim;
+        CREATE INDEX holdfast_dispatch_claim ON notification_deliveries (provider_ticket_id)
+        """
+    )
+    (finding,) = await check_rows(deliveries.store, DISPATCH)
+    said = 'holdfast_dispatch_claim is there, but PostgreSQL does not choose it: run ANALYZE "notification_deliveries"'
+    assert finding.next_step.startswith(said)
+
+
+async def test_an_index_that_was_not_built_to_its_end_is_to_be_made_again(deliveries: Place) -> None:
+    await deliveries.connection.execute(
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'holdfast_dispatch_claim'::regclass"
+    )
+    (finding,) = await check_rows(deliveries.store, DISPATCH)
+    assert finding.next_step.startswith("holdfast_dispatch_claim was not built to its end: drop it, then create it")
+
+
+async def test_rows_that_another_worker_left_are_counted(outbox: Place) -> None:
+    await outbox.connection.execute(
+        """
+        INSERT INTO platform."OutboxEvent" (id, "eventType", payload, status, "availableAt", "lockedUntil")
+        SELECT gen_random_uuid(), 'work', '{}', 'PROCESSING', now(), until
+        FROM unnest(ARRAY[NULL, NULL, now()]) AS until
+        """
+    )
+    (finding,) = await check_rows(outbox.store, OUTBOX)
+    assert finding.line.startswith("2 rows are 'PROCESSING' without a lock")
+    await outbox.connection.execute(finding.next_step.partition("set them back: ")[2])
+    assert await lines(outbox, OUTBOX) == []
 
 
 async def test_a_text_key_wants_an_index_on_the_id(place: Place) -> None:

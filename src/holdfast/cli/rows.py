@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from holdfast.settings import Settings
     from holdfast.store.postgres.store import PostgresStore
-    from holdfast.store.rows.check import RowFinding
+    from holdfast.store.rows.fit import RowFinding
     from holdfast.store.rows.mapping import Rows
 
 Answer = TypeVar("Answer")
@@ -75,10 +75,13 @@ def migration(
 
 async def _migration_of(store: "PostgresStore", rows: "Rows") -> str:
     from holdfast.store.rows.columns import read_columns
+    from holdfast.store.rows.fit import ensure_addable
     from holdfast.store.rows.migration import migration_sql
 
     async with store.acquired() as connection:
-        return migration_sql(rows, await read_columns(connection, rows))
+        columns = await read_columns(connection, rows)
+    ensure_addable(rows, columns)
+    return migration_sql(rows, columns)
 
 
 def _loaded(address: str, store: str | None, schema: str | None) -> "tuple[Settings, Sequence[Rows]]":

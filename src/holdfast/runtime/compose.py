@@ -55,6 +55,7 @@ def build_process(app: AppParts, worker_settings: WorkerSettings, names: Sequenc
     rows = row_runners(app.rows, store, app.handlers, app.failures, worker_settings, pacing, replica)
     runners = _runners(app, queue, [row.runner for row in rows], replica)
     process = Process(worker, runners, settings, [row.worker for row in rows])
+    process.checks = [row.check for row in rows if row.runner.name in process.runner_names]
     _add_listener(app, process, queue, worker)
     if app.settings.rabbitmq_url is not None:
         process.subscriber = Subscriber(broker(app.settings), process.wake)

@@ -3,11 +3,11 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, StoreUnavailable
 from holdfast.log import get_logger
 from holdfast.runtime.background import Background, close_all
 from holdfast.runtime.budget import Budget
@@ -64,6 +64,8 @@ class Process:
         self._budget = Budget()
         self.listener: Listener | None = None
         self.subscriber: Subscriber | None = None
+        self.checks: Sequence[Callable[[], Awaitable[None]]] = ()
+        """Asked once before anything starts; what one raises ends the process, unless the store is only away."""
         for each in self._workers:
             each.on_stuck = self.stop
 
@@ -107,6 +109,7 @@ class Process:
 
     async def run(self) -> int:
         """In the background until stopped: 0, or 1 if too many handlers could not be stopped."""
+        await self._check()
         tasks = [asyncio.create_task(source.run()) for source in self._sources]
         try:
             await self._background.run()
@@ -120,6 +123,7 @@ class Process:
     async def tick(self) -> TickReport:
         """Each runner once, in order, to its end or that of its budget; then everything is ended and reported."""
         started = time.monotonic()
+        await self._check()
         self._budget = Budget(self._settings.tick_max.total_seconds(), self._settings.limits.items)
         if self.is_stopping:
             self._budget.end()
@@ -142,6 +146,15 @@ class Process:
             report.add(later)
         report.seconds = time.monotonic() - started
         return report
+
+    async def _check(self) -> None:
+        for check in self.checks:
+            try:
+                await check()
+            except StoreUnavailable as error:
+                # The runners will try again, as they do whenever the store is away.
+                log.warning("store unavailable, starting without a look at the tables", error=str(error))
+                return
 
     async def _ended(self, tick: "asyncio.Task[TickReport]") -> bool:
         """A stop ends the budget, which runners see by themselves; what goes on after the shutdown time is canceled."""

@@ -1,6 +1,6 @@
 """The application's own tables among the runners: each mapping has a worker of its own and a runner named after it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -67,6 +67,8 @@ class RowQueues:
 class RowRunner:
     runner: QueueRunner
     worker: Worker
+    check: Callable[[], Awaitable[None]]
+    """Raises unless the mapping and its table fit together."""
 
 
 def row_runners(
@@ -88,7 +90,7 @@ def row_runners(
         rows = store.rows(queue.rows)
         worker = Worker(rows, rows.renewer, _handlers_of(queue.rows, handlers), failures, own, rows.finish_in)
         runs = QueueRuns(store.runs, queue.rows.runner, replica)
-        made.append(RowRunner(QueueRunner(worker, pacing(own), runs, queue.rows.runner), worker))
+        made.append(RowRunner(QueueRunner(worker, pacing(own), runs, queue.rows.runner), worker, rows.check))
     return made
 
 

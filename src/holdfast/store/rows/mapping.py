@@ -62,7 +62,7 @@ class RowStates:
         object.__setattr__(self, "codes", dict(self.codes))
         if not self.ready:
             raise InvalidInput("states.ready: name at least one value that can be claimed")
-        for value in (*self.claimable, *self.final, *filter(None, (self.running, self.retry))):
+        for value in self.values:
             if not isinstance(value, str) or not value or "\0" in value:
                 raise InvalidInput(f"states: {value!r} is not a value of a state column; give it as text")
         if self.running in self.claimable:
@@ -74,6 +74,12 @@ class RowStates:
     @property
     def claimable(self) -> tuple[str, ...]:
         return self.ready if isinstance(self.ready, tuple) else (self.ready,)
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """Every value that the column may have to this mapping, each once."""
+        live = (*self.claimable, self.running, self.retry)
+        return tuple(dict.fromkeys(value for value in (*live, *self.final) if value is not None))
 
     @property
     def final(self) -> tuple[str, ...]:

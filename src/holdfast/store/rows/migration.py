@@ -32,10 +32,9 @@ _ADDED = {
 
 
 def addable(rows: Rows) -> dict[str, str]:
-    """Columns that Holdfast keeps for itself, with their types; run_at is one where another column steps in."""
+    """Columns that Holdfast keeps for itself, with their types; a new row is due at once unless it says otherwise."""
     added = {getattr(rows, role): kind for role, kind in _ADDED.items() if getattr(rows, role) is not None}
-    if len(rows.run_at_columns) > 1:
-        added[rows.run_at_columns[0]] = "time"
+    added[rows.run_at_columns[0]] = "time" if len(rows.run_at_columns) > 1 else "due time"
     return added
 
 
@@ -47,17 +46,21 @@ def emptied(rows: Rows) -> list[str]:
 
 
 def migration_sql(rows: Rows, columns: Columns | None = None) -> str:
-    """For a table whose columns are known only what is missing; the indexes always, `IF NOT EXISTS`."""
+    """For a table whose columns are known only what is missing; the indexes always, `IF NOT EXISTS`.
+
+    Without statistics of the new columns PostgreSQL would not choose their indexes; hence the ANALYZE.
+    """
     known = columns or {}
-    statements = [*_column_statements(rows, known), *index_statements(rows, known)]
+    statements = [*_column_statements(rows, known), *index_statements(rows, known), f"ANALYZE {table_name(rows)}"]
     return "\n".join(["-- Outside a transaction, because of CONCURRENTLY.", *(f"{each};" for each in statements)])
 
 
 def _column_statements(rows: Rows, known: Columns) -> list[str]:
     times = {column.type for column in known.values()} & TIMES
-    time = "timestamp" if times == {LOCAL_TIME} else "timestamptz"
+    time, now = ("timestamp", "(now() AT TIME ZONE 'UTC')") if times == {LOCAL_TIME} else ("timestamptz", "now()")
+    types = {"time": time, "due time": f"{time} NOT NULL DEFAULT {now}"}
     added = [
-        f"ADD COLUMN IF NOT EXISTS {identifier(name)} {time if kind == 'time' else kind}"
+        f"ADD COLUMN IF NOT EXISTS {identifier(name)} {types.get(kind, kind)}"
         for name, kind in addable(rows).items()
         if name not in known
     ]
@@ -81,13 +84,19 @@ def index_statements(rows: Rows, columns: Columns) -> list[str]:
     if rows.losses is not None:
         statements.append(_index(rows, "suspect", ordered, f"{terms.ready} AND {terms.suspects(wanted=True)}"))
     until = identifier(rows.locked_until)
-    statements.append(_index(rows, "locks", [until], f"{until} IS NOT NULL", of=rows.place[-1]))
+    statements.append(_index(rows, "locks", [until], f"{until} IS NOT NULL"))
     if terms.key_type in TEXTS and rows.key in columns:
         statements.append(_index(rows, "ids", [f"({terms.id})"]))
     return statements
 
 
-def _index(rows: Rows, purpose: str, columns: list[str], where: str = "", *, of: str | None = None) -> str:
-    name = identifier(f"holdfast_{(of or rows.name)[:40]}_{purpose}")
+def index_name(rows: Rows, purpose: str) -> str:
+    """Mappings of one table share the index of its locks."""
+    whose = rows.place[-1] if purpose == "locks" else rows.name
+    return f"holdfast_{whose[:40]}_{purpose}"
+
+
+def _index(rows: Rows, purpose: str, columns: list[str], where: str = "") -> str:
+    name = identifier(index_name(rows, purpose))
     condition = f"\n    WHERE {where}" if where else ""
     return f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON {table_name(rows)} ({', '.join(columns)}){condition}"

@@ -28,6 +28,7 @@ from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.rows import rare_sql
 from holdfast.store.rows.access import Choose, RowRefused, RowTable
 from holdfast.store.rows.enqueue import check_jobs, columns_of, insert_statement
+from holdfast.store.rows.fit import ensure_fits
 from holdfast.store.rows.identity import Keys
 from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.reader import RowReader
@@ -50,6 +51,10 @@ class RowStore:
         self.table = RowTable(store, rows)
         self.keys = Keys(self.table)
         self._rescue = RowRescue(self.table)
+
+    async def check(self) -> None:
+        """SchemaMismatch in one line if the mapping and its table do not fit together."""
+        await ensure_fits(self.table.store, self.rows)
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """InvalidInput for what the table has no place for; see enqueue.py."""

@@ -1,0 +1,210 @@
+"""Whether a mapping and its table fit together: columns, types, values of the state, and SQL that runs."""
+
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from holdfast.errors import InvalidInput, SchemaMismatch
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.rows.access import Choose, RowRefused, RowTable
+from holdfast.store.rows.columns import INTEGERS, TEXTS, TIMES, Columns, read_columns, table_name
+from holdfast.store.rows.mapping import Rows
+from holdfast.store.rows.migration import addable, emptied
+from holdfast.store.rows.quoting import identifier
+from holdfast.store.rows.rare_sql import cancel, retry
+from holdfast.store.rows.sql import RowSql
+
+_JSON = frozenset({"json", "jsonb", "text"})
+_TYPES: dict[str, frozenset[str]] = {
+    "key": INTEGERS | TEXTS | {"uuid"},
+    "fence": frozenset({"bigint"}),
+    "locked_by": TEXTS | {"uuid"},
+    "attempt": INTEGERS,
+    "losses": INTEGERS,
+    "priority": INTEGERS,
+    "max_attempts": INTEGERS,
+    "cancel_requested": frozenset({"boolean"}),
+    "payload": _JSON,
+    "headers": _JSON,
+    "result": _JSON,
+    "error": _JSON,
+    "error_code": TEXTS,
+    "error_message": TEXTS,
+    **dict.fromkeys(("locked_until", "locked_at", "started_at", "completed_at", "updated_at", "created_at"), TIMES),
+}
+_ANY_TYPE = ("kind_column", "tenant", "correlation_id")
+_MIGRATION = "run what `holdfast rows migration` prints"
+_CERTAINLY_OURS = ("fence", "locked_until")
+_MOST_NAMED = 8
+_HOLDER_CHARACTERS = 36
+_LENGTH = re.compile(r"^character(?: varying)?\((\d+)\)")
+# What else a constraint looks at is not known before a row is written, so only those of the one column can be tried.
+# to_jsonb, because before PostgreSQL 18 every constraint is enforced and there is no column that says so.
+_CHECKS = """
+SELECT conname AS name, pg_get_expr(conbin, conrelid) AS condition
+FROM pg_constraint
+JOIN pg_attribute ON attrelid = conrelid AND attname = $2 AND conkey = ARRAY[attnum]
+WHERE conrelid = to_regclass($1) AND contype = 'c'
+  AND coalesce((to_jsonb(pg_constraint) ->> 'conenforced')::boolean, true)
+ORDER BY 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFinding:
+    """One thing that is missing or wrong, and what to do about it."""
+
+    rows: str
+    line: str
+    next_step: str
+
+    def as_dict(self) -> dict[str, str]:
+        return {"rows": self.rows, "line": self.line, "next_step": self.next_step}
+
+
+Said = tuple[str, str]
+
+
+async def ensure_fits(store: PostgresStore, rows: Rows) -> None:
+    """SchemaMismatch in one line unless the worker can work on the table; slow for want of an index is none."""
+    if findings := await misfits(store, rows):
+        first, *more = findings
+        others = f" (and {len(more)} more: run `holdfast rows check`)" if more else ""
+        raise SchemaMismatch(f"rows {rows.name!r}: {first.line} → {first.next_step}{others}")
+
+
+def ensure_addable(rows: Rows, columns: Columns) -> None:
+    """SchemaMismatch if the table lacks what only the application can add, so that no migration would make it fit."""
+    if not columns:
+        raise SchemaMismatch(f"rows {rows.name!r}: {_no_table(rows)}; create it, or correct `table` in the mapping")
+    for role, name, types in _mapped(rows):
+        if name not in columns and name not in addable(rows):
+            step = _step_for_missing(rows, role, name, types, columns)
+            raise SchemaMismatch(f"rows {rows.name!r}: column {name!r} ({role}) is missing → {step}")
+
+
+def _no_table(rows: Rows) -> str:
+    return f"there is no table {'.'.join(rows.place)!r}"
+
+
+async def misfits(store: PostgresStore, rows: Rows) -> list[RowFinding]:
+    """Of columns first, of values if there is none, and of SQL if there is none of those either."""
+    async with store.acquired() as connection:
+        columns = await read_columns(connection, rows)
+    if not columns:
+        return [RowFinding(rows.name, _no_table(rows), "create it, or correct `table` in the mapping")]
+    table = RowTable(store, rows)
+    said = list(_column_findings(rows, columns))
+    said = said or [each async for each in _value_findings(table, columns)]
+    said = said or [each async for each in _statement_findings(table)]
+    return [RowFinding(rows.name, *each) for each in said]
+
+
+def _column_findings(rows: Rows, columns: Columns) -> Iterator[Said]:
+    for role, name, types in _mapped(rows):
+        if name not in columns:
+            yield f"column {name!r} ({role}) is missing", _step_for_missing(rows, role, name, types, columns)
+        elif types and columns[name].type not in types:
+            wanted = ", ".join(sorted(types))
+            yield f"column {name!r} ({role}) is {columns[name].type}; it must be one of {wanted}", "change its type"
+    for name in emptied(rows):
+        if name in columns and columns[name].not_null:
+            yield f"column {name!r} must allow null", _MIGRATION
+    holder = columns.get(rows.locked_by)
+    length = None if holder is None else _LENGTH.match(holder.whole_type)
+    if length is not None and int(length[1]) < _HOLDER_CHARACTERS:
+        line = f"column {rows.locked_by!r} (locked_by) has room for {length[1]} characters"
+        yield line, f"give it {_HOLDER_CHARACTERS}, which the name of a worker has"
+
+
+def _step_for_missing(rows: Rows, role: str, name: str, types: frozenset[str], columns: Columns) -> str:
+    """A second counter beside one that was only misspelt would be no cure."""
+    if role in _CERTAINLY_OURS:
+        return _MIGRATION
+    mapped = {mapped for _, mapped, _ in _mapped(rows)}
+    others = [other for other in columns if other not in mapped and (not types or columns[other].type in types)]
+    shown = ", ".join(others[:_MOST_NAMED]) + (", …" if len(others) > _MOST_NAMED else "")
+    corrected = f"correct `{role}` in the mapping" + (f" (the table has: {shown})" if others else "")
+    return f"{corrected}, or {_MIGRATION if name in addable(rows) else 'add the column in a migration of your own'}"
+
+
+def _mapped(rows: Rows) -> Iterator[tuple[str, str, frozenset[str]]]:
+    for role in (*_TYPES, *_ANY_TYPE):
+        name = getattr(rows, role)
+        if name is not None:
+            yield role, name, _TYPES.get(role, frozenset())
+    for name in rows.run_at_columns:
+        yield "run_at", name, TIMES
+    for name in rows.order:
+        yield "order", name.removeprefix("-"), frozenset()
+    for name in rows.payload_columns:
+        yield "payload_columns", name, frozenset()
+    if rows.states is not None:
+        yield "states", rows.states.column, frozenset()
+
+
+async def _value_findings(table: RowTable, columns: Columns) -> AsyncIterator[Said]:
+    """Each value that the mapping names for the state is tried on the column's type and on its CHECK constraints."""
+    states = table.rows.states
+    if states is None:
+        return
+    kind = columns[states.column].whole_type
+    checks = await table.fetch(lambda _: _CHECKS, table_name(table.rows), states.column)
+    for value in states.values:
+        said = await _refusal(table, states.column, kind, value, [tuple(check) for check in checks])
+        if said is not None:
+            yield said, f"correct `states` in the mapping, or let column {states.column!r} have {value!r}"
+
+
+async def _refusal(
+    table: RowTable, column: str, kind: str, value: str, checks: Sequence[tuple[str, str]]
+) -> str | None:
+    """Why the column cannot have the value."""
+    cast = f"$1::text::{kind}"
+    try:
+        (kept,) = await table.fetch(lambda _: f"SELECT {cast}::text AS value", value)
+        if kept["value"] != value:
+            return f"column {column!r} (states) is {kind} and would keep {kept['value']!r} of {value!r}"
+        for name, condition in checks:
+            (tried,) = await table.fetch(
+                lambda _, condition=condition: (  # type: ignore[misc]
+                    f"SELECT ({condition}) IS FALSE AS refused FROM (SELECT {cast} AS {identifier(column)}) AS item"
+                ),
+                value,
+            )
+            if tried["refused"]:
+                return f"constraint {name!r} does not allow {value!r} in column {column!r} (states)"
+    except RowRefused as error:
+        return f"column {column!r} (states) cannot be {value!r}: {_bare(error)}"
+    return None
+
+
+async def _statement_findings(table: RowTable) -> AsyncIterator[Said]:
+    """What PostgreSQL has to say about the mapping's own SQL, and about names in the statements."""
+    second, none = timedelta(seconds=1), list[object]()
+    leases = ([None], [0], [""])
+    statements: list[tuple[Choose, tuple[object, ...]]] = [
+        (lambda sql: sql.claim(suspects=False), (none, none, none, 1, "", None, None)),
+        (lambda sql: sql.next_due(suspects=False), (none, None, None)),
+        (lambda sql: sql.renew, (*leases, [second])),
+        (lambda sql: sql.finish, (*leases, *([None] for _ in range(10)))),
+        (lambda sql: sql.rescue, (1, none, None)),
+        (cancel, (none,)),
+        (retry, (none,)),
+    ]
+    for choose, arguments in statements:
+        try:
+            await table.fetch(lambda sql, choose=choose: _explain(choose, sql), *arguments)  # type: ignore[misc]
+        except InvalidInput as error:
+            yield _bare(error), "correct the mapping"
+            return
+
+
+def _explain(choose: Choose, sql: RowSql) -> str:
+    return f"EXPLAIN {choose(sql)}"
+
+
+def _bare(error: InvalidInput) -> str:
+    said = str(error).partition(": ")[2].partition("; run `holdfast rows check`")[0]
+    return said.removeprefix("the table refused the change: ")
