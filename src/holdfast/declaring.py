@@ -132,6 +132,8 @@ class Declaring:
         poll: Duration | None = None,
     ) -> None:
         """Work on an application's own table as on a queue; the runner is called `rows:` and the mapping's name."""
+        if not isinstance(mapping, Rows):
+            raise InvalidInput(f"app.rows: {mapping!r} is not a mapping; give Rows(name=…, table=…, …)")
         queue = RowQueue(
             mapping,
             None if concurrency is None else check_concurrency(concurrency),

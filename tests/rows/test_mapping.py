@@ -38,6 +38,9 @@ _PAGE = (Path(__file__).parents[2] / "docs" / "rows.md").read_text(encoding="utf
         ({"states": None, "completed_at": None}, "completed_at ends a row"),
         ({"states": None, "error_code": None}, "error_code tells a failure"),
         ({"queue": ""}, "queue: is empty"),
+        ({"states": "status"}, "states: 'status' is not RowStates"),
+        ({"payload_query": "", "payload_columns": "title"}, "write a single one as ('title',)"),
+        ({"order": "created_at"}, "order: 'created_at' is not a tuple of names"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -56,6 +59,9 @@ def test_a_mapping_that_cannot_work_is_refused_in_one_line(change: dict[str, Any
         ({"succeeded": "retryable"}, "is final, so it cannot be ready"),
         ({"codes": {"X": "pending"}}, "is final, so it cannot be ready"),
         ({"column": ""}, "states.column"),
+        ({"incomplete": "sent"}, "states.incomplete: 'sent' is not a tuple"),
+        ({"incomplete": ("snet",)}, "'snet' ends no row"),
+        ({"codes": "invalid"}, "states.codes: 'invalid' is not a mapping"),
     ],
 )
 def test_states_that_contradict_each_other_are_refused(change: dict[str, Any], said: str) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from holdfast import Holdfast, InvalidInput, Permanent, RunningJob
+from holdfast import Holdfast, InvalidInput, Permanent, RunningJob, WorkerSettings
 from holdfast.errors import SchemaMismatch
+from holdfast.job import JobState
+from holdfast.runtime.row_queues import RowQueue
 from holdfast.store.contract import JobFilter
 from tests.databases import Database, connected
 from tests.rows.conftest import Place
@@ -99,6 +101,15 @@ async def test_a_payload_that_does_not_fit_fails_the_row(deliveries: Place) -> N
     assert tuple(row) == ("failed", "VALIDATION_ERROR")
 
 
+async def test_a_row_tells_its_last_error_as_a_job_does(deliveries: Place) -> None:
+    await add_deliveries(deliveries.connection, 2)
+    async with build(deliveries.url) as app:
+        await app.tick(runners=["rows:dispatch"])
+        (failed,) = await app.row_store(DISPATCH).jobs.list(JobFilter(state=JobState.FAILED), 10)
+    assert failed.last_error is not None
+    assert (failed.last_error.code, failed.last_error.message) == ("DEVICE_NOT_REGISTERED", "gone")
+
+
 async def test_a_handler_finishes_its_row_with_its_own_writes(outbox: Place) -> None:
     app = Holdfast(outbox.url)
     app.rows(OUTBOX)
@@ -143,6 +154,13 @@ def test_mappings_that_cannot_work_together_are_refused(server: object) -> None:
         app.rows(replace(RECEIPTS, fence="another_fence"))
     with pytest.raises(InvalidInput, match="concurrency"):
         app.rows(RECEIPTS, concurrency=0)
+    with pytest.raises(InvalidInput, match="is not a mapping; give Rows"):
+        app.rows({"name": "dispatch"})  # type: ignore[arg-type]
+
+
+def test_where_a_lost_lease_is_an_attempt_nothing_is_claimed_ahead(server: object) -> None:
+    assert RowQueue(DISPATCH).settings(WorkerSettings()).most_ahead == 0
+    assert RowQueue(OUTBOX).settings(WorkerSettings()).most_ahead == WorkerSettings().most_ahead
 
 
 async def test_a_kind_without_a_handler_is_refused_and_memory_leaves_rows_out(place: Place) -> None:

@@ -29,12 +29,14 @@ class RowQueue:
     poll: timedelta | None = None
 
     def settings(self, of_process: WorkerSettings) -> WorkerSettings:
+        """Where a lost lease is an attempt, no row is claimed ahead: a crash would cost those that never started."""
         return replace(
             of_process,
             queues=(self.rows.queue,),
             concurrency=of_process.concurrency if self.concurrency is None else self.concurrency,
             lease=of_process.lease if self.lease is None else self.lease,
             poll=of_process.poll if self.poll is None else self.poll,
+            most_ahead=0 if self.rows.losses is None else of_process.most_ahead,
         )
 
 

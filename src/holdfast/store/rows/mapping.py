@@ -58,7 +58,11 @@ class RowStates:
     def __post_init__(self) -> None:
         check_identifier("states.column", self.column)
         object.__setattr__(self, "ready", (self.ready,) if isinstance(self.ready, str) else tuple(self.ready))
-        object.__setattr__(self, "incomplete", tuple(self.incomplete))
+        object.__setattr__(self, "incomplete", _several("states.incomplete", self.incomplete))
+        if not isinstance(self.codes, Mapping):
+            raise InvalidInput(
+                f"states.codes: {self.codes!r} is not a mapping; give values by code, {{'CODE': 'value'}}"
+            )
         object.__setattr__(self, "codes", dict(self.codes))
         if not self.ready:
             raise InvalidInput("states.ready: name at least one value that can be claimed")
@@ -70,6 +74,9 @@ class RowStates:
         for value in self.final:
             if value in self.claimable or value == self.running:
                 raise InvalidInput(f"states: {value!r} is final, so it cannot be ready or running as well")
+        for value in self.incomplete:
+            if value not in self.final:
+                raise InvalidInput(f"states.incomplete: {value!r} ends no row; name final values only")
 
     @property
     def claimable(self) -> tuple[str, ...]:
@@ -123,7 +130,8 @@ class Rows:
     row. `order` names columns, `-column` for the highest first; without it: priority, run_at, key.
 
     `run_at` may name several columns, of which the first that is not null counts and the first is written. `attempts`
-    limits the attempts of every row that does not say otherwise; without it the handler's limit counts. Without
+    limits the attempts of every row that does not say otherwise. Without it the handler's limit counts, which takes a
+    `losses` column, for otherwise a lost lease is an attempt and somebody must say how many there may be. Without
     `states` a row ends by `completed_at`, and `error_code` tells a failure from a success.
     """
 
@@ -169,9 +177,9 @@ class Rows:
         check_name("rows name", self.name)
         object.__setattr__(self, "table", _table(self.table))
         object.__setattr__(self, "run_at", (self.run_at,) if isinstance(self.run_at, str) else tuple(self.run_at))
-        object.__setattr__(self, "order", tuple(self.order))
-        object.__setattr__(self, "payload_columns", tuple(self.payload_columns))
         try:
+            for name in ("order", "payload_columns"):
+                object.__setattr__(self, name, _several(name, getattr(self, name)))
             self._check()
         except InvalidInput as error:
             raise InvalidInput(f"rows {self.name!r}: {error}") from None
@@ -194,6 +202,8 @@ class Rows:
         self._check_choices()
 
     def _check_choices(self) -> None:
+        if self.states is not None and not isinstance(self.states, RowStates):
+            raise InvalidInput(f"states: {self.states!r} is not RowStates; give RowStates(column=…, ready=…, …)")
         if (self.kind is None) == (self.kind_column is None):
             raise InvalidInput("give the kind of all rows (kind=…) or the column that has it (kind_column=…)")
         if self.kind is not None:
@@ -261,6 +271,13 @@ class Rows:
 
     def completes(self, value: str | None) -> bool:
         return self.states is None or value not in self.states.incomplete
+
+
+def _several(name: str, given: object) -> tuple[str, ...]:
+    """A text alone would be taken for its characters."""
+    if not isinstance(given, list | tuple):
+        raise InvalidInput(f"{name}: {given!r} is not a tuple of names; write a single one as ({str(given)!r},)")
+    return tuple(given)
 
 
 def _table(given: object) -> tuple[str, ...]:

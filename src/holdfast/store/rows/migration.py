@@ -42,7 +42,9 @@ def emptied(rows: Rows) -> list[str]:
     """Columns that are set to null."""
     always = (rows.fence, rows.locked_by, rows.locked_until, rows.locked_at, rows.started_at, rows.completed_at)
     first = rows.run_at_columns[:1] if len(rows.run_at_columns) > 1 else ()
-    return [column for column in (*always, rows.result, *first) if column is not None]
+    # Without states an empty error_code is what tells a success.
+    code = rows.error_code if rows.states is None else None
+    return [column for column in (*always, rows.result, code, *first) if column is not None]
 
 
 def migration_sql(rows: Rows, columns: Columns | None = None) -> str:

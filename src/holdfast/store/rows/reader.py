@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from holdfast.job import Job, JobState, to_id
+from holdfast.job import Job, JobError, JobState, to_id
 from holdfast.json_text import Json, encode
 from holdfast.store.contract import JobFilter
 from holdfast.store.rows.access import RowTable
@@ -56,7 +56,9 @@ class RowReader:
 def _errors(code: str | None, message: str | None, whole: str | None) -> tuple[Json, ...]:
     if whole is not None:
         return (Json(whole),)
-    return () if code is None and message is None else (encode({"code": code, "message": message}),)
+    if code is None and message is None:
+        return ()
+    return (encode(JobError(code=code or "", message=message or "").as_dict()),)
 
 
 def _uuid(text: str | None) -> UUID | None:
