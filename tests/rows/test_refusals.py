@@ -127,9 +127,12 @@ async def test_a_table_that_changes_under_a_worker_is_one_warning_and_the_queue_
     async def send(job: RunningJob[dict[str, object]]) -> None:
         done.append(job.payload.get("recipient"))
 
+    async def is_sent() -> bool:
+        return bool(await mail.connection.fetchval("SELECT status = 'sent' FROM mail"))
+
     async with app, working(app, app.worker_settings(lease="500ms", poll="20ms")):
         await add_mail(mail, 1)
-        await until(lambda: "secret-1" in done, "the row is done")
+        await until(is_sent, "the row's outcome is written")
         await mail.connection.execute("ALTER TABLE mail RENAME COLUMN tries TO attempts_made")
         await until(lambda: "runner failed, trying again" in caplog.text, "the runner fails")
         await app.enqueue("work", {"recipient": "job"})
