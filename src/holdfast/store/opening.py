@@ -38,6 +38,13 @@ async def _nothing_to_check() -> None:
     """Memory is always there."""
 
 
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class OpenStore:
     """One store seen through each of its protocols."""
@@ -57,8 +64,8 @@ class OpenStore:
     waiters: WaiterStore | None = None
     rows: Callable[[Rows], RowStore] | None = None
     """The application's own tables in the same database, if there is one."""
-    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    """That of its connections."""
+    loop: asyncio.AbstractEventLoop | None = field(default_factory=_running_loop)
+    """That of its connections. None: it has none and was opened without one, as memory can be."""
 
 
 @asynccontextmanager
