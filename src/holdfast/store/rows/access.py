@@ -90,6 +90,12 @@ class RowTable:
                     f"rows {self.rows.name!r}: there is no table {'.'.join(self.rows.place)!r} in this database; "
                     f"create it, or correct `table`"
                 )
+            key = columns.get(self.rows.key)
+            if key is not None and not key.is_unique:
+                raise SchemaMismatch(
+                    f"rows {self.rows.name!r}: the key {self.rows.key!r} is not unique, so one job would be several "
+                    f"rows; name a column that has a unique index of its own"
+                )
             self.known_sql = RowSql.of(self.rows, columns, self.store.schema)
         return self.known_sql
 

@@ -17,7 +17,10 @@ TEXTS = frozenset({"text", "character varying", "character"})
 
 _COLUMNS = """
 SELECT attname AS name, format_type(atttypid, NULL) AS type, format_type(atttypid, atttypmod) AS whole_type,
-       attnotnull AS not_null
+       attnotnull AS not_null,
+       EXISTS (SELECT FROM pg_index
+               WHERE indrelid = attrelid AND indisunique AND indisvalid AND indpred IS NULL AND indnkeyatts = 1
+                 AND indkey[0] = attnum) AS is_unique
 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
 """
 
@@ -29,6 +32,8 @@ class Column:
     type: str
     whole_type: str
     not_null: bool = False
+    is_unique: bool = False
+    """Alone, and in every row: a part of a longer key tells nothing apart."""
 
 
 Columns = Mapping[str, Column]
@@ -41,4 +46,4 @@ def table_name(rows: Rows) -> str:
 async def read_columns(connection: "asyncpg.Connection[asyncpg.Record]", rows: Rows) -> Columns:
     """Empty if there is no such table."""
     found = await connection.fetch(_COLUMNS, table_name(rows))
-    return {row["name"]: Column(row["type"], row["whole_type"], row["not_null"]) for row in found}
+    return {row["name"]: Column(row["type"], row["whole_type"], row["not_null"], row["is_unique"]) for row in found}
