@@ -89,6 +89,11 @@ class RowStates:
         return tuple(dict.fromkeys(value for value in (*live, *self.final) if value is not None))
 
     @property
+    def live(self) -> tuple[str, ...]:
+        """The values of a row that is not over, with or without a lock."""
+        return self.claimable if self.running is None else (self.running, *self.claimable)
+
+    @property
     def final(self) -> tuple[str, ...]:
         """Every value with which a row ends, each once."""
         values = (self.succeeded, self.failed, self.dead, self.canceled, *self.codes.values())

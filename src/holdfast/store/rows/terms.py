@@ -129,13 +129,17 @@ class Terms:
         return " AND ".join(conditions)
 
     @cached_property
+    def is_live(self) -> str:
+        """A row of this mapping that is not over. A claimable value under a lock was set back by hand."""
+        states = self.rows.states
+        return self._is_one_of(states.live) if states else f"{self.completed_at} IS NULL"
+
+    @cached_property
     def running(self) -> str:
         """Whose lock this is, where several mappings share the lock columns of one table."""
-        states = self.rows.states
-        if states is None:
-            own = f"{self.completed_at} IS NULL" + (f" AND ({self.due})" if self.rows.due else "")
-        else:
-            own = self._is_one_of((states.running,) if states.running else states.claimable)
+        own = self.is_live
+        if self.rows.states is None and self.rows.due:
+            own += f" AND ({self.due})"
         return f"{self.at(self.rows.locked_until)} IS NOT NULL AND {own}"
 
     @cached_property

@@ -1,0 +1,33 @@
+"""The application, a person or another mapping changes a row while a worker holds it: nothing is lost or undone."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from holdfast.job import JobState
+from holdfast.lifecycle import Event, Transition
+from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Rescued, Retrying
+from tests.rows.conftest import Place
+from tests.rows.tables import DISPATCH, OUTBOX, RECEIPTS, add_deliveries
+from tests.store_contract.steps import BROKEN, ENDINGS, LEASE, job, wants
+
+pytestmark = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
+
+SEND, RECEIPT = wants("push.send"), wants("push.receipt")
+
+
+async def test_a_row_that_is_set_back_by_hand_under_its_lock_is_rescued(outbox: Place) -> None:
+    store = outbox.rows(OUTBOX)
+    await store.enqueue([job()])
+    (leased,) = await store.claim(wants())
+    await outbox.connection.execute("""UPDATE platform."OutboxEvent" SET status = 'PENDING'""")
+    assert await store.claim(wants()) == []
+    found = await store.jobs.get(leased.id)
+    assert found is not None
+    assert found.state is JobState.RUNNING
+    await outbox.clock.advance(LEASE)
+    assert await store.rescue(10) == [Rescued(leased.id, JobState.READY)]
+    (again,) = await store.claim(wants())
+    assert (again.id, again.attempt) == (leased.id, 2)
+    assert await store.finish([Finish(leased.lease, Transition(Event.SUCCEED))]) == [Fenced.STALE]
