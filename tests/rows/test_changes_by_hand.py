@@ -31,3 +31,28 @@ async def test_a_row_that_is_set_back_by_hand_under_its_lock_is_rescued(outbox: 
     (again,) = await store.claim(wants())
     assert (again.id, again.attempt) == (leased.id, 2)
     assert await store.finish([Finish(leased.lease, Transition(Event.SUCCEED))]) == [Fenced.STALE]
+
+
+async def test_the_verbs_of_one_mapping_leave_alone_what_another_runs(
+    deliveries: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.store.rows.store._LOCKED_SECONDS", 0)
+    await add_deliveries(deliveries.connection, 1)
+    dispatch, receipts = deliveries.rows(DISPATCH), deliveries.rows(RECEIPTS)
+    (sent,) = await dispatch.claim(SEND)
+    assert await receipts.cancel([sent.id]) == [Canceling.UNKNOWN]
+    await dispatch.finish([Finish(sent.lease, Transition(Event.SUCCEED))])
+    (leased,) = await receipts.claim(RECEIPT)
+    assert await dispatch.retry([leased.id]) == [Retrying.LOCKED]
+    assert await dispatch.cancel([leased.id]) == [Canceling.LOCKED]
+    assert await receipts.finish([Finish(leased.lease, Transition(Event.SUCCEED))]) == [Fenced.DONE]
+
+
+async def test_a_lock_that_has_ended_keeps_nobody_from_a_final_row(deliveries: Place) -> None:
+    await add_deliveries(deliveries.connection, 1)
+    store = deliveries.rows(DISPATCH)
+    (leased,) = await store.claim(SEND)
+    await deliveries.connection.execute("UPDATE notification_deliveries SET status = 'failed'")
+    await deliveries.clock.advance(LEASE)
+    assert await store.retry([leased.id]) == [Retrying.READY]
+    assert [each.id for each in await store.claim(SEND)] == [leased.id]

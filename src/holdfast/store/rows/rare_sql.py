@@ -81,15 +81,20 @@ FROM given"""
 
 
 def _looked_up(sql: RowSql) -> str:
-    """The rows of the keys given, locked, with their states."""
+    """The rows of the keys given, locked, with their states.
+
+    What another mapping runs counts as locked: its lock is nobody else's to take before it has ended.
+    """
     terms = sql.terms
+    until = terms.at(terms.rows.locked_until)
+    is_free = f"({until} IS NULL OR {terms.running} OR {terms.time(terms.rows.locked_until)} <= {terms.now})"
     return f"""
 given AS MATERIALIZED (SELECT DISTINCT key::{terms.key_type} AS key FROM unnest($1::text[]) AS given (key)),
 locked AS MATERIALIZED (
     SELECT given.key, found.state FROM given
     CROSS JOIN LATERAL (
         SELECT {terms.state} AS state FROM {terms.table} AS item
-        WHERE {terms.is_row("given.key")} AND {terms.state} IS NOT NULL
+        WHERE {terms.is_row("given.key")} AND {terms.state} IS NOT NULL AND {is_free}
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS found
 )"""
