@@ -56,3 +56,42 @@ async def test_a_lock_that_has_ended_keeps_nobody_from_a_final_row(deliveries: P
     await deliveries.clock.advance(LEASE)
     assert await store.retry([leased.id]) == [Retrying.READY]
     assert [each.id for each in await store.claim(SEND)] == [leased.id]
+
+
+@pytest.mark.parametrize("ending", ["retry", "snooze", "release"])
+async def test_what_the_application_takes_out_of_the_queue_does_not_go_back_to_it(
+    deliveries: Place, ending: str
+) -> None:
+    await add_deliveries(deliveries.connection, 1)
+    store = deliveries.rows(DISPATCH)
+    (leased,) = await store.claim(SEND)
+    await deliveries.connection.execute("UPDATE notification_deliveries SET status = 'withdrawn'")
+    (renewed,) = await store.renew([Renewal(leased.lease, LEASE)])
+    assert renewed.fenced is Fenced.STALE
+    transition = ENDINGS.get(ending, Transition(Event.RELEASE))
+    assert await store.finish([Finish(leased.lease, transition)]) == [Fenced.STALE]
+    row = await deliveries.connection.fetchrow(
+        "SELECT status, attempt_count, locked_by, locked_until, fence, last_error_code FROM notification_deliveries"
+    )
+    assert row is not None
+    assert tuple(row) == ("withdrawn", 1, None, None, None, None)
+    assert await store.claim(SEND) == []
+
+
+async def test_what_was_done_before_the_application_took_the_row_away_is_written_down(deliveries: Place) -> None:
+    await add_deliveries(deliveries.connection, 1)
+    store = deliveries.rows(DISPATCH)
+    (leased,) = await store.claim(SEND)
+    await deliveries.connection.execute("UPDATE notification_deliveries SET status = 'withdrawn'")
+    assert await store.finish([Finish(leased.lease, Transition(Event.SUCCEED))]) == [Fenced.DONE]
+    assert await deliveries.connection.fetchval("SELECT status FROM notification_deliveries") == "sent"
+
+
+async def test_a_row_that_the_application_took_away_is_not_rescued(deliveries: Place) -> None:
+    await add_deliveries(deliveries.connection, 1)
+    store = deliveries.rows(DISPATCH)
+    await store.claim(SEND)
+    await deliveries.connection.execute("UPDATE notification_deliveries SET status = 'withdrawn'")
+    await deliveries.clock.advance(LEASE)
+    assert await store.rescue(10) == []
+    assert await deliveries.connection.fetchval("SELECT status FROM notification_deliveries") == "withdrawn"

@@ -114,10 +114,11 @@ ORDER BY {terms.at(rows.fence)}"""
         terms = self.terms
         return f"""
 held AS MATERIALIZED (
-    SELECT given.*, locked.cancel_requested
+    SELECT given.*, locked.cancel_requested, locked.is_live
     FROM ({self._given_leases}{columns} FROM {source}) AS given
     CROSS JOIN LATERAL (
-        SELECT {terms.cancel_requested} AS cancel_requested FROM {terms.table} AS item
+        SELECT {terms.cancel_requested} AS cancel_requested, ({terms.is_live}) IS TRUE AS is_live
+        FROM {terms.table} AS item
         WHERE {terms.is_row("given.key")} AND {terms.is_held("given")}
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS locked
@@ -125,7 +126,10 @@ held AS MATERIALIZED (
 
     @cached_property
     def renew(self) -> str:
-        """$1 keys, $2 fences, $3 holders, $4 extensions"""
+        """A row that the application took out of the queue is lost to its holder.
+
+        $1 keys, $2 fences, $3 holders, $4 extensions
+        """
         terms, until = self.terms, self.terms.rows.locked_until
         source = (
             "unnest($1::text[], $2::bigint[], $3::text[], $4::interval[]) WITH ORDINALITY "
@@ -135,12 +139,13 @@ held AS MATERIALIZED (
 WITH {self.moment}, {self._held(", given.extension", source)}
 UPDATE {terms.table} AS item SET {terms.set({until: terms.value(until, "moment.now + held.extension")})}
 FROM held, moment
-WHERE {terms.is_row("held.key")} AND {terms.at(terms.rows.fence)} = held.fence
+WHERE {terms.is_row("held.key")} AND {terms.at(terms.rows.fence)} = held.fence AND held.is_live
 RETURNING held.number, held.cancel_requested"""
 
     @cached_property
     def finish(self) -> str:
-        """A row that a person asked to cancel is not made ready again, whatever ended its attempt.
+        """A row that a person asked to cancel is not made ready again, whatever ended its attempt. One that the
+        application took out of the queue meanwhile does not go back to it either: it only loses its lock.
 
         $1 keys, $2 fences, $3 holders, $4 events, $5 whether the row goes back to ready, $6 delays, $7 times,
         $8 values of the state column, $9 whether the row is complete, $10 error codes, $11 their messages,
@@ -158,7 +163,12 @@ WITH {self.moment}, {self._held(columns, source)},
 ended AS MATERIALIZED (
     SELECT held.*, held.goes_back AND NOT held.cancel_requested AS is_ready,
            held.goes_back AND held.cancel_requested AS is_canceled
+    FROM held WHERE held.is_live OR NOT held.goes_back
+),
+left_alone AS (
+    UPDATE {terms.table} AS item SET {terms.set({**self.unlocked, rows.fence: "NULL"})}
     FROM held
+    WHERE {terms.is_row("held.key")} AND {terms.at(rows.fence)} = held.fence AND held.goes_back AND NOT held.is_live
 )
 UPDATE {terms.table} AS item SET {terms.set(self._finished())}
 FROM ended, moment
@@ -214,7 +224,8 @@ RETURNING ended.number"""
         terms = self.terms
         fence, until = terms.at(terms.rows.fence), terms.at(terms.rows.locked_until)
         return f"""
-SELECT CASE WHEN {terms.is_held("given")} THEN 'locked' WHEN {fence} = given.fence AND {until} IS NULL THEN 'already'
+SELECT CASE WHEN {terms.is_held("given")} AND {terms.is_live} THEN 'locked'
+            WHEN {fence} = given.fence AND {until} IS NULL THEN 'already'
             ELSE 'stale' END AS fenced
 FROM unnest($1::text[], $2::bigint[], $3::text[]) WITH ORDINALITY AS given (key, fence, holder, number)
 LEFT JOIN {terms.table} AS item ON {terms.is_row(f"given.key::{terms.key_type}")}
