@@ -4,6 +4,7 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -161,6 +162,35 @@ def test_mappings_that_cannot_work_together_are_refused(server: object) -> None:
 def test_where_a_lost_lease_is_an_attempt_nothing_is_claimed_ahead(server: object) -> None:
     assert RowQueue(DISPATCH).settings(WorkerSettings()).most_ahead == 0
     assert RowQueue(OUTBOX).settings(WorkerSettings()).most_ahead == WorkerSettings().most_ahead
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"due": "item.details IS NULL"},
+        {"table": "public.notification_deliveries"},
+        {"states": replace(DISPATCH.states, column="other_status")},  # type: ignore[type-var]
+        {"states": replace(RECEIPTS.states, running="pending")},  # type: ignore[type-var]
+        {"states": None},
+    ],
+    ids=lambda change: "-".join(change) or "same",
+)
+def test_mappings_that_could_not_tell_their_locks_apart_are_refused(server: object, change: dict[str, Any]) -> None:
+    app = Holdfast("memory:")
+    app.rows(DISPATCH)
+    with pytest.raises(InvalidInput, match="each would rescue rows of the other") as refused:
+        app.rows(replace(DISPATCH, name="second", **change))
+    assert ("give both their schema" in str(refused.value)) is ("table" in change)
+    app.rows(RECEIPTS)
+
+
+def test_tables_in_two_schemas_and_tables_without_states_that_are_due_apart_are_neighbours(server: object) -> None:
+    app = Holdfast("memory:")
+    app.rows(replace(DISPATCH, table="a.deliveries"))
+    app.rows(replace(DISPATCH, name="b", table="b.deliveries"))
+    app.rows(replace(DISPATCH, name="sms", table="c.message", states=None, due="item.channel = 'sms'"))
+    app.rows(replace(DISPATCH, name="mail", table="c.message", states=None, due="item.channel = 'mail'"))
 
 
 async def test_a_kind_without_a_handler_is_refused_and_memory_leaves_rows_out(place: Place) -> None:

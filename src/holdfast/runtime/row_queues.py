@@ -51,11 +51,8 @@ class RowQueues:
         if rows.name in self._by_name:
             raise InvalidInput(f"rows {rows.name!r} is registered already; give each mapping a name of its own")
         for other in self:
-            if other.rows.place == rows.place and other.rows.lock_columns != rows.lock_columns:
-                raise InvalidInput(
-                    f"rows {rows.name!r}: {other.rows.name!r} is on the same table with other lock columns, so both "
-                    f"could hold one row; give both the same locked_by, locked_until and fence"
-                )
+            if other.rows.may_share_table(rows):
+                _check_neighbours(rows, other.rows)
         self._by_name[rows.name] = queue
 
     def __iter__(self) -> Iterator[RowQueue]:
@@ -63,6 +60,21 @@ class RowQueues:
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+
+def _check_neighbours(rows: Rows, other: Rows) -> None:
+    """Mappings of one table must be able to tell whose lock one is."""
+    same = "the same table" if other.place == rows.place else "a table of the same name (two? give both their schema)"
+    if other.lock_columns != rows.lock_columns:
+        raise InvalidInput(
+            f"rows {rows.name!r}: {other.name!r} is on {same} with other lock columns, so both could hold one row; "
+            f"give both the same locked_by, locked_until and fence"
+        )
+    if not rows.is_told_apart_from(other):
+        raise InvalidInput(
+            f"rows {rows.name!r}: {other.name!r} is on {same} with the same live values, so each would rescue rows of "
+            f"the other; give each values of its own in one state column, or make one mapping of both with kind_column"
+        )
 
 
 @dataclass(frozen=True, slots=True)

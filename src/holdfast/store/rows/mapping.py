@@ -240,6 +240,17 @@ class Rows:
         """What names one claim. Mappings of one table must share them, so that only one holds a row."""
         return self.locked_by, self.locked_until, self.fence
 
+    def may_share_table(self, other: "Rows") -> bool:
+        """A name without a schema may be any schema's."""
+        schemas = {place[0] for place in (self.place, other.place) if len(place) > 1}
+        return self.place[-1] == other.place[-1] and len(schemas) < 2
+
+    def is_told_apart_from(self, other: "Rows") -> bool:
+        """Whether a locked row's state says whose it is. `due` says it only where there are no states."""
+        if self.states is None or other.states is None:
+            return self.states is other.states and bool(self.due and other.due) and self.due != other.due
+        return self.states.column == other.states.column and not set(self.states.live) & set(other.states.live)
+
     @property
     def runner(self) -> str:
         """The name by which `--runners` selects it."""
