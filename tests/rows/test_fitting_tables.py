@@ -2,12 +2,15 @@
 
 import pytest
 
-from holdfast.errors import SchemaMismatch
+from holdfast.errors import InvalidInput, SchemaMismatch
+from holdfast.job import JobState
+from holdfast.lifecycle import Event, Transition
+from holdfast.store.contract import Fenced, Finish, Renewal
 from holdfast.store.rows.check import check_rows
 from holdfast.store.rows.mapping import Rows, RowStates
 from tests.rows.conftest import Place
 from tests.rows.tables import migrate
-from tests.store_contract.steps import wants
+from tests.store_contract.steps import LEASE, wants
 
 pytestmark = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 
@@ -43,3 +46,48 @@ async def test_a_key_that_is_not_unique_is_refused_before_any_row_is_claimed(pla
 
 async def test_a_key_that_may_be_null_is_found(place: Place) -> None:
     assert await tasks(place, "id bigint UNIQUE") == ["column 'id' (key) may be null, and such a row is never claimed"]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "id char(26) PRIMARY KEY",
+        "locked_by char(36)",
+        "locked_by char(40)",
+        "locked_by uuid",
+        "status char(12) DEFAULT 'new'",
+    ],
+)
+async def test_columns_of_fixed_length_keep_leases_and_states(place: Place, columns: str) -> None:
+    await tasks(place, columns)
+    await place.connection.execute("INSERT INTO task (id) VALUES ('12')")
+    store = place.rows(TASKS)
+    (leased,) = await store.claim(wants())
+    (renewed,) = await store.renew([Renewal(leased.lease, LEASE)])
+    assert renewed.fenced is Fenced.DONE
+    assert await store.finish([Finish(leased.lease, Transition(Event.SUCCEED))]) == [Fenced.DONE]
+    found = await store.jobs.get(leased.id)
+    assert found is not None
+    assert found.state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("locked_by varchar(20)", "column 'locked_by' (locked_by) has room for 20 characters"),
+        (
+            "status varchar(6) DEFAULT 'new'",
+            "column 'status' (states) is character varying(6) and would keep 'succee' of 'succeeded'",
+        ),
+        (
+            "status char(6) DEFAULT 'new'",
+            "column 'status' (states) is character(6) and would keep 'succee' of 'succeeded'",
+        ),
+    ],
+)
+async def test_a_column_without_room_is_found_and_nothing_is_cut(place: Place, columns: str, said: str) -> None:
+    assert await tasks(place, columns) == [said]
+    await place.connection.execute("INSERT INTO task (id) VALUES (1)")
+    store = place.rows(TASKS)
+    with pytest.raises(InvalidInput, match="value too long"):
+        await store.finish([Finish(each.lease, Transition(Event.SUCCEED)) for each in await store.claim(wants())])

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 INTEGERS = frozenset({"bigint", "integer", "smallint"})
 LOCAL_TIME = "timestamp without time zone"
 TIMES = frozenset({LOCAL_TIME, "timestamp with time zone"})
-TEXTS = frozenset({"text", "character varying", "character"})
+TEXTS = frozenset({"text", "character varying", "bpchar"})
 
 _COLUMNS = """
-SELECT attname AS name, format_type(atttypid, NULL) AS type, format_type(atttypid, atttypmod) AS whole_type,
-       attnotnull AS not_null,
+SELECT attname AS name, CASE atttypid WHEN 'bpchar'::regtype THEN 'bpchar' ELSE format_type(atttypid, NULL) END AS type,
+       format_type(atttypid, atttypmod) AS whole_type, attnotnull AS not_null,
        EXISTS (SELECT FROM pg_index
                WHERE indrelid = attrelid AND indisunique AND indisvalid AND indpred IS NULL AND indnkeyatts = 1
                  AND indkey[0] = attnum) AS is_unique
@@ -27,7 +27,10 @@ FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisd
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`type` is the bare type, `whole_type` with its length or precision, to which a cast cuts what is longer."""
+    """`type` is the bare type, `whole_type` with its length or precision, to which a cast cuts what is longer.
+
+    The bare type of a `character(n)` is `bpchar`: its other name alone means one character.
+    """
 
     type: str
     whole_type: str

@@ -22,7 +22,7 @@ def cancel(sql: RowSql) -> str:
     if rows.states is not None:
         ended[rows.states.column] = terms.final_value(JobState.CANCELED)
     elif rows.error_code is not None:
-        ended[rows.error_code] = terms.value(rows.error_code, literal(CANCEL_REQUESTED.code))
+        ended[rows.error_code] = terms.value(rows.error_code, literal(CANCEL_REQUESTED.code), cut=True)
     asked = (
         f"UPDATE {terms.table} AS item SET {terms.set({rows.cancel_requested: 'true'})} FROM locked "
         f"WHERE {terms.is_row('locked.key')} AND locked.state = 'running' RETURNING locked.key"

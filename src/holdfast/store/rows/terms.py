@@ -52,9 +52,14 @@ class Terms:
     def at(self, column: str) -> str:
         return f"{self.prefix}{identifier(column)}"
 
-    def value(self, column: str, expression: str) -> str:
-        """As this column keeps it. A column without a time zone is taken for UTC, as ORMs do."""
+    def value(self, column: str, expression: str, *, cut: bool = False) -> str:
+        """As this column keeps it. A column without a time zone is taken for UTC, as ORMs do.
+
+        What is too long for its column is refused by it, unless it is to be `cut`.
+        """
         kept = self.columns.get(column, _UNKNOWN)
+        if kept.type in TEXTS and not cut:
+            return f"({expression})::{kept.type}"
         if kept.type == LOCAL_TIME:
             return f"(({expression}) AT TIME ZONE 'UTC')::{kept.whole_type}"
         return f"({expression})::{kept.whole_type}"
@@ -95,8 +100,7 @@ class Terms:
     def is_held(self, lease: str) -> str:
         """Whether the lock is still that of a claim; `lease` has a fence and a holder."""
         locked_by, locked_until, fence = map(self.at, self.rows.lock_columns)
-        holder = f"{lease}.holder::{self.type_of(self.rows.locked_by)}"
-        return f"{fence} = {lease}.fence AND {locked_by} = {holder} AND {locked_until} IS NOT NULL"
+        return f"{fence} = {lease}.fence AND {locked_by}::text = {lease}.holder::text AND {locked_until} IS NOT NULL"
 
     # States
 
@@ -294,7 +298,7 @@ class Terms:
         rows, assigned = self.rows, dict[str | None, str]()
         for column, expression in ((rows.error_code, code), (rows.error_message, message)):
             if column is not None:
-                assigned[column] = f"coalesce({self.value(column, expression)}, {self.at(column)})"
+                assigned[column] = f"coalesce({self.value(column, expression, cut=True)}, {self.at(column)})"
         if rows.error is not None:
             moment = "to_char(moment.now AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
             noted = f"(({whole})::jsonb || jsonb_build_object('attempt', {self.attempt}, 'at', {moment}))::text"
