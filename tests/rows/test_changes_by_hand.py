@@ -1,8 +1,5 @@
 """The application, a person or another mapping changes a row while a worker holds it: nothing is lost or undone."""
 
-from dataclasses import replace
-from datetime import timedelta
-
 import pytest
 
 from holdfast.job import JobState
@@ -10,7 +7,7 @@ from holdfast.lifecycle import Event, Transition
 from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Rescued, Retrying
 from tests.rows.conftest import Place
 from tests.rows.tables import DISPATCH, OUTBOX, RECEIPTS, add_deliveries
-from tests.store_contract.steps import BROKEN, ENDINGS, LEASE, job, wants
+from tests.store_contract.steps import ENDINGS, LEASE, job, wants
 
 pytestmark = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 

@@ -1,5 +1,6 @@
 """Runs statements on an application's table, with plans that follow its indexes, and errors that name the mapping."""
 
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ BY_INDEX = """
 SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off;
 SET LOCAL enable_mergejoin = off; SET LOCAL jit = off
 """
+# For SQL of the application's own in the same transaction.
+AS_PLANNED = "; ".join(f"{setting} TO DEFAULT" for setting in re.findall(r"SET LOCAL \w+", BY_INDEX))
 _NOT_AS_MAPPED = (
     pg.UndefinedColumnError,
     pg.UndefinedTableError,
@@ -39,6 +42,7 @@ _NOT_AS_MAPPED = (
 _REFUSED_BY_TABLE = (
     pg.IntegrityConstraintViolationError,
     pg.DataError,
+    pg.CardinalityViolationError,
     pg.PLPGSQLError,
     pg.TriggeredDataChangeViolationError,
     pg.WithCheckOptionViolationError,
@@ -50,8 +54,10 @@ Choose = Callable[[RowSql], str]
 class RowRefused(InvalidInput):
     """The application's own constraints or triggers do not let a row be changed like this."""
 
-    def __init__(self, message: str, duplicate: str | None = None) -> None:
+    def __init__(self, message: str, duplicate: str | None = None, reason: str = "") -> None:
         super().__init__(message)
+        self.reason = reason
+        """PostgreSQL's own line."""
         self.duplicate = duplicate
         """Which value exists already, for whoever gave it."""
 
@@ -73,13 +79,20 @@ class RowTable:
         self, choose: Choose, *arguments: object, on: "Connection | None" = None, by_index: bool = True
     ) -> "list[asyncpg.Record]":
         """Run the statement that `choose` picks in a short transaction, on a pooled connection or `on` this one."""
+        async with self.transaction(on=on, by_index=by_index) as (connection, sql):
+            return await connection.fetch(choose(sql), *arguments)
+
+    @asynccontextmanager
+    async def transaction(
+        self, *, on: "Connection | None" = None, by_index: bool = True
+    ) -> "AsyncIterator[tuple[Connection, RowSql]]":
         async with self._connection(on) as connection:
-            with self._translated():
+            with self.translated():
                 async with connection.transaction(isolation="read_committed"):
                     sql = await self.sql(connection)
                     if by_index:
                         await connection.execute(BY_INDEX)
-                    return await connection.fetch(choose(sql), *arguments)
+                    yield connection, sql
 
     async def sql(self, on: "Connection | None" = None) -> RowSql:
         if self.known_sql is None:
@@ -109,7 +122,7 @@ class RowTable:
                 yield pooled
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def translated(self) -> Iterator[None]:
         name = self.rows.name
         with translated():
             try:
@@ -122,7 +135,8 @@ class RowTable:
             except _REFUSED_BY_TABLE as error:
                 # Without its cause, whose details quote the row: they are the application's, and not for a log.
                 duplicate = error.detail if isinstance(error, pg.UniqueViolationError) else None
-                raise RowRefused(f"rows {name!r}: the table refused the change: {_line(error)}", duplicate) from None
+                said = f"rows {name!r}: the table refused the change: {_line(error)}"
+                raise RowRefused(said, duplicate, _line(error)) from None
 
 
 def _line(error: Exception) -> str:

@@ -1,13 +1,13 @@
 """Reading an application's rows as jobs. Counting them, and listing by anything but the key, reads the table."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from holdfast.job import Job, JobError, JobState, to_id
 from holdfast.json_text import Json, encode
 from holdfast.store.contract import JobFilter
-from holdfast.store.rows.access import RowTable
+from holdfast.store.rows.access import RowRefused, RowTable
 from holdfast.store.rows.identity import Keys
 from holdfast.store.rows.sql import RowSql
 
@@ -22,15 +22,24 @@ class RowReader:
 
     async def get(self, id: UUID | str) -> Job | None:
         keys = await self._keys.of([to_id(id)])
-        rows = await self._table.fetch(_show_one, list(keys.values()))
+        rows = await self._shown(_show_one, list(keys.values()), by_index=True)
         return self._job(rows[0]) if rows else None
 
     async def list(self, filter: JobFilter, limit: int) -> "list[Job]":
         if filter.queue not in (None, self._table.rows.queue):
             return []
         state = filter.state.value if filter.state else None
-        rows = await self._table.fetch(_list, state, filter.kind, filter.tenant, limit, by_index=False)
+        rows = await self._shown(_list, state, filter.kind, filter.tenant, limit, by_index=False)
         return [self._job(row) for row in rows]
+
+    async def _shown(
+        self, show: Callable[[RowSql, str], str], *arguments: object, by_index: bool
+    ) -> "Sequence[asyncpg.Record]":
+        """Where the payload of one row cannot be read, all are shown without theirs rather than none."""
+        try:
+            return await self._table.fetch(lambda sql: show(sql, sql.terms.payload), *arguments, by_index=by_index)
+        except RowRefused:
+            return await self._table.fetch(lambda sql: show(sql, "'null'"), *arguments, by_index=by_index)
 
     async def count(self) -> Mapping[JobState, int]:
         counts = dict.fromkeys(JobState, 0)
@@ -69,14 +78,14 @@ def _uuid(text: str | None) -> UUID | None:
         return None
 
 
-def _shown(sql: RowSql) -> str:
+def _shown(sql: RowSql, payload: str) -> str:
     terms, rows = sql.terms, sql.terms.rows
     live, final = "shown.state = 'running'", "shown.state NOT IN ('ready', 'running')"
     started = [terms.time(column) for column in (rows.started_at, rows.locked_at) if column is not None]
     kept_start = terms.time(rows.started_at) if rows.started_at else "NULL::timestamptz"
     finished = terms.time(rows.completed_at) if rows.completed_at else "NULL::timestamptz"
     return f"""
-SELECT {terms.job}, shown.state,
+SELECT {terms.job(payload=payload)}, shown.state,
        CASE WHEN NOT ({final}) THEN {terms.run_at_time} END AS run_at,
        CASE WHEN {live} THEN coalesce({", ".join([*started, "NULL::timestamptz"])})
             WHEN {final} THEN {kept_start} END AS started_at,
@@ -92,17 +101,17 @@ FROM {terms.table} AS item CROSS JOIN LATERAL (SELECT {terms.state} AS state) AS
 WHERE shown.state IS NOT NULL"""
 
 
-def _show_one(sql: RowSql) -> str:
+def _show_one(sql: RowSql, payload: str) -> str:
     """$1 keys"""
     terms = sql.terms
-    return f"{_shown(sql)} AND {terms.key} = ANY ($1::text[]::{terms.key_type}[])"
+    return f"{_shown(sql, payload)} AND {terms.key} = ANY ($1::text[]::{terms.key_type}[])"
 
 
-def _list(sql: RowSql) -> str:
+def _list(sql: RowSql, payload: str) -> str:
     """$1 state or null, $2 kind or null, $3 tenant or null, $4 at most"""
     terms = sql.terms
     tenant = f"coalesce({terms.text(terms.rows.tenant)}, '')"
-    return f"""{_shown(sql)}
+    return f"""{_shown(sql, payload)}
   AND ($1::text IS NULL OR shown.state = $1) AND ($2::text IS NULL OR {terms.kind} = $2)
   AND ($3::text IS NULL OR {tenant} = $3)
 ORDER BY {terms.key} DESC LIMIT $4"""

@@ -46,16 +46,13 @@ class RowSql:
     def now_in(self, column: str | None) -> dict[str | None, str]:
         return {} if column is None else {column: self.terms.value(column, "moment.now")}
 
-    def claim(self, *, suspects: bool) -> str:
+    def claim(self, *, suspects: bool, past: bool = False) -> str:
         """One range of the index for each kind, read up to what is wanted of it; the fences rise in claim order.
 
         $1 kinds, $2 how many of each, $3 how long each is leased, $4 how many in all, $5 holder, $6 shard, $7 number of
-        shards
+        shards; to get `past` some rows: $8 keys to leave alone, $9 keys of which alone to look at, or null
         """
         terms, rows = self.terms, self.terms.rows
-        sorted_by = [f"{expression} AS order_{number}" for number, (expression, _) in enumerate(terms.order)]
-        inner = ", ".join(f"{expression}{direction}" for expression, direction in terms.order)
-        outer = ", ".join(f"found.order_{number}{direction}" for number, (_, direction) in enumerate(terms.order))
         taken = {
             rows.locked_by: terms.value(rows.locked_by, "$5::text"),
             rows.locked_until: terms.value(rows.locked_until, "moment.now + chosen.lease"),
@@ -68,7 +65,30 @@ class RowSql:
         if rows.states is not None and rows.states.running is not None:
             taken[rows.states.column] = terms.state_value(literal(rows.states.running))
         return f"""
-WITH {self.moment},
+WITH {self._found(suspects=suspects, past=past)},
+chosen AS MATERIALIZED (SELECT found.key, found.lease, {terms.next_fence} AS fence FROM found),
+claimed AS (
+    UPDATE {terms.table} AS item SET {terms.set(taken)}
+    FROM chosen, moment
+    WHERE {terms.is_row("chosen.key")} AND {terms.at(rows.locked_until)} IS NULL
+    RETURNING item.*
+)
+SELECT {terms.job(payload="NULL::text" if rows.payload_query else terms.payload)},
+       {terms.key}::text AS key, {terms.at(rows.fence)} AS fence, {terms.time(rows.locked_until)} AS until
+FROM claimed AS item
+ORDER BY {terms.at(rows.fence)}"""
+
+    def claimable_keys(self, *, suspects: bool) -> str:
+        """What a claim `past` some rows would take. The parameters are those of the claim."""
+        found = self._found(suspects=suspects, past=True)
+        return f"WITH {found} SELECT found.key::text AS key FROM found WHERE $5::text IS NOT NULL"
+
+    def _found(self, *, suspects: bool, past: bool) -> str:
+        terms = self.terms
+        sorted_by = [f"{expression} AS order_{number}" for number, (expression, _) in enumerate(terms.order)]
+        inner = ", ".join(f"{expression}{direction}" for expression, direction in terms.order)
+        outer = ", ".join(f"found.order_{number}{direction}" for number, (_, direction) in enumerate(terms.order))
+        return f"""{self.moment},
 wanted AS MATERIALIZED (
     SELECT * FROM unnest($1::text[], $2::integer[], $3::interval[]) AS wanted (kind, at_most, lease)
 ),
@@ -80,25 +100,31 @@ found AS MATERIALIZED (
         FROM {terms.table} AS item
         WHERE {terms.ready} AND {terms.is_kind("wanted.kind")}
           AND {terms.run_at} <= (SELECT {terms.moment("moment.now")} FROM moment)
-          AND {terms.suspects(wanted=suspects)} AND {self._is_in_shard(6)}
+          AND {terms.suspects(wanted=suspects)} AND {self._is_in_shard(6)}{self._is_past(8) if past else ""}
         ORDER BY {inner}
         LIMIT wanted.at_most
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS found
     ORDER BY {outer}
     LIMIT $4
-),
-chosen AS MATERIALIZED (SELECT found.key, found.lease, {terms.next_fence} AS fence FROM found),
-claimed AS (
-    UPDATE {terms.table} AS item SET {terms.set(taken)}
-    FROM chosen, moment
-    WHERE {terms.is_row("chosen.key")} AND {terms.at(rows.locked_until)} IS NULL
-    RETURNING item.*
-)
-SELECT {terms.job},
-       {terms.key}::text AS key, {terms.at(rows.fence)} AS fence, {terms.time(rows.locked_until)} AS until
-FROM claimed AS item
-ORDER BY {terms.at(rows.fence)}"""
+)"""
+
+    def _is_past(self, parameter: int) -> str:
+        key, keys = self.terms.key, f"::text[]::{self.terms.key_type}[]"
+        only = parameter + 1
+        return f" AND NOT {key} = ANY (${parameter}{keys}) AND (${only}::text[] IS NULL OR {key} = ANY (${only}{keys}))"
+
+    @property
+    def payloads(self) -> str:
+        """Apart from the claim, because a query of the application's own may fail on one row, and is planned as
+        its author expects it.
+
+        $1 keys
+        """
+        terms = self.terms
+        return f"""
+SELECT {terms.key}::text AS key, {terms.payload} AS payload
+FROM {terms.table} AS item WHERE {terms.key} = ANY ($1::text[]::{terms.key_type}[])"""
 
     def _is_in_shard(self, parameter: int) -> str:
         shard_of = f"{quoted(self.terms.schema)}.shard_of"
@@ -298,10 +324,10 @@ SELECT rescued.id, rescued.state FROM rescued ORDER BY rescued.until, rescued.id
         """The parameters are those of the rescue."""
         return f"WITH {self.moment} SELECT {self.terms.key}::text AS key {self._expired_rows}"
 
-    def next_due(self, *, suspects: bool) -> str:
+    def next_due(self, *, suspects: bool, past: bool = False) -> str:
         """The first row of each kind, one probe of an index each.
 
-        $1 kinds, $2 shard, $3 number of shards
+        $1 kinds, $2 shard, $3 number of shards; to get `past` some rows: $4 and $5 as the claim's
         """
         terms = self.terms
         return f"""
@@ -311,7 +337,7 @@ CROSS JOIN LATERAL (
     SELECT {terms.run_at_time} AS run_at
     FROM {terms.table} AS item
     WHERE {terms.ready} AND {terms.is_kind("wanted.kind")} AND {terms.suspects(wanted=suspects)}
-      AND {self._is_in_shard(2)}
+      AND {self._is_in_shard(2)}{self._is_past(4) if past else ""}
     ORDER BY {terms.run_at}
     LIMIT 1
 ) AS first"""

@@ -9,9 +9,10 @@ from uuid import UUID
 
 from holdfast.errors import DuplicateJob
 from holdfast.handlers import FinishInTransaction
-from holdfast.job import JobState, Lease, LeasedJob, NewJob
+from holdfast.job import JobError, JobState, Lease, LeasedJob, NewJob
 from holdfast.json_text import Json, encode
 from holdfast.lifecycle import Event, Transition
+from holdfast.log import get_logger
 from holdfast.store.contract import (
     Canceling,
     ClaimRequest,
@@ -27,6 +28,7 @@ from holdfast.store.contract import (
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.rows import rare_sql
 from holdfast.store.rows.access import Choose, RowRefused, RowTable
+from holdfast.store.rows.claim import ClaimedRow, RowClaim
 from holdfast.store.rows.enqueue import check_jobs, columns_of, insert_statement
 from holdfast.store.rows.fit import ensure_fits
 from holdfast.store.rows.identity import Keys
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     import asyncpg
 
     from holdfast.store.rows.access import Connection
+
+log = get_logger("holdfast.rows")
 
 _LOCKED_TRIES = 20
 _LOCKED_SECONDS = 0.05
@@ -51,6 +55,7 @@ class RowStore:
         self.table = RowTable(store, rows)
         self.keys = Keys(self.table)
         self._rescue = RowRescue(self.table)
+        self._claim = RowClaim(self.table)
 
     async def check(self) -> None:
         """SchemaMismatch in one line if the mapping and its table do not fit together."""
@@ -72,8 +77,7 @@ class RowStore:
         kinds = {kind: claim for kind, claim in request.kinds.items() if self.rows.kind in (None, kind)}
         if request.limit <= 0 or not kinds or not self._serves(request.queues, suspects=request.suspects):
             return []
-        rows = await self.table.fetch(
-            lambda sql: sql.claim(suspects=request.suspects),
+        arguments = (
             list(kinds),
             [min(claim.limit, request.limit) for claim in kinds.values()],
             [claim.lease for claim in kinds.values()],
@@ -81,21 +85,40 @@ class RowStore:
             str(request.holder),
             *_shard(request.shard),
         )
-        for row in rows:
-            await self.keys.remember(row["id"], row["key"])
-        return [self._leased(row, request.holder) for row in rows]
+        while True:
+            claimed = await self._claim(*arguments, suspects=request.suspects)
+            leased = await self._readable(claimed, request.holder)
+            if leased or not claimed:
+                return leased
+
+    async def _readable(self, claimed: Sequence[ClaimedRow], holder: UUID) -> list[LeasedJob]:
+        """Those that a handler can be given. The others have failed: no attempt would go better."""
+        leased, failed = [], []
+        for each in claimed:
+            await self.keys.remember(each.row["id"], each.row["key"])
+            if isinstance(each.payload, JobError):
+                lease = Lease(each.row["id"], each.row["fence"], holder)
+                failed.append(Finish(lease, Transition(Event.FAIL, error=each.payload)))
+            else:
+                leased.append(self._leased(each.row, holder, Json(each.payload)))
+        try:
+            await self.finish(failed)
+        except RowRefused as refused:
+            # Their leases end, and the rescue is told the same; the readable ones must not be lost with them.
+            log.warning("rows without a readable payload could not be failed", error=str(refused))
+        return leased
 
     def _serves(self, queues: Sequence[str], *, suspects: bool) -> bool:
         """Where losses are not counted, nothing is a suspect."""
         return self.rows.queue in queues and not (suspects and self.rows.losses is None)
 
-    def _leased(self, row: "asyncpg.Record", holder: UUID) -> LeasedJob:
+    def _leased(self, row: "asyncpg.Record", holder: UUID, payload: Json) -> LeasedJob:
         return LeasedJob(
             lease=Lease(row["id"], row["fence"], holder),
             kind=row["kind"],
             queue=self.rows.queue,
             priority=row["priority"],
-            payload=Json(row["payload"]),
+            payload=payload,
             headers=row["headers"],
             tenant=row["tenant"],
             correlation_id=row["correlation_id"],
@@ -209,7 +232,13 @@ class RowStore:
         wanted = [kind for kind in kinds if self.rows.kind in (None, kind)]
         if not wanted or not self._serves(queues, suspects=suspects):
             return None
-        (row,) = await self.table.fetch(lambda sql: sql.next_due(suspects=suspects), wanted, *_shard(shard))
+        left_alone = self._claim.left_alone
+        (row,) = await self.table.fetch(
+            lambda sql: sql.next_due(suspects=suspects, past=bool(left_alone)),
+            wanted,
+            *_shard(shard),
+            *((left_alone, None) if left_alone else ()),
+        )
         due: timedelta | None = row["due_in"]
         return None if due is None else max(timedelta(0), due)
 

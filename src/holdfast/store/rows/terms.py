@@ -280,14 +280,13 @@ class Terms:
             return f"(SELECT to_json(payload)::text FROM (SELECT {chosen}) AS payload)"
         return "to_json(item)::text"
 
-    @property
-    def job(self) -> str:
+    def job(self, *, payload: str) -> str:
         """The columns that a claim and a reader have in common."""
         rows = self.rows
         given = "NULL" if rows.priority is None else self.at(rows.priority)
         priority = f"coalesce({given}, {DEFAULT_PRIORITY})"
         created = self.now if rows.created_at is None else self.time(rows.created_at)
-        return f"""{self.id} AS id, {self.kind} AS kind, {priority}::integer AS priority, {self.payload} AS payload,
+        return f"""{self.id} AS id, {self.kind} AS kind, {priority}::integer AS priority, {payload} AS payload,
                {self.text(rows.headers)} AS headers, coalesce({self.text(rows.tenant)}, '') AS tenant,
                coalesce({self.text(rows.correlation_id)}, {self.id}::text) AS correlation_id,
                {self.attempt}::integer AS attempt, {self.losses}::integer AS losses,

@@ -1,0 +1,128 @@
+"""Claims rows and reads their payloads. One that its table refuses to change, or whose payload cannot be read, keeps no
+other from being claimed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from holdfast.job import JobError
+from holdfast.log import get_logger
+from holdfast.store.rows.access import AS_PLANNED, RowRefused, RowTable
+from holdfast.store.rows.sql import RowSql
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from holdfast.store.rows.access import Connection
+
+log = get_logger("holdfast.rows")
+
+_LEFT_ALONE_SECONDS = 60.0
+_MOST_REFUSALS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRow:
+    row: "asyncpg.Record"
+    payload: str | JobError
+    """Or why it cannot be read."""
+
+
+class RowClaim:
+    def __init__(self, table: RowTable) -> None:
+        self._table = table
+        self._refused: dict[str, float] = {}
+
+    @property
+    def left_alone(self) -> list[str]:
+        """Keys of rows that were refused a short time ago."""
+        if self._refused:
+            now = monotonic()
+            self._refused = {key: until for key, until in self._refused.items() if until > now}
+        return list(self._refused)
+
+    async def __call__(self, *arguments: object, suspects: bool) -> list[ClaimedRow]:
+        """The arguments are those of the claim's statement. RowRefused if that is the fate of every row."""
+        try:
+            return await self._take(arguments, self.left_alone, suspects=suspects)
+        except RowRefused:
+            return await self._take_past_refused(arguments, suspects=suspects)
+
+    async def _take(
+        self,
+        arguments: tuple[object, ...],
+        left_alone: Sequence[str],
+        only: Sequence[str] | None = None,
+        *,
+        suspects: bool,
+    ) -> list[ClaimedRow]:
+        past = bool(left_alone) or only is not None
+        async with self._table.transaction() as (connection, sql):
+            claim = sql.claim(suspects=suspects, past=past)
+            rows = await connection.fetch(claim, *arguments, *((left_alone, only) if past else ()))
+            if not rows or not self._table.rows.payload_query:
+                return [ClaimedRow(row, row["payload"]) for row in rows]
+            await connection.execute(AS_PLANNED)
+            payloads = await self._payloads(connection, sql, [row["key"] for row in rows])
+            for key, payload in payloads.items():
+                if isinstance(payload, JobError):
+                    log.error("row fails because its payload cannot be read", row=self._table.row(key))
+            return [ClaimedRow(row, payloads[row["key"]]) for row in rows]
+
+    async def _payloads(self, connection: "Connection", sql: RowSql, keys: Sequence[str]) -> dict[str, str | JobError]:
+        """Half by half where one cannot be read."""
+        try:
+            with self._table.translated():
+                async with connection.transaction():
+                    rows = await connection.fetch(sql.payloads, keys)
+        except RowRefused as error:
+            if len(keys) == 1:
+                return {keys[0]: JobError(code="PAYLOAD_UNREADABLE", type="PayloadUnreadable", message=error.reason)}
+            first, second = [await self._payloads(connection, sql, half) for half in _halves(keys)]
+            return first | second
+        return {row["key"]: row["payload"] for row in rows}
+
+    async def _take_past_refused(self, arguments: tuple[object, ...], *, suspects: bool) -> list[ClaimedRow]:
+        """Rows in front that cannot be claimed are stepped over until one can."""
+        refusals: list[RowRefused] = []
+        while len(refusals) < _MOST_REFUSALS:
+            found = await self._table.fetch(
+                lambda sql: sql.claimable_keys(suspects=suspects), *arguments, self.left_alone, None
+            )
+            if not found:
+                break
+            keys = [row["key"] for row in found]
+            if claimed := await self._take_each(arguments, keys, refusals, suspects=suspects):
+                return claimed
+        if refusals:
+            raise refusals[-1]
+        return []
+
+    async def _take_each(
+        self, arguments: tuple[object, ...], keys: Sequence[str], refusals: list[RowRefused], *, suspects: bool
+    ) -> list[ClaimedRow]:
+        """Half by half, because hardly any of them is to blame."""
+        try:
+            return await self._take(arguments, [], keys, suspects=suspects)
+        except RowRefused as error:
+            if len(keys) == 1:
+                refusals.append(error)
+                self._leave_alone(keys[0], error)
+                return []
+        claimed: list[ClaimedRow] = []
+        for half in _halves(keys):
+            claimed += await self._take_each(arguments, half, refusals, suspects=suspects)
+        return claimed
+
+    def _leave_alone(self, key: str, error: RowRefused) -> None:
+        self._refused[key] = monotonic() + _LEFT_ALONE_SECONDS
+        log.error(
+            "row cannot be claimed and is left alone; correct the row or the table",
+            row=self._table.row(key),
+            error=str(error),
+        )
+
+
+def _halves(keys: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    return keys[: len(keys) // 2], keys[len(keys) // 2 :]
