@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # settings of a session do not survive PgBouncer, and a function to pin them to would be one more thing to install.
 BY_INDEX = """
 SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off;
-SET LOCAL enable_mergejoin = off; SET LOCAL jit = off
+SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; SET LOCAL jit = off
 """
 # For SQL of the application's own in the same transaction.
 AS_PLANNED = "; ".join(f"{setting} TO DEFAULT" for setting in re.findall(r"SET LOCAL \w+", BY_INDEX))
