@@ -167,8 +167,8 @@ async def test_a_table_without_a_run_at_gets_one_and_its_rows_are_due(place: Pla
     assert len(await place.rows(rows).claim(wants())) == 2
 
 
-async def test_an_index_on_the_running_value_serves_the_rescue_as_well(place: Place) -> None:
-    """It has as many entries as that of the locks, and PostgreSQL may choose either."""
+async def test_an_index_on_the_state_does_not_keep_the_rescue_from_that_of_the_locks(place: Place) -> None:
+    """It has every ready row as well, for a lock may be left in any live value."""
     await place.connection.execute(DELIVERIES_TABLE)
     await place.connection.execute(
         """

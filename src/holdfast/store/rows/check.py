@@ -86,9 +86,7 @@ async def _unserved(
     if not _reads_in_order(due, rows, partial):
         yield "no index tells when the next row is due", "due" if "due" in index else "claim"
     rescue = await _plan(table, lambda sql: sql.rescue, 1, [], None)
-    # Either has an entry for each row that is under a lock, and none for the others.
-    running = [rows.states.column] if rows.states and rows.states.running else []
-    if not any(_reads_by(rescue, rows, column) for column in (rows.locked_until, *running)):
+    if not _reads_by(rescue, rows, rows.locked_until):
         yield "no index serves the rescue: each one would read the whole table", "locks"
     if "ids" in index and not _reads_by(await _plan(table, keys_of_ids, [UUID(int=0)]), rows, "md5"):
         yield "no index finds a row by its job id, as people's verbs do", "ids"
