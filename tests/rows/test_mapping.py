@@ -56,7 +56,10 @@ def test_a_mapping_that_cannot_work_is_refused_in_one_line(change: dict[str, Any
         ({"ready": ()}, "at least one value"),
         ({"ready": ("a", "")}, "'' is not a value"),
         ({"running": "pending"}, "ready and running"),
-        ({"succeeded": "retryable"}, "is final, so it cannot be ready"),
+        ({"running": "busy", "retry": "busy"}, "'busy' is running, so a row that is to be tried again"),
+        ({"retry": "failed"}, "'failed' is final, so a row that is to be tried again"),
+        ({"retry": "invalid"}, "'invalid' is final, so a row that is to be tried again"),
+        ({"succeeded": "retryable", "retry": None}, "is final, so it cannot be ready"),
         ({"codes": {"X": "pending"}}, "is final, so it cannot be ready"),
         ({"column": ""}, "states.column"),
         ({"incomplete": "sent"}, "states.incomplete: 'sent' is not a tuple"),
@@ -68,6 +71,11 @@ def test_states_that_contradict_each_other_are_refused(change: dict[str, Any], s
     assert DISPATCH.states is not None
     with pytest.raises(InvalidInput, match=said):
         replace(DISPATCH.states, **change)
+
+
+def test_a_retry_and_a_code_may_hand_a_row_to_the_same_other_mapping() -> None:
+    assert RECEIPTS.states is not None
+    assert replace(RECEIPTS.states, retry="retryable").retry == "retryable"
 
 
 def test_a_mapping_keeps_the_parts_for_which_it_names_columns() -> None:

@@ -71,6 +71,11 @@ class RowStates:
                 raise InvalidInput(f"states: {value!r} is not a value of a state column; give it as text")
         if self.running in self.claimable:
             raise InvalidInput(f"states: {self.running!r} is ready and running; leave `running` out if no value tells")
+        if self.retry is not None and (
+            self.retry == self.running or self.retry in set(self.final) - set(self.incomplete)
+        ):
+            what = "running" if self.retry == self.running else "final"
+            raise InvalidInput(f"states: {self.retry!r} is {what}, so a row that is to be tried again cannot have it")
         for value in self.final:
             if value in self.claimable or value == self.running:
                 raise InvalidInput(f"states: {value!r} is final, so it cannot be ready or running as well")
