@@ -209,7 +209,10 @@ class Job:
         if not self.errors:
             return None
         kept = decode(self.errors[-1])
-        return JobError(code=kept["code"], type=kept["type"], message=kept["message"], traceback=kept["traceback"])
+        if not isinstance(kept, dict):
+            # An application may keep errors of its own in its table.
+            return JobError(code="", message=str(kept))
+        return JobError(**{name: str(kept.get(name) or "") for name in ("code", "type", "message", "traceback")})
 
     def as_dict(self) -> Mapping[str, object]:
         """For `--json` and other machines: JSON values decoded, times in ISO 8601."""

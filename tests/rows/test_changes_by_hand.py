@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.job import JobState
+from holdfast.job import JobError, JobState
 from holdfast.lifecycle import Event, Transition
 from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Rescued, Retrying
 from tests.rows.conftest import Place
@@ -92,3 +92,21 @@ async def test_a_row_that_the_application_took_away_is_not_rescued(deliveries: P
     await deliveries.clock.advance(LEASE)
     assert await store.rescue(10) == []
     assert await deliveries.connection.fetchval("SELECT status FROM notification_deliveries") == "withdrawn"
+
+
+@pytest.mark.parametrize(
+    ("kept", "error"),
+    [
+        ('{"message": "too slow", "code": null}', JobError(code="", message="too slow")),
+        ('"too slow"', JobError(code="", message="too slow")),
+    ],
+)
+async def test_an_error_that_the_application_wrote_itself_can_be_read(
+    outbox: Place, kept: str, error: JobError
+) -> None:
+    store, new = outbox.rows(OUTBOX), job()
+    await store.enqueue([new])
+    await outbox.connection.execute("""UPDATE platform."OutboxEvent" SET "lastError" = $1""", kept)
+    found = await store.jobs.get(new.id)
+    assert found is not None
+    assert found.last_error == error
