@@ -1,5 +1,7 @@
 """Tables that look as if they fitted: what would go wrong silently is refused, or found by `rows check`."""
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast.errors import InvalidInput, SchemaMismatch
@@ -91,3 +93,12 @@ async def test_a_column_without_room_is_found_and_nothing_is_cut(place: Place, c
     store = place.rows(TASKS)
     with pytest.raises(InvalidInput, match="value too long"):
         await store.finish([Finish(each.lease, Transition(Event.SUCCEED)) for each in await store.claim(wants())])
+
+
+async def test_a_time_that_may_be_null_is_found_unless_another_column_steps_in(place: Place) -> None:
+    found = await tasks(place, "run_at timestamptz; created_at timestamptz NOT NULL DEFAULT now()")
+    assert found == ["column 'run_at' (run_at) may be null, and such a row is never claimed"]
+    rows = replace(TASKS, run_at=("run_at", "created_at"))
+    await place.connection.execute("DROP INDEX holdfast_tasks_claim")
+    await migrate(place.connection, rows)
+    assert await check_rows(place.store, rows) == []

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.rows.access import Choose, RowTable
-from holdfast.store.rows.columns import table_name
+from holdfast.store.rows.columns import Columns, table_name
 from holdfast.store.rows.fit import RowFinding, misfits
 from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.migration import index_name, index_statements
@@ -35,11 +35,13 @@ async def check_rows(store: PostgresStore, rows: Rows) -> list[RowFinding]:
         return findings
     table = RowTable(store, rows)
     indexes = {row["name"]: row for row in await table.fetch(lambda _: _INDEXES, table_name(rows))}
-    statements = index_statements(rows, (await table.sql()).terms.columns)
+    columns = (await table.sql()).terms.columns
+    statements = index_statements(rows, columns)
     made = {_purpose(sql): " ".join(sql.split()) for sql in statements}
     partial = {name for name, index in indexes.items() if index["is_partial"]}
     unserved = [each async for each in _unserved(table, made, partial)]
     found = [(line, _step(rows, purpose, made, indexes)) for line, purpose in unserved]
+    found += _never_claimed(rows, columns)
     found += [each async for each in _left_running(table)]
     return [RowFinding(rows.name, *each) for each in found]
 
@@ -52,6 +54,14 @@ def _step(rows: Rows, purpose: str, made: Mapping[str, str], indexes: "Mapping[s
         return f"{name} was not built to its end: drop it, then create it again: {made[purpose]}"
     analyze = f"run ANALYZE {table_name(rows)}, or if that is no help drop it and create it again: {made[purpose]}"
     return f"{name} is there, but PostgreSQL does not choose it: {analyze}"
+
+
+def _never_claimed(rows: Rows, columns: Columns) -> Iterator[tuple[str, str]]:
+    """A row without a key or a time is not an error of anybody's, and waits for ever."""
+    steps = {"key": "make it NOT NULL", "run_at": "make it NOT NULL, or name after it in run_at a column that is"}
+    for (role, step), name in zip(steps.items(), (rows.key, rows.run_at_columns[-1]), strict=True):
+        if not columns[name].not_null:
+            yield f"column {name!r} ({role}) may be null, and such a row is never claimed", step
 
 
 async def _left_running(table: RowTable) -> AsyncIterator[tuple[str, str]]:

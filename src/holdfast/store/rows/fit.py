@@ -108,12 +108,9 @@ def _column_findings(rows: Rows, columns: Columns) -> Iterator[Said]:
         elif types and columns[name].type not in types:
             wanted = ", ".join(sorted(types))
             yield f"column {name!r} ({role}) is {columns[name].type}; it must be one of {wanted}", "change its type"
-    if (key := columns.get(rows.key)) is not None:
-        if not key.is_unique:
-            line = f"column {rows.key!r} (key) is not unique by itself"
-            yield line, "name a column that has a unique index of its own"
-        if not key.not_null:
-            yield f"column {rows.key!r} (key) may be null, and such a row is never claimed", "make it NOT NULL"
+    if rows.key in columns and not columns[rows.key].is_unique:
+        line = f"column {rows.key!r} (key) is not unique by itself"
+        yield line, "name a column that has a unique index of its own"
     for name in emptied(rows):
         if name in columns and columns[name].not_null:
             yield f"column {name!r} must allow null", _MIGRATION
