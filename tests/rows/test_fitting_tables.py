@@ -6,10 +6,12 @@ import pytest
 
 from holdfast.errors import InvalidInput, SchemaMismatch
 from holdfast.job import JobState
+from holdfast.json_text import decode
 from holdfast.lifecycle import Event, Transition
 from holdfast.store.contract import Fenced, Finish, Renewal
 from holdfast.store.rows.check import check_rows
 from holdfast.store.rows.mapping import Rows, RowStates
+from holdfast.store.rows.migration import index_name
 from tests.rows.conftest import Place
 from tests.rows.tables import migrate
 from tests.store_contract.steps import LEASE, wants
@@ -102,3 +104,55 @@ async def test_a_time_that_may_be_null_is_found_unless_another_column_steps_in(p
     await place.connection.execute("DROP INDEX holdfast_tasks_claim")
     await migrate(place.connection, rows)
     assert await check_rows(place.store, rows) == []
+
+
+@pytest.mark.parametrize(
+    "due",
+    [
+        "item.expires_at > now()",
+        "EXISTS (SELECT FROM generate_series(1, 9) AS known (id) WHERE known.id = item.id)",
+        "item.expires_at::date > CURRENT_DATE",
+        "item.expires_at IS NULL OR NOT (lower(item.status) IN ('old', 'it''s'))",
+    ],
+)
+async def test_the_printed_indexes_can_be_made_and_serve_whatever_makes_a_row_due(place: Place, due: str) -> None:
+    rows = replace(TASKS, due=due)
+    assert await tasks(place, "expires_at timestamptz DEFAULT now() + interval '1 day'", rows) == []
+    await place.connection.execute("INSERT INTO task (id) VALUES (1)")
+    assert len(await place.rows(rows).claim(wants())) == 1
+
+
+async def test_a_kind_that_is_an_enum_is_found_by_the_printed_index(place: Place) -> None:
+    rows = replace(TASKS, kind=None, kind_column="kind")
+    await place.connection.execute("CREATE TYPE kind AS ENUM ('work', 'other')")
+    assert await tasks(place, "kind kind NOT NULL DEFAULT 'work'", rows) == []
+    await place.connection.execute("INSERT INTO task (id, kind) VALUES (1, 'work'), (2, 'other'), (3, 'work')")
+    store = place.rows(rows)
+    (plan,) = await store.table.fetch(
+        lambda sql: f"EXPLAIN (FORMAT JSON) {sql.claim(suspects=False)}",
+        ["work", "unheard of"], [9, 9], [LEASE, LEASE], 9, "", None, None,
+    )  # fmt: skip
+    assert "(kind = " in plan[0]
+    assert await store.next_due(["default"], ["unheard of"]) is None
+    assert [decode(each.payload)["id"] for each in await store.claim(wants("work", "unheard of"))] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("CREATE VIEW task AS SELECT 1 AS id", "'task' is a view, which is not supported"),
+        (
+            "CREATE TABLE task (id bigint) PARTITION BY RANGE (id)",
+            "'task' is a partitioned table, which is not supported",
+        ),
+    ],
+)
+async def test_what_is_no_ordinary_table_is_said_not_to_be_supported(place: Place, made: str, said: str) -> None:
+    await place.connection.execute(made)
+    assert [finding.line for finding in await check_rows(place.store, TASKS)] == [said]
+
+
+def test_mappings_whose_long_names_begin_alike_have_indexes_of_their_own(server: object) -> None:
+    names = [index_name(replace(TASKS, name="ä" * 60 + end), "suspect") for end in "ab"]
+    assert len(set(names)) == 2
+    assert max(len(name.encode()) for name in names) <= 63

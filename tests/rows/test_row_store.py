@@ -272,7 +272,7 @@ async def test_names_with_quotes_capitals_and_spaces_are_names_like_any_other(pl
         f"""
         CREATE SCHEMA "{quoted}";
         CREATE TABLE "{quoted}"."Ta.ble" ("k {quoted}" uuid PRIMARY KEY, "kind {quoted}" text, "p {quoted}" jsonb,
-            "c {quoted}" timestamptz DEFAULT now(), "s {quoted}" text)
+            "c {quoted}" timestamptz NOT NULL DEFAULT now(), "s {quoted}" text)
         """
     )
     for statement in re.split(r";$", rows.migration_sql(), flags=re.MULTILINE):

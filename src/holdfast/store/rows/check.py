@@ -25,7 +25,6 @@ FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
 WHERE indrelid = to_regclass($1)
 """
 _INDEX_SCANS = frozenset({"Index Scan", "Index Only Scan"})
-_IN_ORDER = _INDEX_SCANS | {"LockRows", "Result", "Incremental Sort", "Subquery Scan", "CTE Scan"}
 _MOST_COUNTED = 1000
 
 
@@ -58,10 +57,12 @@ def _step(rows: Rows, purpose: str, made: Mapping[str, str], indexes: "Mapping[s
 
 def _never_claimed(rows: Rows, columns: Columns) -> Iterator[tuple[str, str]]:
     """A row without a key or a time is not an error of anybody's, and waits for ever."""
-    steps = {"key": "make it NOT NULL", "run_at": "make it NOT NULL, or name after it in run_at a column that is"}
-    for (role, step), name in zip(steps.items(), (rows.key, rows.run_at_columns[-1]), strict=True):
-        if not columns[name].not_null:
-            yield f"column {name!r} ({role}) may be null, and such a row is never claimed", step
+    if not columns[rows.key].not_null:
+        yield f"column {rows.key!r} (key) may be null, and such a row is never claimed", "make it NOT NULL"
+    if not any(columns[name].not_null for name in rows.run_at_columns):
+        last = rows.run_at_columns[-1]
+        step = "make it NOT NULL, or name after it in run_at a column that is"
+        yield f"column {last!r} (run_at) may be null, and such a row is never claimed", step
 
 
 async def _left_running(table: RowTable) -> AsyncIterator[tuple[str, str]]:
@@ -129,7 +130,8 @@ def _reads_in_order(plan: dict[str, Any], rows: Rows, partial: Collection[str]) 
         types = {inner["Node Type"] for inner in below}
         scans = [inner for inner in below if inner.get("Relation Name") == rows.place[-1]]
         if node["Node Type"] == "Limit" and "Limit" not in types and scans:
-            return types <= _IN_ORDER and all(_skips_final_rows(scan, rows, partial) for scan in scans)
+            by_index = all(scan["Node Type"] in _INDEX_SCANS for scan in scans)
+            return by_index and "Sort" not in types and all(_skips_final_rows(scan, rows, partial) for scan in scans)
     return False
 
 

@@ -20,8 +20,15 @@ SELECT attname AS name, CASE atttypid WHEN 'bpchar'::regtype THEN 'bpchar' ELSE 
        format_type(atttypid, atttypmod) AS whole_type, attnotnull AS not_null,
        EXISTS (SELECT FROM pg_index
                WHERE indrelid = attrelid AND indisunique AND indisvalid AND indpred IS NULL AND indnkeyatts = 1
-                 AND indkey[0] = attnum) AS is_unique
+                 AND indkey[0] = attnum) AS is_unique,
+       EXISTS (SELECT FROM pg_type WHERE pg_type.oid = atttypid AND typtype = 'e') AS is_enum
 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
+"""
+
+
+_SORT = """
+SELECT CASE relkind WHEN 'p' THEN 'a partitioned table' WHEN 'f' THEN 'a foreign table' ELSE 'a view' END
+FROM pg_class WHERE oid = to_regclass($1) AND relkind <> 'r'
 """
 
 
@@ -37,6 +44,7 @@ class Column:
     not_null: bool = False
     is_unique: bool = False
     """Alone, and in every row: a part of a longer key tells nothing apart."""
+    is_enum: bool = False
 
 
 Columns = Mapping[str, Column]
@@ -46,7 +54,13 @@ def table_name(rows: Rows) -> str:
     return ".".join(map(identifier, rows.place))
 
 
+async def read_sort(connection: "asyncpg.Connection[asyncpg.Record]", rows: Rows) -> str | None:
+    """What stands in the place of an ordinary table; None if it is one, or nothing."""
+    sort: str | None = await connection.fetchval(_SORT, table_name(rows))
+    return sort
+
+
 async def read_columns(connection: "asyncpg.Connection[asyncpg.Record]", rows: Rows) -> Columns:
     """Empty if there is no such table."""
     found = await connection.fetch(_COLUMNS, table_name(rows))
-    return {row["name"]: Column(row["type"], row["whole_type"], row["not_null"], row["is_unique"]) for row in found}
+    return {row["name"]: Column(*tuple(row)[1:]) for row in found}

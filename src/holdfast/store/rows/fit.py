@@ -8,7 +8,7 @@ from datetime import timedelta
 from holdfast.errors import InvalidInput, SchemaMismatch
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.rows.access import Choose, RowRefused, RowTable
-from holdfast.store.rows.columns import INTEGERS, TEXTS, TIMES, Columns, read_columns, table_name
+from holdfast.store.rows.columns import INTEGERS, TEXTS, TIMES, Columns, read_columns, read_sort, table_name
 from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.migration import addable, emptied
 from holdfast.store.rows.quoting import identifier
@@ -92,6 +92,10 @@ async def misfits(store: PostgresStore, rows: Rows) -> list[RowFinding]:
     """Of columns first, of values if there is none, and of SQL if there is none of those either."""
     async with store.acquired() as connection:
         columns = await read_columns(connection, rows)
+        sort = await read_sort(connection, rows)
+    if sort is not None:
+        line = f"{'.'.join(rows.place)!r} is {sort}, which is not supported"
+        return [RowFinding(rows.name, line, "name an ordinary table in the mapping")]
     if not columns:
         return [RowFinding(rows.name, _no_table(rows), "create it, or correct `table` in the mapping")]
     table = RowTable(store, rows)

@@ -3,11 +3,15 @@
 Printed, never run: the table is the application's, and so are its migrations.
 """
 
+from hashlib import md5
+
 from holdfast.store.rows.columns import LOCAL_TIME, TEXTS, TIMES, Columns, table_name
 from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.quoting import identifier
 from holdfast.store.rows.terms import Terms
 
+# Of 63 bytes, beside "holdfast_" and the longest purpose.
+_LONGEST_BYTES = 40
 _COUNT = "integer NOT NULL DEFAULT 0"
 # What the application surely has itself (its key, kind, payload, state) is not here.
 _ADDED = {
@@ -95,7 +99,10 @@ def index_statements(rows: Rows, columns: Columns) -> list[str]:
 def index_name(rows: Rows, purpose: str) -> str:
     """Mappings of one table share the index of its locks."""
     whose = rows.place[-1] if purpose == "locks" else rows.name
-    return f"holdfast_{whose[:40]}_{purpose}"
+    if len(whose.encode()) > _LONGEST_BYTES:
+        told_apart = md5(whose.encode(), usedforsecurity=False).hexdigest()[:8]
+        whose = f"{whose.encode()[: _LONGEST_BYTES - 9].decode(errors='ignore')}_{told_apart}"
+    return f"holdfast_{whose}_{purpose}"
 
 
 def _index(rows: Rows, purpose: str, columns: list[str], where: str = "") -> str:

@@ -88,10 +88,9 @@ ORDER BY {terms.at(rows.fence)}"""
         sorted_by = [f"{expression} AS order_{number}" for number, (expression, _) in enumerate(terms.order)]
         inner = ", ".join(f"{expression}{direction}" for expression, direction in terms.order)
         outer = ", ".join(f"found.order_{number}{direction}" for number, (_, direction) in enumerate(terms.order))
+        source = "unnest($1::text[], $2::integer[], $3::interval[]) AS wanted (kind, at_most, lease)"
         return f"""{self.moment},
-wanted AS MATERIALIZED (
-    SELECT * FROM unnest($1::text[], $2::integer[], $3::interval[]) AS wanted (kind, at_most, lease)
-),
+wanted AS MATERIALIZED ({terms.wanted(source, ", wanted.at_most, wanted.lease")}),
 found AS MATERIALIZED (
     SELECT found.*, wanted.lease
     FROM wanted
@@ -332,7 +331,7 @@ SELECT rescued.id, rescued.state FROM rescued ORDER BY rescued.until, rescued.id
         terms = self.terms
         return f"""
 SELECT min(first.run_at) - {terms.now} AS due_in
-FROM unnest($1::text[]) AS wanted (kind)
+FROM ({terms.wanted("unnest($1::text[]) AS wanted (kind)")}) AS wanted
 CROSS JOIN LATERAL (
     SELECT {terms.run_at_time} AS run_at
     FROM {terms.table} AS item

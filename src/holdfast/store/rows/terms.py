@@ -18,6 +18,9 @@ from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.quoting import identifier, literal
 
 _ALIAS = re.compile(r"\bitem\s*\.\s*")
+_CALLED = re.compile(r"(\w+)\s*\(")
+_NO_CALLS = frozenset({"in", "and", "or", "not", "any", "all", "coalesce", "nullif", "lower", "upper", "length", "abs"})
+_CHANGING = re.compile(r"\b(?:select|current_\w+|localtime\w*|session_user|user)\b|::", re.IGNORECASE)
 _UNKNOWN = Column("text", "text")
 
 
@@ -118,7 +121,11 @@ class Terms:
 
     @property
     def due(self) -> str:
-        return self.rows.due if self.prefix else _ALIAS.sub("", self.rows.due)
+        """In the definition of an index only what surely is the same at any time and for any session."""
+        if self.prefix:
+            return self.rows.due
+        calls = {name.lower() for name in _CALLED.findall(self.rows.due)} - _NO_CALLS
+        return "" if calls or _CHANGING.search(self.rows.due) else _ALIAS.sub("", self.rows.due)
 
     @cached_property
     def ready(self) -> str:
@@ -128,7 +135,7 @@ class Terms:
             self._is_one_of(states.claimable) if states else f"{self.completed_at} IS NULL",
             f"{self.at(self.rows.locked_until)} IS NULL",
         ]
-        if self.rows.due:
+        if self.due:
             conditions.append(f"({self.due})")
         return " AND ".join(conditions)
 
@@ -262,10 +269,23 @@ class Terms:
         column = self.rows.kind_column
         return f"{literal(self.rows.kind or '')}::text" if column is None else f"{self.at(column)}::text"
 
+    @property
+    def kind_is_enum(self) -> bool:
+        return self.columns.get(self.rows.kind_column or "", _UNKNOWN).is_enum
+
+    def wanted(self, source: str, columns: str = "") -> str:
+        """The kinds of `source` as the column has them, so that an index can be asked; others can be no row's."""
+        if not self.kind_is_enum:
+            return f"SELECT wanted.kind{columns} FROM {source}"
+        labels = f"unnest(enum_range(NULL::{self.type_of(self.rows.kind_column or '')})) AS label (kind)"
+        return f"SELECT label.kind{columns} FROM {source} JOIN {labels} ON label.kind::text = wanted.kind"
+
     def is_kind(self, kind: str) -> str:
         column = self.rows.kind_column
         if column is None:
             return "true"
+        if self.kind_is_enum:
+            return f"{self.at(column)} = {kind}"
         return f"{self.at(column)}{'' if self.type_of(column) in TEXTS else '::text'} = {kind}"
 
     @property
