@@ -19,6 +19,8 @@ _PAGE = (Path(__file__).parents[2] / "docs" / "rows.md").read_text(encoding="utf
     ("change", "said"),
     [
         ({"name": ""}, "rows name: is empty"),
+        ({"name": "a,b"}, "--runners could not name it"),
+        ({"name": "a "}, "--runners could not name it"),
         ({"table": "a.b.c"}, "several dots"),
         ({"table": 7}, "is not a table"),
         ({"key": ""}, "key: '' is not a name"),
@@ -30,6 +32,10 @@ _PAGE = (Path(__file__).parents[2] / "docs" / "rows.md").read_text(encoding="utf
         ({"due": "id = $1"}, "a parameter such as $1"),
         ({"due": "true; DROP TABLE x"}, "a ; or a comment"),
         ({"payload_query": "SELECT 1 -- one"}, "a ; or a comment"),
+        ({"due": "true /* always"}, "a ; or a comment"),
+        ({"due": "true) OR (true"}, "a parenthesis or a quote"),
+        ({"due": "(true"}, "a parenthesis or a quote"),
+        ({"due": "item.name = 'it"}, "a parenthesis or a quote"),
         ({"kind": None}, "kind=… "),
         ({"kind_column": "kind"}, "kind=… "),
         ({"payload": "details"}, "one of payload"),
@@ -109,6 +115,11 @@ def test_states_are_read_back_each_value_once() -> None:
         "succeeded": ("done",),
         "failed": ("bad", "odd"),
     }
+
+
+@pytest.mark.parametrize("due", ["item.name <> ';'", "item.\"a--b\" = 'it''s ('", "(item.a = 1) OR (item.b IN (2, 3))"])
+def test_what_is_quoted_in_a_condition_is_nobody_s_business(due: str) -> None:
+    assert replace(DISPATCH, due=due).due == due
 
 
 def test_a_mapping_is_a_value() -> None:

@@ -185,6 +185,10 @@ class Rows:
 
     def __post_init__(self) -> None:
         check_name("rows name", self.name)
+        if "," in self.name or self.name != self.name.strip():
+            raise InvalidInput(
+                f"rows name: {self.name!r} has a comma, or a space at an end; --runners could not name it"
+            )
         object.__setattr__(self, "table", _table(self.table))
         object.__setattr__(self, "run_at", (self.run_at,) if isinstance(self.run_at, str) else tuple(self.run_at))
         try:

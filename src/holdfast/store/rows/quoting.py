@@ -7,6 +7,7 @@ from holdfast.errors import InvalidInput
 _LONGEST_NAME_BYTES = 63
 # A parameter of ours would be taken for it; see statement.py.
 _PARAMETER = re.compile(r"\$\d")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
 def check_identifier(what: str, name: object) -> str:
@@ -26,9 +27,22 @@ def check_sql(what: str, text: object) -> str:
         raise InvalidInput(f"{what}: {text!r} is not SQL text")
     if _PARAMETER.search(text) or "\0" in text:
         raise InvalidInput(f"{what}: has a parameter such as $1, for which there is no value; write a constant")
-    if ";" in text or "--" in text:
+    bare = _QUOTED.sub(" ", text)
+    if any(mark in bare for mark in (";", "--", "/*")):
         raise InvalidInput(f"{what}: has a ; or a comment; give one expression or query without them")
+    if not _is_closed(bare):
+        raise InvalidInput(f"{what}: has a parenthesis or a quote without its counterpart")
     return text.strip()
+
+
+def _is_closed(bare: str) -> bool:
+    """Whether it stays within the parentheses that are put around it."""
+    depth = 0
+    for character in bare:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if depth < 0 or character in "'\"":
+            return False
+    return not depth
 
 
 def identifier(name: str) -> str:
