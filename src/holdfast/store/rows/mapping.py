@@ -29,6 +29,10 @@ _PART_OF_COLUMN: Final = {
     "kind_column": Part.ANY_KIND,
 }
 _NEEDED = ("key", "attempt", "locked_by", "locked_until", "fence")
+_WRITTEN = (
+    "attempt", "locked_by", "locked_until", "fence", "locked_at", "started_at", "completed_at", "updated_at", "losses",
+    "result", "cancel_requested", "error", "error_code", "error_message",
+)  # fmt: skip
 _OPTIONAL = (
     *_PART_OF_COLUMN, "error_code", "error_message", "locked_at", "updated_at", "created_at", "payload",
 )  # fmt: skip
@@ -57,7 +61,8 @@ class RowStates:
 
     def __post_init__(self) -> None:
         check_identifier("states.column", self.column)
-        object.__setattr__(self, "ready", (self.ready,) if isinstance(self.ready, str) else tuple(self.ready))
+        ready = (self.ready,) if isinstance(self.ready, str) else _several("states.ready", self.ready)
+        object.__setattr__(self, "ready", ready)
         object.__setattr__(self, "incomplete", _several("states.incomplete", self.incomplete))
         if not isinstance(self.codes, Mapping):
             raise InvalidInput(
@@ -210,10 +215,25 @@ class Rows:
             check_identifier("order", column.removeprefix("-") if isinstance(column, str) else column)
         if not self.run_at_columns:
             raise InvalidInput("run_at: name the column with the time before which a row must not be claimed")
+        self._check_roles()
         check_sql("due", self.due)
         check_sql("payload_query", self.payload_query)
         check_name("queue", self.queue)
         self._check_choices()
+
+    def _check_roles(self) -> None:
+        """A column that Holdfast writes has no second meaning."""
+        written = {name: getattr(self, name) for name in _WRITTEN if getattr(self, name) is not None}
+        written["run_at"] = self.run_at_columns[0]
+        if isinstance(self.states, RowStates):
+            written["states"] = self.states.column
+        read = {name: getattr(self, name) for name in ("key", *_OPTIONAL) if name not in _WRITTEN}
+        role_of: dict[str, str] = {}
+        for role, column in (*written.items(), *read.items()):
+            if column in role_of:
+                raise InvalidInput(f"{role}: {column!r} is {role_of[column]} already; give each a column of its own")
+            if role in written:
+                role_of[column] = role
 
     def _check_choices(self) -> None:
         if self.states is not None and not isinstance(self.states, RowStates):
