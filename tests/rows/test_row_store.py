@@ -222,8 +222,12 @@ async def test_mappings_that_race_on_one_table_never_both_hold_a_row(deliveries:
             assert max(held.values()) == 1
             await asyncio.sleep(0)
             held.subtract(each.id for each in leased)
-            assert set(await store.finish([Finish(each.lease, PLAIN) for each in leased])) == {Fenced.DONE}
             sent.update(each.id for each in leased)
+            while leased:
+                answers = await store.finish([Finish(each.lease, PLAIN) for each in leased])
+                assert set(answers) <= {Fenced.DONE, Fenced.LOCKED}
+                # A claim that was too late for a row locks it for a moment all the same.
+                leased = [each for each, answer in zip(leased, answers, strict=True) if answer is Fenced.LOCKED]
 
     await asyncio.gather(*(drain(rows, rows.kind or "") for rows in (DISPATCH, other) for _ in range(2)))
     assert (len(sent), set(sent.values())) == (60, {1})
