@@ -10,34 +10,61 @@ CREATE UNLOGGED TABLE holdfast.waiter (
 -- For "does anybody wait?": rows of waits that ended are dead and mostly lie before now, where that look does not go.
 CREATE INDEX waiter_until ON holdfast.waiter (until);
 
--- Triggers and not a line in each verb: whatever makes a job final rings, the verbs of today, of old workers and of later
--- releases alike (docs/decisions/0008-waiting.md has the price). Each holder has a channel of its own, with a twin in
--- wake/final.py, and hears of its jobs once per statement; 200 ids fit into a notification.
-CREATE FUNCTION holdfast.ring_waiters() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
+-- Called by whoever may have made these jobs final, in the same statement: sql/finish.sql and its like, and the function
+-- below. Not a trigger with a transition table, which is a crash of PostgreSQL 18 (docs/decisions/0008-waiting.md). A job
+-- that lives on rings for nobody. Each holder has a channel of its own, with a twin in wake/final.py, and hears of its jobs
+-- once per statement; 200 ids fit into a notification.
+CREATE FUNCTION holdfast.ring_waiters(ids uuid[]) RETURNS void LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET jit = off
+AS $$
 BEGIN
     IF EXISTS (SELECT FROM holdfast.waiter WHERE waiter.until > statement_timestamp()) THEN
         PERFORM pg_notify('holdfast_waiter_' || replace(part.holder::text, '-', ''), string_agg(part.id::text, ','))
         FROM (
-            SELECT waiter.holder, final.id, (row_number() OVER (PARTITION BY waiter.holder) - 1) / 200 AS number
-            FROM final
-            -- OFFSET 0 keeps this a search by key: as a join, planned while the table is empty, it would read all of it.
-            CROSS JOIN LATERAL (
-                SELECT waiter.holder FROM holdfast.waiter WHERE waiter.job_id = final.id OFFSET 0
-            ) AS waiter
+            -- OFFSET 0 keeps each of these a search by key: as a join, planned while the table is empty, it would read
+            -- all of it. MATERIALIZED, because few of the jobs have somebody who waits.
+            WITH waited AS MATERIALIZED (
+                SELECT waiter.holder, given.id FROM unnest(ids) AS given (id)
+                CROSS JOIN LATERAL (
+                    SELECT waiter.holder FROM holdfast.waiter WHERE waiter.job_id = given.id OFFSET 0
+                ) AS waiter
+            )
+            SELECT waited.holder, waited.id, (row_number() OVER (PARTITION BY waited.holder) - 1) / 200 AS number
+            FROM waited
+            WHERE NOT EXISTS (SELECT FROM holdfast.lease WHERE lease.id = waited.id OFFSET 0)
+              AND NOT EXISTS (SELECT FROM holdfast.ready WHERE ready.id = waited.id OFFSET 0)
         ) AS part
         GROUP BY part.holder, part.number;
     END IF;
-    RETURN NULL;
 END
 $$;
--- Adding a trigger waits for transactions that have finished a job, and whoever wants to finish one waits behind it. A
--- handler that is slow to commit must not stall all others: better to give up and be run again.
-SET LOCAL lock_timeout = '5s';
--- On a partitioned table a trigger for each statement is the parent's alone: partitions come and go without it.
-CREATE TRIGGER ring_waiters AFTER INSERT ON holdfast.finished
-    REFERENCING NEW TABLE AS final FOR EACH STATEMENT EXECUTE FUNCTION holdfast.ring_waiters();
-CREATE TRIGGER ring_waiters AFTER INSERT ON holdfast.dead_letter
-    REFERENCING NEW TABLE AS final FOR EACH STATEMENT EXECUTE FUNCTION holdfast.ring_waiters();
+
+-- As in 0002_verbs.sql, and it rings.
+CREATE OR REPLACE FUNCTION holdfast.finish_in_transaction(
+    job_id uuid, with_fence bigint, with_holder uuid, with_result text
+) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    held holdfast.lease;
+BEGIN
+    DELETE FROM holdfast.lease
+    WHERE lease.id = job_id AND lease.fence = with_fence AND lease.holder = with_holder
+    RETURNING lease.* INTO held;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the lease of job % with fence % was lost; roll back', job_id, with_fence
+            USING ERRCODE = 'HF001';
+    END IF;
+    -- A client that vanishes now would keep the lease locked for as long as TCP takes to notice, up to hours.
+    IF current_setting('idle_in_transaction_session_timeout') = '0' THEN
+        PERFORM set_config('idle_in_transaction_session_timeout', '5min', true);
+    END IF;
+    INSERT INTO holdfast.finished (id, fence, started_at, finished_at, attempt, losses, state, result)
+    VALUES (held.id, held.fence, held.claimed_at, holdfast.now(), held.attempt, held.losses, 'succeeded',
+            with_result::json);
+    INSERT INTO holdfast.ledger (day, state, amount, queue, kind)
+    VALUES (holdfast.day_of(held.id), 'succeeded', 1, held.queue, held.kind);
+    PERFORM holdfast.ring_waiters(ARRAY[job_id]);
+END
+$$;
 
 -- Which of these jobs are neither ready nor running: final, or not there. Two probes a job, because waiters ask again and
 -- again; a function for the reason that 0004_rare_verbs.sql gives, with OFFSET 0 for the one above.
