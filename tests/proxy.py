@@ -84,9 +84,17 @@ class Proxy:
         self._ready.set()
         self._loop.run_forever()
         listener.close()
-        for task in asyncio.all_tasks(self._loop):
+        self._loop.run_until_complete(self._end())
+
+    async def _end(self) -> None:
+        # A task that is canceled before its first step never gets to close its connection.
+        self._refuses = True
+        await asyncio.sleep(0)
+        self._abort_all()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _call(self, action: Callable[[], None]) -> None:
         done = threading.Event()
@@ -108,7 +116,7 @@ class Proxy:
             return
         try:
             server_reader, server_writer = await self._connect()
-        except OSError:
+        except (OSError, asyncio.CancelledError):
             writer.transport.abort()
             return
         pair = {writer, server_writer}

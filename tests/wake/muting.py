@@ -23,7 +23,11 @@ class MutingProxy:
             writer.transport.abort()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
+        try:
+            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
+        except (OSError, asyncio.CancelledError):
+            writer.transport.abort()
+            return
         pair = {writer, server_writer}
         self._open |= pair
         try:

@@ -141,7 +141,10 @@ async def test_a_broker_that_says_nothing_holds_up_no_other_job() -> None:
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connects.append(writer)
-        await reader.read()
+        try:
+            await reader.read()
+        finally:
+            writer.transport.abort()
 
     server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     app = relaying(f"amqp://guest:guest@127.0.0.1:{server.sockets[0].getsockname()[1]}/", "events")
@@ -159,7 +162,12 @@ async def test_a_broker_that_says_nothing_holds_up_no_other_job() -> None:
             await until(lambda: worker.tally["succeed"] == 10, "the other jobs are done")
             assert worker.tally == {"succeed": 10}, "while the first connect goes on"
             assert (await app.jobs.count())[JobState.READY] == 49
-            connects[0].close()
+            connects[0].transport.abort()
+        # A connect that came meanwhile is in the hands of a task, which closes it.
+        server.close()
+        for writer in connects:
+            writer.transport.abort()
+        await until(lambda: all(writer.transport.is_closing() for writer in connects), "nobody is connected")
 
 
 @pytest.mark.fault
