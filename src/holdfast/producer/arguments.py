@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from reprlib import repr as shortened
 
 from holdfast.errors import InvalidInput
+from holdfast.event import LARGEST_HEADERS
 from holdfast.job import NewJob
+from holdfast.json_text import Json, encode
 
 
 def check_connection_comes_first(connection: object, call: str) -> None:
@@ -44,3 +46,11 @@ def check_jobs(jobs: object) -> tuple[NewJob, ...]:
         if not isinstance(each, NewJob):
             raise InvalidInput(f"jobs: {shortened(each)} is not a job; build each with app.job(kind, payload)")
     return listed
+
+
+def encoded_headers(headers: Mapping[str, object] | None) -> Json | None:
+    if headers is None:
+        return None
+    if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
+        raise InvalidInput("headers: give a mapping with text names")
+    return encode(dict(headers), name="headers", limit=LARGEST_HEADERS)

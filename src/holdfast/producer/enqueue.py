@@ -5,11 +5,10 @@ from datetime import datetime
 from uuid import UUID
 
 from holdfast.duration import Duration, to_timedelta
-from holdfast.errors import InvalidInput
 from holdfast.handlers import CURRENT_JOB, Handlers
 from holdfast.job import DEFAULT_PRIORITY, IfExists, NewJob, check_name
-from holdfast.json_text import Json, encode
 from holdfast.options import options_of
+from holdfast.producer.arguments import encoded_headers
 from holdfast.statement import Statement
 from holdfast.store.contract import Enqueued
 from holdfast.store.postgres.bulk import Bulk, read_enqueued
@@ -60,7 +59,7 @@ def new_job(
         window=None if window is None else to_timedelta(window, "window"),
         correlation_id=correlation_id or (parent.correlation_id if parent else ""),
         max_attempts=attempts,
-        headers=_headers(headers),
+        headers=encoded_headers(headers),
         **named_id,
     )
 
@@ -86,11 +85,3 @@ def enqueue_many_statement(schema: str, jobs: Sequence[NewJob]) -> Statement[lis
     return Statement.in_text(
         statement(bulk.verb, schema), bulk.parameters, bulk.read, "app.enqueue_statement(job) for each job"
     )
-
-
-def _headers(headers: Mapping[str, object] | None) -> Json | None:
-    if headers is None:
-        return None
-    if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
-        raise InvalidInput("headers: give a mapping with text names")
-    return encode(dict(headers), name="headers", limit=16 * 1024)

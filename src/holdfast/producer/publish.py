@@ -6,11 +6,11 @@ from functools import partial
 from uuid import UUID
 
 from holdfast.connections import Rows
-from holdfast.errors import InvalidInput
-from holdfast.event import LARGEST_HEADERS, NewEvent
+from holdfast.event import NewEvent
 from holdfast.handlers import CURRENT_JOB, Handlers
-from holdfast.json_text import Json, encode
+from holdfast.json_text import encode
 from holdfast.options import options_of
+from holdfast.producer.arguments import encoded_headers
 from holdfast.statement import Statement
 from holdfast.store.events import EventJob
 from holdfast.store.postgres.events import event_jobs, publish_parameters
@@ -59,7 +59,7 @@ def new_event(
         tenant=tenant if tenant is not None else parent.tenant if parent else "",
         key=key,
         correlation_id=correlation_id or (parent.correlation_id if parent else ""),
-        headers=_headers(headers),
+        headers=encoded_headers(headers),
         **named_id,
     )
     for kind in subscribed.kinds_of(event.type):
@@ -79,11 +79,3 @@ def publish_statement(schema: str, event: NewEvent) -> Statement[Published]:
 
 def _published(event_id: UUID, rows: Rows) -> Published:
     return Published(event_id, tuple(event_jobs(rows)))
-
-
-def _headers(headers: Mapping[str, object] | None) -> Json | None:
-    if headers is None:
-        return None
-    if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
-        raise InvalidInput("headers: give a mapping with text names")
-    return encode(dict(headers), name="headers", limit=LARGEST_HEADERS)
