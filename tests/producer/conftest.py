@@ -2,9 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 import psycopg
@@ -12,8 +10,8 @@ import pytest
 from psycopg.rows import dict_row
 
 from holdfast import Holdfast
+from holdfast.faults.proxy import Proxy
 from tests.databases import Database, DatabaseMaker, no_task_left
-from tests.proxy import Proxy
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +37,7 @@ class Shop:
         return self.looking.execute(sql.encode(), parameters).fetchall()
 
     def proxy(self) -> Proxy:
-        (folder,) = parse_qs(urlsplit(self.url).query)["host"]
-        return Proxy(Path(folder, ".s.PGSQL.5432"), self.database.name)
+        return Proxy.before(self.url)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from holdfast import Enqueued, StaleLease
+from holdfast.faults.proxy import Cut
 from holdfast.job import Lease, NewJob
 from holdfast.json_text import decode, encode
 from holdfast.store.contract import ClaimRequest, KindClaim
@@ -73,7 +74,7 @@ async def test_a_commit_that_is_cut_off_is_an_error_and_leaves_both_or_none(
             async with opened(proxy.url, READ_COMMITTED) as link:
                 await link.write(1)
                 await enqueued_in(shop, link, job)
-                proxy.cut_at(b"COMMIT", answered=answered)
+                proxy.plan(Cut("after" if answered else "before", of="commit"))
 
         with pytest.raises(LOST):
             await order()

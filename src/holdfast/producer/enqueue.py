@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
+from uuid_utils.compat import uuid7
+
 from holdfast.duration import Duration, to_timedelta
 from holdfast.handlers import CURRENT_JOB, Handlers
 from holdfast.job import DEFAULT_PRIORITY, IfExists, NewJob, check_name
@@ -44,9 +46,8 @@ def new_job(
     """A job to enqueue, checked. Inside a handler it inherits the tenant and correlation id of the running job."""
     check_name("kind", kind)
     parent = CURRENT_JOB.get()
-    # Left out, not None, so that NewJob makes an id of its own.
-    named_id = {} if id is None else {"id": id}
     return NewJob(
+        id=uuid7() if id is None else id,
         kind=kind,
         payload=handlers.encode_payload(kind, payload),
         queue=handlers.queue_of(kind) if queue is None else queue,
@@ -57,10 +58,9 @@ def new_job(
         key=key,
         if_exists=IfExists.of(if_exists),
         window=None if window is None else to_timedelta(window, "window"),
-        correlation_id=correlation_id or (parent.correlation_id if parent else ""),
+        correlation_id=correlation_id if correlation_id not in (None, "") else parent.correlation_id if parent else "",
         max_attempts=attempts,
         headers=encoded_headers(headers),
-        **named_id,
     )
 
 

@@ -62,13 +62,17 @@ class Producer:
 
     async def enqueue(self, kind: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Enqueued:
         """Enqueue one job in a transaction of its own."""
-        (enqueued,) = await self.enqueue_many([self.job(kind, payload, **options)])
+        (enqueued,) = await self._enqueue((self.job(kind, payload, **options),))
         return enqueued
 
     async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Enqueue all jobs or none, in one transaction. Build them with `job`."""
-        enqueued = await self.opened.store.enqueue(check_jobs(jobs))
-        await self.ring([each.id for each in enqueued if each.is_new or each.replaced])
+        return await self._enqueue(check_jobs(jobs))
+
+    async def _enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        enqueued = await self.opened.store.enqueue(jobs)
+        if self._publisher is not None:
+            await self.ring([each.id for each in enqueued if each.is_new or each.replaced])
         return enqueued
 
     async def ring(self, ids: Sequence[UUID]) -> None:

@@ -58,7 +58,7 @@ def new_event(
         payload=encode({} if payload is None else payload),
         tenant=tenant if tenant is not None else parent.tenant if parent else "",
         key=key,
-        correlation_id=correlation_id or (parent.correlation_id if parent else ""),
+        correlation_id=correlation_id if correlation_id not in (None, "") else parent.correlation_id if parent else "",
         headers=encoded_headers(headers),
         **named_id,
     )
