@@ -1,16 +1,39 @@
 """What becomes of asyncpg's exceptions, and what a connection is told."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
+import asyncpg
 import pytest
 from asyncpg import exceptions as pg
 
-from holdfast.errors import StoreUnavailable
-from holdfast.store.postgres.driver import translated
+from holdfast.errors import InvalidInput, StoreUnavailable
+from holdfast.faults.proxy import Proxy
+from holdfast.store.postgres import driver
+from holdfast.store.postgres.driver import read_committed, translated
 from holdfast.store.postgres.reader import PostgresReader
-from holdfast.store.postgres.store import PostgresClock
+from holdfast.store.postgres.sql_files import statement
+from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from tests.databases import Database, connected, opened_store
 from tests.store_contract.steps import job
+
+_OF_THIS_DATABASE = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database()"
+
+
+async def _sessions(watching: "asyncpg.Connection[asyncpg.Record]") -> dict[int, str]:
+    """What each of the others' connections was told last."""
+    rows = await watching.fetch(
+        "SELECT pid, query FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+        "AND backend_type = 'client backend'"
+    )
+    return dict(map(tuple, rows))
+
+
+async def _until(watching: "asyncpg.Connection[asyncpg.Record]", question: str) -> None:
+    async with asyncio.timeout(30):
+        while not await watching.fetchval(question):  # noqa: ASYNC110 - the signal comes from the server
+            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize(
@@ -56,3 +79,116 @@ async def test_a_day_has_24_hours_wherever_the_server_is(database: Database) -> 
     finally:
         async with connected(database.url) as connection:
             await connection.execute(f'ALTER DATABASE "{database.name}" RESET timezone')
+
+
+async def test_a_connection_is_used_again_and_asked_nothing_in_between(database: Database) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as other:
+        first = await _sessions(other)
+        for _ in range(3):
+            await PostgresClock(store).now()
+            assert await _sessions(other) == {pid: statement("clock_now", "holdfast") for pid in first}
+
+
+async def test_more_statements_than_connections_wait_for_each_other(database: Database) -> None:
+    async with opened_store(database.url, pool_size=2) as store:
+        clock = PostgresClock(store)
+        for _ in range(3):
+            assert len(await asyncio.gather(*(clock.now() for _ in range(9)))) == 9
+
+
+async def test_a_connection_that_the_server_closed_is_replaced(database: Database) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as other:
+        await PostgresClock(store).now()
+        (pid,) = await _sessions(other)
+        async with store.acquired() as connection:
+            closed = asyncio.Event()
+            connection.add_termination_listener(lambda _: closed.set())
+        await other.execute("SELECT pg_terminate_backend($1)", pid)
+        await closed.wait()
+        await PostgresClock(store).now()
+        assert pid not in await _sessions(other)
+
+
+@pytest.mark.parametrize("reason", [asyncio.CancelledError(), ZeroDivisionError()], ids=["canceled", "failed"])
+async def test_a_transaction_whose_connection_is_lost_ends_with_the_error_of_its_block(
+    database: Database, reason: BaseException
+) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as other:
+
+        async def lose() -> None:
+            async with store.acquired() as connection, read_committed(connection):
+                closed = asyncio.Event()
+                connection.add_termination_listener(lambda _: closed.set())
+                await other.execute("SELECT pg_terminate_backend($1)", connection.get_server_pid())
+                await closed.wait()
+                raise reason
+
+        with pytest.raises(type(reason)):
+            await lose()
+        await PostgresClock(store).now()
+
+
+@pytest.mark.parametrize("steps", range(1, 5))
+async def test_who_is_canceled_while_closing_leaves_no_connection_open(database: Database, steps: int) -> None:
+    """The fixture `database` looks whether one is left."""
+    store = PostgresStore(database.url)
+    await store.open()
+    await asyncio.gather(*(PostgresClock(store).now() for _ in range(4)))
+    closing = asyncio.ensure_future(store.close())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+
+
+async def test_connections_that_nobody_uses_are_closed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_IDLE_SECONDS", 0.05)
+    make = asyncpg.create_pool
+    monkeypatch.setattr(asyncpg, "create_pool", partial(make, max_inactive_connection_lifetime=0.05))
+    async with opened_store(database.url) as store, connected(database.url) as other:
+        async with store.acquired(), store.acquired():
+            pass
+        await _until(other, _OF_THIS_DATABASE)
+        await PostgresClock(store).now()
+
+
+async def test_the_driver_logs_nothing_of_an_outage_by_itself(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever asks is told; what the driver tried beside that would be a traceback for each of its tries."""
+    with Proxy.before(database.url) as proxy:
+        async with opened_store(proxy.url) as store:
+            proxy.refuse()
+            for _ in range(5):
+                with pytest.raises(StoreUnavailable):
+                    await PostgresClock(store).now()
+            proxy.flow()
+            await PostgresClock(store).now()
+    assert not [record for record in caplog.records if record.name.startswith("asyncpg")]
+
+
+async def test_a_transaction_that_was_left_open_is_not_the_next_one_s(database: Database) -> None:
+    async with opened_store(database.url, pool_size=1) as store:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+        async with store.acquired() as connection:
+            await connection.execute("BEGIN")
+        async with store.acquired() as connection:
+            assert not connection.is_in_transaction()
+
+
+async def test_a_statement_that_was_canceled_or_refused_leaves_its_connection_usable(database: Database) -> None:
+    async with opened_store(database.url, pool_size=1) as store, connected(database.url) as other:
+        async with store.acquired() as connection:
+            sleeping = asyncio.ensure_future(connection.execute("SELECT pg_sleep(60)"))
+            await _until(other, f"{_OF_THIS_DATABASE} AND wait_event = 'PgSleep'")
+            sleeping.cancel()
+            await asyncio.wait([sleeping])
+        async with other.transaction():
+            await other.execute("LOCK TABLE holdfast.clock")
+            waiting = asyncio.ensure_future(PostgresClock(store).now())
+            await _until(other, f"{_OF_THIS_DATABASE} AND wait_event_type = 'Lock'")
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        with pytest.raises(InvalidInput):
+            await store.fetch("clock_freeze", "never")
+        await PostgresClock(store).now()

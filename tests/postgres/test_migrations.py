@@ -65,6 +65,16 @@ async def test_migrators_at_the_same_time_share_the_work(empty_database: Databas
     assert [row["name"] for row in rows] == NAMES
 
 
+async def test_a_migrator_stops_at_the_version_it_is_told_and_another_goes_on_from_there(
+    empty_database: Database,
+) -> None:
+    async with connected(empty_database.url) as connection:
+        first = await Migrator(connection, "holdfast").migrate(up_to=2)
+    assert [migration.version for migration in first] == [1, 2]
+    assert await _version(empty_database.url) == 2
+    assert [migration.name for migration in await migrate(empty_database.url, "holdfast")] == NAMES[2:]
+
+
 def _before_8(schema: str) -> Iterator[Migration]:
     return (each for each in migrations(schema) if each.version < 8)
 

@@ -37,6 +37,8 @@ async def _at_once(*loops: Callable[[], Awaitable[bool]], ends: Callable[[], boo
     async def repeat(step: Callable[[], Awaitable[bool]]) -> None:
         while not ends() and await step():
             assert time.monotonic() < deadline, "the race never ended"
+            # A step that finds nothing to do waits for nothing, and would keep the others from going on.
+            await asyncio.sleep(0)
 
     await asyncio.gather(*(repeat(step) for step in loops))
 

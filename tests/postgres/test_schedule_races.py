@@ -5,14 +5,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import pytest
 import uvloop
 
 from holdfast.errors import StoreUnavailable
+from holdfast.faults.proxy import Proxy
 from holdfast.job import JobState
 from holdfast.json_text import encode
 from holdfast.store.postgres import lock
@@ -23,7 +22,6 @@ from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from holdfast.store.schedules import NewRun, Schedule, ScheduleStore, lock_key
 from tests.databases import Database, connected, opened_store
-from tests.proxy import Proxy
 from tests.store_contract.schedule_steps import MINUTE, advanced, new_schedule
 from tests.store_contract.steps import START
 from tests.worker.harness import until
@@ -175,10 +173,7 @@ async def test_done_fails_although_nobody_has_noticed_the_loss_yet(database: Dat
 @pytest.fixture
 def proxy(database: Database) -> Iterator[Proxy]:
     """A TCP address of the test's database that can be cut off."""
-    hosts = parse_qs(urlsplit(database.url).query).get("host")
-    if not hosts:
-        pytest.skip("needs a server on a Unix socket")
-    with Proxy(Path(hosts[0], ".s.PGSQL.5432"), database.name) as proxy:
+    with Proxy.before(database.url) as proxy:
         yield proxy
 
 
@@ -199,7 +194,7 @@ async def test_a_silent_connection_is_given_up(database: Database, proxy: Proxy,
                 await held.lost()
             with pytest.raises(StoreUnavailable):
                 await held.done(schedule, START + 2 * MINUTE, None, 1, None, None)
-        proxy.restore()
+        proxy.flow()
         await until(lambda: _is_free(PostgresSchedules(store)), "the lock is free")
 
 

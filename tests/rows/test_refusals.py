@@ -89,6 +89,15 @@ class Mail:
     recipient: str
 
 
+def warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """All but the lease keeper's, which on a busy machine rightly tells that a short lease was renewed late."""
+    return [
+        record
+        for record in caplog.records
+        if record.levelno >= logging.WARNING and record.name != "holdfast.lease_keeper"
+    ]
+
+
 async def test_outcomes_that_a_table_refuses_are_told_once_for_each_row_and_without_its_content(
     mail: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -107,7 +116,7 @@ async def test_outcomes_that_a_table_refuses_are_told_once_for_each_row_and_with
     with caplog.at_level(logging.INFO):
         async with app, working(app, WorkerSettings(lease=timedelta(seconds=1))):
             await until(is_over, "the leases of the refused rows ran out")
-    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    told = [record.getMessage() for record in warnings(caplog)]
     assert len([line for line in told if "outcome cannot be written" in line and "row=mail:1" in line]) == 1
     assert len(told) <= 2 * 3 + 2
     assert "Traceback" not in caplog.text
@@ -130,7 +139,7 @@ async def test_a_table_that_changes_under_a_worker_is_one_warning_and_the_queue_
     async def is_sent() -> bool:
         return bool(await mail.connection.fetchval("SELECT status = 'sent' FROM mail"))
 
-    async with app, working(app, app.worker_settings(lease="500ms", poll="20ms")):
+    async with app, working(app, app.worker_settings(poll="20ms")):
         await add_mail(mail, 1)
         await until(is_sent, "the row's outcome is written")
         await mail.connection.execute("ALTER TABLE mail RENAME COLUMN tries TO attempts_made")
@@ -139,7 +148,7 @@ async def test_a_table_that_changes_under_a_worker_is_one_warning_and_the_queue_
         await until(lambda: "job" in done, "the queue's own job is done")
         await mail.connection.execute("ALTER TABLE mail RENAME COLUMN attempts_made TO tries")
         await until(lambda: "runner works again" in caplog.text, "the runner works again")
-    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    told = warnings(caplog)
     assert [record.getMessage().partition("  ")[0] for record in told] == [
         "runner failed, trying again",
         "runner works again",

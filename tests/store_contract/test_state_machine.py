@@ -320,7 +320,7 @@ async def _or_duplicate(enqueuing: Awaitable[Answer]) -> Answer | None:
 def _comparable(leased: LeasedJob) -> tuple[object, ...]:
     """A claimed job without its fence, and with JSON as values."""
     headers = None if leased.headers is None else decode(leased.headers)
-    policy = (leased.attempt, leased.losses, leased.max_attempts, leased.created_at, leased.until)
+    policy = (leased.attempt, leased.losses, leased.max_attempts, leased.created_at)
     names = (leased.kind, leased.queue, leased.priority, leased.tenant, leased.correlation_id)
     return leased.id, leased.lease.holder, *names, *policy, decode(leased.payload), headers
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import md5
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from holdfast.errors import InvalidInput
@@ -55,7 +55,10 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """`suspects` asks for jobs that lost their lease twice, and only for those; they must run alone."""
+    """`suspects` asks for jobs that lost their lease twice, and only for those; they must run alone.
+
+    `is_glance`: a store that finds some jobs sooner than others may look for those alone. A whole look follows.
+    """
 
     holder: UUID
     limit: int
@@ -63,6 +66,7 @@ class ClaimRequest:
     kinds: Mapping[str, KindClaim]
     suspects: bool = False
     shard: Shard | None = None
+    is_glance: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +76,9 @@ class Renewal:
     progress: Json | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(NamedTuple):
+    """A tuple, because a worker makes tens of thousands of them in a second."""
+
     lease: Lease
     transition: Transition
 
@@ -143,6 +148,12 @@ class Store(Renewer, Protocol):
         """Lease at most `limit` due jobs, most urgent first, then first in first out. Never waits for another claimer.
 
         The attempt is counted now. Nobody else can claim the job until the lease ran out and was rescued.
+        """
+
+    async def leases_of(self, holder: UUID) -> list[Lease]:
+        """Everything that this holder has leased: it may not have heard of all, because the answer to a claim was lost.
+
+        A lease that ran out is among them until it is rescued.
         """
 
     async def finish(self, finishes: Sequence[Finish]) -> list[Fenced]:

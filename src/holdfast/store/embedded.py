@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 import platformdirs
 
-from holdfast.errors import InvalidInput
+from holdfast.errors import HoldfastError, InvalidInput
 
 if sys.platform != "win32":
     import fcntl
@@ -43,7 +43,13 @@ _PATIENCE = 60.0
 
 
 class EmbeddedError(InvalidInput):
-    """The embedded PostgreSQL cannot be used; the message says why, and what to do about it."""
+    """The embedded PostgreSQL cannot be used; the message says why, and what to do about it.
+
+    It is the one that has more lines, because it quotes the end of a log.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        HoldfastError.__init__(self, message)
 
 
 @dataclass(frozen=True, slots=True)

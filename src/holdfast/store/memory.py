@@ -123,7 +123,6 @@ class MemoryStore:
             losses=record.losses,
             max_attempts=record.new.max_attempts,
             created_at=record.created_at,
-            until=record.until,
         )
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
@@ -155,6 +154,10 @@ class MemoryStore:
             return self._not_held(lease)
         self._write(record, transition)
         return Fenced.DONE
+
+    async def leases_of(self, holder: UUID) -> list[Lease]:
+        with self._lock:
+            return [record.lease for record in self._jobs.values() if record.lease and record.lease.holder == holder]
 
     async def rescue(self, limit: int) -> list[Rescued]:
         with self._lock:

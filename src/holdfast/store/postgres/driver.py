@@ -1,8 +1,12 @@
 """The edge to asyncpg: opening connections, and its exceptions turned into Holdfast's, here and nowhere else."""
 
-import contextlib
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
@@ -10,8 +14,17 @@ from asyncpg import exceptions as pg
 
 from holdfast.errors import DuplicateJob, HoldfastError, InvalidInput, SchemaMismatch, StoreUnavailable
 
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
 COMMAND_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
+_AT_HAND = 2
+"""One for whoever claims or enqueues, one for whoever finishes meanwhile."""
+_IDLE_SECONDS = 60.0
+"""Routers forget connections that are idle for minutes; what nobody uses goes back to the driver, which closes it."""
+
+_ROUND_TRIPS = 3
 
 _PASSING = (
     OSError,
@@ -50,43 +63,59 @@ class LeaseLocked(StoreUnavailable):
     """A statement gave up waiting for a row that another transaction holds."""
 
 
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
+class _Translated:
+    """A class, because a generator takes as long as all the rest of the way to the driver."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        found = None if error is None else translation(error)
+        if found is not None:
+            raise found from error
+
+
+_TRANSLATED = _Translated()
+
+
+def translated() -> AbstractContextManager[None]:
     """Driver errors as the caller's mistake, a passing outage, or a schema that is not there."""
-    try:
-        yield
-    except HoldfastError:
-        raise
-    except pg.UniqueViolationError as error:
-        raise DuplicateJob(
-            f"{(error.detail or str(error)).rstrip('.')}; use a new id, or a key if it is the same work"
-        ) from error
-    except _MISSING_SCHEMA as error:
-        raise SchemaMismatch(
-            f"the database has no matching Holdfast schema ({error}); run `holdfast migrate`"
-        ) from error
-    except pg.InvalidCatalogNameError as error:
-        raise InvalidInput(
-            f"PostgreSQL refused: {error}; create it with createdb, or name another one in the store's address"
-        ) from error
-    except _REFUSED as error:
-        raise InvalidInput(f"PostgreSQL refused: {error}") from error
-    except pg.LockNotAvailableError as error:
-        raise LeaseLocked(f"a row is locked by another transaction: {_line(error)}") from error
-    except pg.InterfaceError as error:
-        # asyncpg uses this class for a lost connection as well as for a call that can never succeed.
-        if "clos" not in str(error) and "connection" not in str(error):
-            raise
-        raise StoreUnavailable(f"PostgreSQL is not available: {_line(error)}") from error
-    except _PASSING as error:
-        raise StoreUnavailable(f"PostgreSQL is not available: {_line(error)}") from error
-    except pg.PostgresError as error:
-        if getattr(error, "sqlstate", "") == "HF002":
-            raise InvalidInput(str(error)) from error
-        # A statement's mistake has the same code as a database that lets nobody in; the latter ends the connection.
-        if isinstance(error, pg.ObjectNotInPrerequisiteStateError) and error.severity_en == "FATAL":
-            raise StoreUnavailable(f"PostgreSQL is not available: {_line(error)}") from error
-        raise
+    return _TRANSLATED
+
+
+def translation(error: BaseException) -> HoldfastError | None:
+    """The error of Holdfast's that a driver's error is; None: it is a bug, or not the driver's."""
+    match error:
+        case HoldfastError():
+            return None
+        case pg.UniqueViolationError():
+            taken = (error.detail or str(error)).rstrip(".")
+            return DuplicateJob(f"{taken}; use a new id, or a key if it is the same work")
+        case _ if isinstance(error, _MISSING_SCHEMA):
+            return SchemaMismatch(f"the database has no matching Holdfast schema ({error}); run `holdfast migrate`")
+        case pg.InvalidCatalogNameError():
+            return InvalidInput(
+                f"PostgreSQL refused: {error}; create it with createdb, or name another one in the store's address"
+            )
+        case _ if isinstance(error, _REFUSED):
+            return InvalidInput(f"PostgreSQL refused: {error}")
+        case pg.LockNotAvailableError():
+            return LeaseLocked(f"a row is locked by another transaction: {_line(error)}")
+        case pg.InterfaceError() if "clos" not in str(error) and "connection" not in str(error):
+            # asyncpg uses this class for a lost connection as well as for a call that can never succeed.
+            return None
+        case pg.InterfaceError():
+            return StoreUnavailable(f"PostgreSQL is not available: {_line(error)}")
+        case _ if isinstance(error, _PASSING):
+            return StoreUnavailable(f"PostgreSQL is not available: {_line(error)}")
+        case pg.PostgresError() if getattr(error, "sqlstate", "") == "HF002":
+            return InvalidInput(str(error))
+        case pg.ObjectNotInPrerequisiteStateError() if error.severity_en == "FATAL":
+            # A statement's mistake has the same code as a database that lets nobody in; the latter ends the connection.
+            return StoreUnavailable(f"PostgreSQL is not available: {_line(error)}")
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +141,232 @@ class Address:
         return cls(urlunsplit(parts._replace(query=urlencode(options))), 0 if pooled else 100)
 
 
-async def open_pool(url: str, size: int) -> "asyncpg.Pool[asyncpg.Record]":
+class _Connection(asyncpg.Connection):
+    """One that can be had from under its pool, which takes its wrapper away when the connection is lost."""
+
+    __slots__ = ()
+
+    @property
+    def itself(self) -> "_Connection":
+        return self
+
+
+async def round_trip(connection: "asyncpg.Connection[asyncpg.Record]") -> timedelta:
+    """How long it takes to ask nothing. The least of a few, because something else may always come in between."""
+    loop = asyncio.get_running_loop()
+    took = []
+    for _ in range(_ROUND_TRIPS):
+        started = loop.time()
+        await connection.execute("SELECT")
+        took.append(loop.time() - started)
+    return timedelta(seconds=min(took))
+
+
+@asynccontextmanager
+async def while_connected(connection: "asyncpg.Connection[asyncpg.Record]") -> AsyncIterator[None]:
+    """As long as a command may take, and no longer than the connection lasts.
+
+    A COPY that waits until it may send more has no limit in the driver, and is not told that the connection is gone.
+    """
+    loop = asyncio.get_running_loop()
+    itself: asyncpg.Connection[asyncpg.Record] = getattr(connection, "itself", connection)
+    is_over = is_lost = False
+
+    def lose(_: object) -> None:
+        nonlocal is_lost
+        if not is_over and not limit.expired():
+            is_lost = True
+            limit.reschedule(loop.time())
+
+    try:
+        async with asyncio.timeout(COMMAND_SECONDS) as limit:
+            itself.add_termination_listener(lose)
+            try:
+                yield
+            finally:
+                is_over = True
+                itself.remove_termination_listener(lose)
+                if itself.is_closed():
+                    # What was told to stop after the loss would wait for an answer, in a task of the driver's.
+                    itself.terminate()
+    except TimeoutError as error:
+        if is_lost:
+            raise pg.ConnectionDoesNotExistError("the connection was lost while jobs were sent") from error
+        raise
+
+
+@asynccontextmanager
+async def read_committed(connection: "asyncpg.Connection[asyncpg.Record]") -> AsyncIterator[None]:
+    """A transaction that ends with the error of its block, whatever becomes of the rollback.
+
+    The driver's own raises in place of it that the connection is closed, also in place of a cancellation.
+    """
+    try:
+        await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+        yield
+        await connection.execute("COMMIT")
+    except BaseException:
+        # What cannot be rolled back has no connection any more, and so nothing is left of it on the server either.
+        with suppress(*_PASSING, pg.PostgresError, pg.InterfaceError):
+            await connection.execute("ROLLBACK", timeout=COMMAND_SECONDS)
+        raise
+
+
+class CopyRefused(HoldfastError):
+    """The server takes these rows by a statement only."""
+
+
+@contextmanager
+def copy_refusals() -> Iterator[None]:
+    """With row level security, for example, PostgreSQL takes INSERT and no COPY."""
+    try:
+        yield
+    except pg.FeatureNotSupportedError as error:
+        raise CopyRefused(f"PostgreSQL refused: {error}") from error
+
+
+class Pool:
+    """asyncpg's pool, of which a few connections stay at hand between two statements.
+
+    To give one back and take it again takes a task, and with the driver's own reset a question to the server: together
+    more than half of a commit. Whatever did not end well goes back all the same, and is looked at there.
+    """
+
+    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]") -> None:
+        self._pool = pool
+        self._loop = asyncio.get_running_loop()
+        self._at_hand: list[_Taken] = []
+        """The one that was put back last is at the end, and taken first."""
+        self._next_look: asyncio.TimerHandle | None = None
+        self._giving_back: asyncio.Task[None] | None = None
+        self._waiting = 0
+
+    async def fetch(self, sql: str, *arguments: object) -> "list[asyncpg.Record]":
+        taken = self._at_hand_and_fit() or await self._take()
+        try:
+            rows: list[asyncpg.Record] = await taken.itself.fetch(sql, *arguments)
+        except BaseException:
+            await self._pool.release(taken.connection)
+            raise
+        if not self._keeps_at_hand(taken):
+            await self._pool.release(taken.connection)
+        return rows
+
+    @asynccontextmanager
+    async def acquire(self) -> "AsyncIterator[PoolConnectionProxy[asyncpg.Record]]":
+        taken = self._at_hand_and_fit() or await self._take()
+        try:
+            yield taken.connection
+        except BaseException:
+            await self._pool.release(taken.connection)
+            raise
+        if not self._keeps_at_hand(taken):
+            await self._pool.release(taken.connection)
+
+    async def close(self) -> None:
+        """Whoever is canceled meanwhile leaves no connection open either."""
+        if self._next_look is not None:
+            self._next_look.cancel()
+        try:
+            if self._giving_back is not None:
+                await asyncio.wait([self._giving_back])
+            await self._give_back(self._at_hand)
+            await self._pool.close()
+        except BaseException:
+            self._pool.terminate()
+            raise
+
+    def _at_hand_and_fit(self) -> "_Taken | None":
+        """Nearly always there is one, and then nobody has to wait for it."""
+        if not self._at_hand:
+            return None
+        last = self._at_hand[-1]
+        # The look at what is idle comes late to a process that was stopped.
+        if last.itself.is_closed() or self._loop.time() - last.since >= _IDLE_SECONDS:
+            return None
+        return self._at_hand.pop()
+
+    async def _take(self) -> "_Taken":
+        while self._at_hand:
+            if (taken := self._at_hand_and_fit()) is not None:
+                return taken
+            await self._pool.release(self._at_hand.pop().connection)
+        self._waiting += 1
+        try:
+            connection = await self._pool.acquire()
+        finally:
+            self._waiting -= 1
+        return _Taken(connection)
+
+    def _keeps_at_hand(self, taken: "_Taken") -> bool:
+        # Who waits for a connection waits at the driver's pool.
+        if self._waiting or len(self._at_hand) >= _AT_HAND or self._pool.is_closing():
+            return False
+        if taken.itself.is_closed() or taken.itself.is_in_transaction():
+            return False
+        taken.since = self._loop.time()
+        self._at_hand.append(taken)
+        if self._next_look is None:
+            self._next_look = self._loop.call_later(_IDLE_SECONDS, self._look_for_idle)
+        return True
+
+    def _look_for_idle(self) -> None:
+        now = self._loop.time()
+        idle = [each for each in self._at_hand if now - each.since >= _IDLE_SECONDS]
+        self._at_hand = self._at_hand[len(idle) :]
+        if idle:
+            self._giving_back = self._loop.create_task(self._give_back(idle))
+        self._next_look = None
+        if self._at_hand:
+            wait = _IDLE_SECONDS - (now - self._at_hand[0].since)
+            self._next_look = self._loop.call_later(wait, self._look_for_idle)
+
+    async def _give_back(self, unused: "list[_Taken]") -> None:
+        while unused:
+            await self._pool.release(unused.pop().connection)
+
+
+class _Taken:
+    """A connection out of the driver's pool.
+
+    `itself` is what is asked: the pool's wrapper looks each method up by its name, and has none left when the
+    connection was lost.
+    """
+
+    __slots__ = ("connection", "itself", "since")
+
+    def __init__(self, connection: "PoolConnectionProxy[asyncpg.Record]") -> None:
+        self.connection = connection
+        self.itself: asyncpg.Connection[asyncpg.Record] = connection.itself  # type: ignore[attr-defined]
+        self.since = 0.0
+
+
+async def _nothing_to_reset(_: object) -> None:
+    """No statement leaves anything in its session: settings, locks and channels are those of a transaction, or of a
+    connection outside the pool. What a canceled task left open the driver rolls back before it calls this.
+    """
+
+
+async def open_pool(url: str, size: int) -> Pool:
+    """Connects when somebody asks for a connection, and not before.
+
+    With a least number of connections the driver would restore it by itself, and in an outage log a traceback for each
+    of its tries.
+    """
     address = Address.parse(url)
     with translated():
-        return await asyncpg.create_pool(
+        pool = await asyncpg.create_pool(
             address.dsn,
-            min_size=1,
+            min_size=0,
             max_size=size,
             timeout=CONNECT_SECONDS,
             command_timeout=COMMAND_SECONDS,
             statement_cache_size=address.statement_cache_size,
             server_settings=_SESSION,
+            reset=_nothing_to_reset,
+            connection_class=_Connection,
         )
+    return Pool(pool)
 
 
 async def open_connection(url: str) -> "asyncpg.Connection[asyncpg.Record]":

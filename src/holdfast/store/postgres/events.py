@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from holdfast.connections import text_of
+from holdfast.crash_points import around
 from holdfast.errors import KeyLocked
 from holdfast.event import NewEvent
 from holdfast.store.events import EventJob, NewSubscription, Subscription
@@ -29,6 +30,7 @@ class PostgresEvents:
     async def remove(self, name: str) -> bool:
         return bool(await self._store.fetch("subscription_remove", name))
 
+    @around("publish")
     async def publish(self, event: NewEvent) -> list[EventJob]:
         try:
             return event_jobs(await self._store.fetch("publish", *publish_parameters(event)))

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
+from holdfast.crash_points import reach
 from holdfast.errors import StoreUnavailable
 from holdfast.json_text import Json
 from holdfast.log import get_logger
@@ -75,6 +76,7 @@ class PostgresSingleton:
         seen = (schedule.name, schedule.next_slot, schedule.timetable, schedule.zone, schedule.run_now)
         async with self._turn:
             await self._fetch("schedule_done", *seen, next_slot, slot, run, result, error)
+            reach("inline.before_commit")
             # Ended even if this fails: nobody can know what became of a COMMIT without an answer.
             self._ended.set()
             await self._answer(self._connection.execute("COMMIT"), _STATEMENT_SECONDS)

@@ -24,20 +24,20 @@ class Migrator:
             found: int | None = await self._connection.fetchval(f"SELECT max(version) FROM {table}")  # noqa: S608
             return found or 0
 
-    async def migrate(self) -> list[Migration]:
+    async def migrate(self, up_to: int | None = None) -> list[Migration]:
         """Apply what is missing, each migration in a transaction of its own; returns what was applied."""
         applied: list[Migration] = []
         with translated():
-            while (migration := await self._apply_next()) is not None:
+            while (migration := await self._apply_next(up_to or newest_version())) is not None:
                 applied.append(migration)
         return applied
 
-    async def _apply_next(self) -> Migration | None:
+    async def _apply_next(self, up_to: int) -> Migration | None:
         async with self._connection.transaction():
             await self._connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
             version = await self.version()
             self._refuse_newer(version)
-            migration = next((each for each in migrations(self._schema) if each.version > version), None)
+            migration = next((each for each in migrations(self._schema) if version < each.version <= up_to), None)
             if migration is None:
                 return None
             schema = quoted(self._schema)

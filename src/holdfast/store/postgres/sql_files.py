@@ -20,7 +20,13 @@ def quoted(schema: str) -> str:
 @cache
 def statement(verb: str, schema: str) -> str:
     """The statement of sql/<verb>.sql without its comments."""
-    text = (_HERE / "sql" / f"{verb}.sql").read_text(encoding="utf-8")
+    return statement_in(_HERE / "sql", verb, schema)
+
+
+@cache
+def statement_in(folder: Path, name: str, schema: str) -> str:
+    """The same for the statements of another part of Holdfast, which are in a folder of its own."""
+    text = (folder / f"{name}.sql").read_text(encoding="utf-8")
     return _in_schema(_COMMENT.sub("", text), schema).strip()
 
 

@@ -1,20 +1,21 @@
-"""The store contract on PostgreSQL: each verb is one statement over arrays."""
+"""The store contract on PostgreSQL: each verb is one statement over arrays; copying.py has the exception."""
 
 import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
+from holdfast.crash_points import around, reach
 from holdfast.errors import KeyLocked, StoreUnavailable
 from holdfast.handlers import FinishInTransaction
 from holdfast.job import JobState, Lease, LeasedJob, NewJob
-from holdfast.json_text import Json, encode
-from holdfast.lifecycle import KEPT_ERRORS, LEASE_LOST, MAX_LOSSES, Event, Transition
+from holdfast.json_text import encode
+from holdfast.lifecycle import KEPT_ERRORS, LEASE_LOST, MAX_LOSSES, PLAIN_SUCCESS, Event, Transition
 from holdfast.limits import check_schema
 from holdfast.store.contract import (
     Canceling,
@@ -29,8 +30,18 @@ from holdfast.store.contract import (
     Retrying,
     Shard,
 )
-from holdfast.store.postgres.bulk import Bulk
-from holdfast.store.postgres.driver import LeaseLocked, open_connection, open_pool, translated
+from holdfast.store.postgres.bulk import Bulk, one_row
+from holdfast.store.postgres.copying import copy_jobs
+from holdfast.store.postgres.driver import (
+    CopyRefused,
+    LeaseLocked,
+    Pool,
+    open_connection,
+    open_pool,
+    round_trip,
+    translated,
+    translation,
+)
 from holdfast.store.postgres.lanes import Ask, Floor, Lane, Lanes
 from holdfast.store.postgres.migrate import Migrator
 from holdfast.store.postgres.sql_files import quoted, statement
@@ -39,10 +50,10 @@ if TYPE_CHECKING:
     import asyncpg
 
 _POOL_SIZE = 8
+_CLOSE_SECONDS = 2.0
 _LOCKED_TRIES = 20
 _LOCKED_SECONDS = 0.05
 _UPKEEP_SECONDS = 600.0
-_PLAIN_SUCCESS = Transition(Event.SUCCEED)
 
 
 class Fetch(Protocol):
@@ -58,15 +69,20 @@ class PostgresStore:
         self.url = url
         self.schema = check_schema(schema)
         self._pool_size = pool_size
-        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._pool: Pool | None = None
         self._lanes = Lanes()
+        self._last_calls: dict[bool, tuple[tuple[ClaimRequest, Ask], tuple[Any, ...]]] = {}
+        self._may_copy = True
+        self._round_trip = timedelta(0)
 
     async def open(self) -> None:
         """Connect, and refuse a schema that this release does not know."""
         pool = await open_pool(self.url, self._pool_size)
         try:
-            async with pool.acquire() as connection:
-                await Migrator(connection, self.schema).check()  # type: ignore[arg-type]
+            with translated():
+                async with pool.acquire() as connection:
+                    await Migrator(connection, self.schema).check()  # type: ignore[arg-type]
+                    self._round_trip = await round_trip(connection)  # type: ignore[arg-type]
         except BaseException:
             await pool.close()
             raise
@@ -80,11 +96,9 @@ class PostgresStore:
     async def close(self) -> None:
         if self._pool is not None:
             pool, self._pool = self._pool, None
-            try:
-                async with asyncio.timeout(2):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_SECONDS):
                     await pool.close()
-            except TimeoutError:
-                pool.terminate()
 
     @property
     def finish_in(self) -> FinishInTransaction:
@@ -113,8 +127,14 @@ class PostgresStore:
         """Run sql/<verb>.sql on a pooled connection."""
         if self._pool is None:
             raise StoreUnavailable("the store is not open; call open() first")
-        with translated():
+        try:
             return await self._pool.fetch(statement(verb, self.schema), *arguments)
+        except Exception as error:
+            # Written out, because it is on the way of every single job.
+            found = translation(error)
+            if found is None:
+                raise
+            raise found from error
 
     async def fetch_upkeep(self, verb: str, *arguments: object) -> "list[asyncpg.Record]":
         """Like fetch, for statements of maintenance: they may take long, and count on read committed."""
@@ -131,10 +151,21 @@ class PostgresStore:
 
             yield fetch
 
+    @around("enqueue")
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         if not jobs:
             return []
+        if len(jobs) == 1 and jobs[0].key is None:
+            await self.fetch("enqueue_one", *one_row(jobs[0]))
+            return [Enqueued(jobs[0].id, is_new=True)]
         bulk = Bulk(jobs)
+        if self._may_copy and bulk.is_worth_a_copy(self._round_trip):
+            try:
+                async with self._acquire() as connection:
+                    await copy_jobs(connection, self.schema, jobs)
+                return bulk.read([])
+            except CopyRefused:
+                self._may_copy = False
         try:
             return bulk.read(await self.fetch(bulk.verb, *bulk.parameters))
         except LeaseLocked as error:
@@ -147,11 +178,17 @@ class PostgresStore:
             return []
         if request.suspects:
             ask = self._lanes.all_lanes(request)
-            return [_leased(row, request.holder) for row in await self._run_ask(request, ask)]
+            return _leased(await self._run_ask(request, ask), request.holder)
+        if request.is_glance:
+            glance = self._lanes.glance(request)
+            return [] if glance is None else await self._ask(request, glance)
         ask = self._lanes.first_ask(request, time.monotonic())
         jobs = await self._ask(request, ask)
+        if len(jobs) >= request.limit or (jobs and not ask.has_shares):
+            return jobs
         rest = _still_wanted(request, jobs)
-        next_ask = self._lanes.next_ask(rest, ask, [Lane(job.queue, job.priority, job.kind) for job in jobs])
+        claimed = [Lane(job.queue, job.priority, job.kind) for job in jobs]
+        next_ask = self._lanes.next_ask(rest, ask, claimed, time.monotonic())
         if next_ask is not None:
             try:
                 jobs += await self._ask(rest, next_ask)
@@ -162,35 +199,25 @@ class PostgresStore:
         return jobs
 
     async def _ask(self, request: ClaimRequest, ask: Ask) -> list[LeasedJob]:
-        started = time.monotonic()
+        started, generation = time.monotonic(), self._lanes.generation
         rows = await self._run_ask(request, ask)
-        found = [(Lane(row[3], row[4], row[5]), Floor(row[6], row[0])) for row in rows]
-        self._lanes.learn(ask, found, started, time.monotonic())
-        return [_leased(row, request.holder) for row in rows]
+        if rows and not ask.teaches:
+            return _leased(rows, request.holder)
+        last_of_lane = {row[2:5]: row for row in rows}
+        last = {Lane(row[3], row[4], row[2]): Floor(row[13], row[0]) for row in last_of_lane.values()}
+        self._lanes.learn(ask, last, len(rows), started, time.monotonic(), generation)
+        return _leased(rows, request.holder)
 
     async def _run_ask(self, request: ClaimRequest, ask: Ask) -> "list[asyncpg.Record]":
-        lanes = Counter(probe.lane.kind for probe in ask.probes)
-        limits = {kind: claim.limit for kind, claim in request.kinds.items()}
-        # A limited kind may show up in several lanes, each with its whole limit; read enough to make up for them.
-        spare = sum(limits[kind] * (count - 1) for kind, count in lanes.items() if limits[kind] < ask.limit)
-        limited = any(limits[kind] < ask.limit for kind in lanes)
-        return await self.fetch(
-            "claim",
-            request.holder,
-            ask.limit,
-            request.suspects,
-            ask.limit + spare,
-            limited,
-            *_shard(request.shard),
-            [probe.lane.queue for probe in ask.probes],
-            [probe.lane.priority for probe in ask.probes],
-            [probe.lane.kind for probe in ask.probes],
-            [probe.floor.run_at for probe in ask.probes],
-            [probe.floor.id for probe in ask.probes],
-            [probe.fetch for probe in ask.probes],
-            [limits[probe.lane.kind] for probe in ask.probes],
-            [request.kinds[probe.lane.kind].lease for probe in ask.probes],
-        )
+        # An idle worker asks for the same again and again, and whoever has just been woken is to ask soon.
+        asked, call = self._last_calls.get(request.is_glance, (None, ()))
+        if asked is None or asked[0] is not request or asked[1] is not ask:
+            call = _claim_call(request, ask)
+            self._last_calls[request.is_glance] = (request, ask), call
+        return await self.fetch(*call)
+
+    async def leases_of(self, holder: UUID) -> list[Lease]:
+        return [Lease(row["id"], row["fence"], holder) for row in await self.fetch("leases_of", holder)]
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
         async with self._acquire() as connection:
@@ -199,29 +226,40 @@ class PostgresStore:
     async def finish(self, finishes: Sequence[Finish]) -> list[Fenced]:
         if not finishes:
             return []
-        plain = [finish for finish in finishes if finish.transition == _PLAIN_SUCCESS]
-        rest = finishes if not plain else [finish for finish in finishes if finish.transition != _PLAIN_SUCCESS]
-        done: set[tuple[UUID, int]] = set()
+        plain = [finish for finish in finishes if _is_plain(finish.transition)]
+        rest = finishes if not plain else [finish for finish in finishes if not _is_plain(finish.transition)]
+        done: set[int] = set()
         if plain:
             done.update(await self._finish_plain([finish.lease for finish in plain]))
         if rest:
+            if plain:
+                reach("finish.between")
             done.update(await self._finish_any(rest))
         return await self._fenced([finish.lease for finish in finishes], done)
 
-    async def _finish_plain(self, leases: Sequence[Lease]) -> Iterable[tuple[UUID, int]]:
+    async def _finish_plain(self, leases: Sequence[Lease]) -> Iterable[int]:
         """Most jobs succeed without a result, and then three columns say it all."""
-        columns = [lease.id for lease in leases], [lease.fence for lease in leases], [lease.holder for lease in leases]
+        ids, fences, holders = _lease_columns(leases)
         try:
-            return map(tuple, await self.fetch("finish_succeeded", *columns))
+            ((refused,),) = await self.fetch("finish_succeeded", ids, fences, holders)
         except LeaseLocked:
-            return await self._finish_any([Finish(lease, _PLAIN_SUCCESS) for lease in leases])
+            return await self._finish_any([Finish(lease, PLAIN_SUCCESS) for lease in leases])
+        return fences if not refused else set(fences).difference(refused)
 
-    async def _finish_any(self, finishes: Sequence[Finish]) -> Iterable[tuple[UUID, int]]:
+    async def _finish_any(self, finishes: Sequence[Finish]) -> Iterable[int]:
+        """The fences of those that were finished."""
         leases = [finish.lease for finish in finishes]
         transitions = [finish.transition for finish in finishes]
-        if any(transition.event is Event.RELEASE for transition in transitions):
-            self._lanes.forget()
-        rows = await self.fetch(
+        try:
+            rows = await self._write(leases, transitions)
+        finally:
+            if any(transition.event is Event.RELEASE for transition in transitions):
+                # Not before: a claim beside it would look where they are not back yet, and remember that.
+                self._lanes.forget()
+        return [row[1] for row in rows]
+
+    async def _write(self, leases: Sequence[Lease], transitions: Sequence[Transition]) -> "list[asyncpg.Record]":
+        return await self.fetch(
             "finish",
             *_lease_columns(leases),
             [transition.event.value for transition in transitions],
@@ -232,13 +270,12 @@ class PostgresStore:
             [transition.result for transition in transitions],
             KEPT_ERRORS,
         )
-        return map(tuple, rows)
 
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
         return await self.finish([Finish(lease, Transition(Event.RELEASE)) for lease in leases])
 
-    async def _fenced(self, leases: Sequence[Lease], done: set[tuple[UUID, int]]) -> list[Fenced]:
-        missing = [lease for lease in leases if (lease.id, lease.fence) not in done]
+    async def _fenced(self, leases: Sequence[Lease], done: set[int]) -> list[Fenced]:
+        missing = [lease for lease in leases if lease.fence not in done]
         if not missing:
             return [Fenced.DONE] * len(leases)
         rows = await self.fetch("why_not_held", *_lease_columns(missing))
@@ -346,21 +383,42 @@ def _lease_columns(leases: Sequence[Lease]) -> tuple[list[UUID], list[int], list
     return [lease.id for lease in leases], [lease.fence for lease in leases], [lease.holder for lease in leases]
 
 
-def _leased(row: "asyncpg.Record", holder: UUID) -> LeasedJob:
-    return LeasedJob(
-        lease=Lease(row["id"], row["fence"], holder),
-        kind=row["kind"],
-        queue=row["queue"],
-        priority=row["priority"],
-        payload=Json(row["payload"]),
-        headers=row["headers"],
-        tenant=row["tenant"],
-        correlation_id=row["correlation_id"],
-        attempt=row["attempt"],
-        losses=row["losses"],
-        max_attempts=row["max_attempts"],
-        created_at=row["created_at"],
-        until=row["until"],
+def _is_plain(transition: Transition) -> bool:
+    return transition is PLAIN_SUCCESS or transition == PLAIN_SUCCESS
+
+
+def _leased(rows: "Iterable[asyncpg.Record]", holder: UUID) -> list[LeasedJob]:
+    """By position, and without the Python code of a named tuple's own constructor, because of the numbers.
+
+    sql/claim.sql has the order of the fields.
+    """
+    new = tuple.__new__
+    return [new(LeasedJob, (new(Lease, (row[0], row[1], holder)), *row[2:13], None)) for row in rows]
+
+
+def _claim_call(request: ClaimRequest, ask: Ask) -> tuple[Any, ...]:
+    """The verb and its arguments."""
+    columns = ask.columns
+    leases = [request.kinds[kind].lease for kind in columns.kinds]
+    shard = _shard(request.shard)
+    if not request.suspects and all(claim.limit >= ask.limit for claim in request.kinds.values()):
+        return ("claim_usual", request.holder, ask.limit, *shard, *columns, leases, ask.learns_floors)
+    lanes = Counter(columns.kinds)
+    limits = {kind: claim.limit for kind, claim in request.kinds.items()}
+    # A limited kind may show up in several lanes, each with its whole limit; read enough to make up for them.
+    spare = sum(limits[kind] * (count - 1) for kind, count in lanes.items() if limits[kind] < ask.limit)
+    return (
+        "claim",
+        request.holder,
+        ask.limit,
+        request.suspects,
+        ask.limit + spare,
+        any(limits[kind] < ask.limit for kind in lanes),
+        *shard,
+        *columns,
+        [limits[kind] for kind in columns.kinds],
+        leases,
+        ask.learns_floors,
     )
 
 

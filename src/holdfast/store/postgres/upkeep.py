@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from datetime import date, timedelta
 from uuid import UUID
 
+from holdfast.crash_points import reach
 from holdfast.log import get_logger
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.upkeep import Batch
@@ -81,8 +82,10 @@ class PostgresUpkeep:
         for number in range(_DROP_TRIES):
             if number:
                 await asyncio.sleep(_DROP_PAUSE)
+            reach("drop.before")
             outcome, counts = await drop_day(self._store, day, retention)
             if outcome == "dropped":
+                reach("drop.after")
                 self._must_sweep = True
                 return outcome, Batch({"partitions_dropped": 2, **counts})
             if outcome not in ("locked", "changed"):
@@ -153,4 +156,5 @@ async def drop_day(store: PostgresStore, day: date, retention: timedelta) -> tup
             return look["outcome"], {}
         await fetch("drop_bounds", f"{_DROP_SECONDS * 1000:.0f}")
         (row,) = await fetch("drop_day", day, look["entries"], look["recent"], _MOST_MOVED, _MOST_BYTES)
+        reach("drop.before_commit")
         return row["outcome"], {"jobs_pruned": row["pruned"], "jobs_moved": row["moved"]}

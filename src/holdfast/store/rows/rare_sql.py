@@ -6,6 +6,15 @@ from holdfast.store.rows.quoting import identifier, literal
 from holdfast.store.rows.sql import RowSql
 
 
+def leases_of(sql: RowSql) -> str:
+    """$1 holder"""
+    terms = sql.terms
+    locked_by, locked_until, fence = map(terms.at, terms.rows.lock_columns)
+    return f"""
+SELECT {terms.id} AS id, {fence} AS fence FROM {terms.table} AS item
+WHERE {locked_until} IS NOT NULL AND {locked_by}::text = $1::text AND {fence} IS NOT NULL"""
+
+
 def cancel(sql: RowSql) -> str:
     """Where a running row cannot be asked, its lock is taken away: its worker learns it with the next renewal.
 

@@ -126,9 +126,12 @@ class RowStore:
             losses=row["losses"],
             max_attempts=row["max_attempts"],
             created_at=row["created_at"],
-            until=row["until"],
             row=self.table.row(row["key"]),
         )
+
+    async def leases_of(self, holder: UUID) -> list[Lease]:
+        rows = await self.table.fetch(rare_sql.leases_of, str(holder))
+        return [Lease(row["id"], row["fence"], holder) for row in rows]
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
         async with self.table.store.acquired() as connection:
