@@ -4,6 +4,7 @@ Neighbours: worker/executor.py calls it; `@app.error` registers exception types 
 """
 
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from holdfast.outcome import Canceled, Failed, Outcome, Retried, Snoozed, Succee
 
 _LONGEST_MESSAGE = 2_000
 _LONGEST_TRACEBACK = 8_000
+_SUCCEEDED = Succeeded()
 _ENGINE = str(Path(__file__).parent / "worker")
 
 
@@ -44,6 +46,13 @@ class Failures:
         self._rules[exception] = _Rule(code, retryable, delay)
 
     def outcome_of(self, raised: BaseException) -> Outcome:
+        """Never raises: there is nobody left who could turn a failure at this into an outcome."""
+        try:
+            return self._outcome_of(raised)
+        except BaseException as error:  # noqa: BLE001 - for example a signal whose own __init__ was not called
+            return Retried(describe(error, "ERROR"))
+
+    def _outcome_of(self, raised: BaseException) -> Outcome:
         match raised:
             case HandlerSignal():
                 return _outcome_of_signal(raised)
@@ -61,7 +70,7 @@ class Failures:
 def outcome_of_value(value: object) -> Outcome:
     """What a handler returned: nothing, a result to keep, or a signal."""
     if value is None:
-        return Succeeded()
+        return _SUCCEEDED
     if isinstance(value, HandlerSignal):
         return _outcome_of_signal(value)
     try:
@@ -87,11 +96,21 @@ def _outcome_of_signal(signal: HandlerSignal) -> Outcome:
 
 def describe(raised: BaseException, code: str) -> JobError:
     """The error as it is stored: bounded, and without anything that a database cannot keep."""
+    return bounded_error(
+        _told("code", lambda: str(code)),
+        _told("type", lambda: type(raised).__qualname__),
+        _told("message", lambda: str(raised)),
+        _told("traceback", lambda: _traceback(raised)),
+    )
+
+
+def _told(what: str, tell: Callable[[], str]) -> str:
+    """What an exception says of itself. Its own code may raise anything, and must not turn one failure into another."""
     try:
-        message = str(raised)
-    except Exception as error:  # noqa: BLE001 - a broken __str__ must not turn one failure into another
-        message = f"(its message cannot be shown: {type(error).__name__})"
-    return bounded_error(str(code), type(raised).__qualname__, message, _traceback(raised))
+        # A plain str: a class of the application's own may have broken methods.
+        return str.__str__(tell())
+    except BaseException as error:  # noqa: BLE001
+        return f"(its {what} cannot be shown: {type(error).__name__})"
 
 
 def bounded_error(code: str, type: str, message: str, traceback: str = "") -> JobError:
@@ -105,12 +124,7 @@ def bounded_error(code: str, type: str, message: str, traceback: str = "") -> Jo
 
 def _traceback(raised: BaseException) -> str:
     trace = _without_engine(raised.__traceback__)
-    if trace is None:
-        return ""
-    try:
-        return "".join(traceback.format_exception(type(raised), raised, trace, limit=-20))
-    except Exception as error:  # noqa: BLE001 - an exception's notes or causes may be as broken as its message
-        return f"(its traceback cannot be shown: {type(error).__name__})"
+    return "" if trace is None else "".join(traceback.format_exception(type(raised), raised, trace, limit=-20))
 
 
 def _without_engine(trace: TracebackType | None) -> TracebackType | None:

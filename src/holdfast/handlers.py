@@ -18,6 +18,8 @@ from uuid import UUID
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
+from holdfast.connections import Rows
+from holdfast.crash_points import reach
 from holdfast.duration import Duration, to_timedelta
 from holdfast.errors import InvalidInput
 from holdfast.event import PublishedEvent
@@ -27,7 +29,7 @@ from holdfast.lifecycle import DEFAULT_ATTEMPTS
 from holdfast.limits import check_lease
 from holdfast.options import options_of
 from holdfast.retry import Backoff, to_backoff
-from holdfast.statement import Statement, nothing
+from holdfast.statement import Statement
 
 Payload = TypeVar("Payload")
 
@@ -47,7 +49,7 @@ class FinishInTransaction:
     sql: str
 
     def statement(self, lease: Lease, result: Json | None) -> Statement[None]:
-        return Statement.in_text(self.sql, (lease.id, lease.fence, lease.holder, result), nothing)
+        return Statement.in_text(self.sql, (lease.id, lease.fence, lease.holder, result), _finished)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,9 +103,14 @@ class RunningJob(Generic[Payload]):
                 "holdfast.testing.on_postgres"
             )
         encoded = None if result is None else encode(result, name="result", limit=LARGEST_RESULT)
+        reach("finish_in.before")
         executed = self._finish_in.statement(self.lease, encoded).execute_on(connection)
         self.finish_requested = True
         return executed if executed is not None else _nothing()
+
+
+def _finished(rows: Rows) -> None:  # noqa: ARG001 - there is nothing in them
+    reach("finish_in.after")
 
 
 class _Nothing:
@@ -157,9 +164,9 @@ class Handler:
 
     def encode_payload(self, payload: object) -> Json:
         """The payload as JSON text, checked against the kind's type before it is enqueued."""
-        if self.adapter is None:
-            return encode(payload)
         text = encode(payload)
+        if self.adapter is None or self.payload_type is object:
+            return text
         try:
             self.adapter.validate_json(text)
         except ValidationError as error:
@@ -249,6 +256,8 @@ def name_of(function: HandlerFunction) -> str:
 
 
 def _check_signature(kind: str, function: HandlerFunction) -> None:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidInput(f"handler of {kind!r}: has a yield, so a call would run nothing of it; return a list")
     try:
         inspect.signature(function).bind(None)
     except TypeError as error:

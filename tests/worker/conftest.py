@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from holdfast.faults.proxy import Proxy
 from tests.databases import Servers
-from tests.proxy import Proxy
 from tests.worker.harness import Database, WorkerProcess, child_processes, eventually
 
 _TABLES = "CREATE TABLE effect (number bigint GENERATED ALWAYS AS IDENTITY, job uuid, fence bigint, note text)"
@@ -54,7 +54,7 @@ class Workers:
 @pytest.fixture
 def proxy(database: Database) -> Iterator[Proxy]:
     """A TCP address of the test's database that can be cut off."""
-    with Proxy(database.socket, database.name) as proxy:
+    with Proxy.before(database.url) as proxy:
         yield proxy
 
 

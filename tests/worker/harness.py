@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 import psycopg
@@ -33,11 +32,6 @@ class Database:
         self.url = url
         self._admin_url = admin_url
         self._connection: psycopg.Connection[tuple[object, ...]] | None = None
-
-    @property
-    def socket(self) -> Path:
-        (folder,) = parse_qs(urlsplit(self.url).query)["host"]
-        return Path(folder, ".s.PGSQL.5432")
 
     def query(self, sql: str, *parameters: object) -> list[tuple[object, ...]]:
         if self._connection is None:

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from holdfast import Cancel, Holdfast, Job, JobState, Permanent, Retryable, RunningJob, Snooze
+from holdfast import Cancel, Holdfast, Job, JobState, NewJob, Permanent, Retryable, RunningJob, Snooze
+from holdfast.json_text import Json
 from tests.worker.harness import codes, errors, fast, final_job, job_in_state, until, working
 
 NOW = datetime(2031, 5, 1, 12, 0, tzinfo=UTC)
@@ -222,6 +223,86 @@ async def test_whatever_is_raised_can_be_stored(handler: Callable[[object], Hand
     (error,) = errors(job)
     assert len(job.errors[0]) < 100_000
     assert "\x00" not in str(error)
+
+
+class Evil(BaseException):
+    """Whoever wants to tell what happened has the next one of these to tell of."""
+
+    def __str__(self) -> str:
+        raise Evil
+
+
+class OwnText(str):
+    __slots__ = ()
+
+    def replace(self, *_: object) -> str:
+        raise RuntimeError("not even this")
+
+
+class OwnWords(Exception):
+    def __str__(self) -> str:
+        return OwnText("in my own words")
+
+
+class ForgetfulSignal(Permanent):
+    def __init__(self) -> None:
+        Exception.__init__(self, "without the base class's own")
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (Evil(), "(its message cannot be shown: Evil)"),
+        (OwnWords(), "in my own words"),
+        (Permanent(Evil(), "a code"), "(its code cannot be shown: Evil)"),  # type: ignore[arg-type]
+        (ForgetfulSignal(), "has no attribute 'code'"),
+    ],
+    ids=["evil", "words", "code", "signal"],
+)
+@pytest.mark.parametrize("handler", [raising, raising_in_thread])
+async def test_an_exception_that_cannot_tell_of_itself_ends_its_attempt(
+    handler: Callable[[object], Handle], raised: BaseException, told: str
+) -> None:
+    app = Holdfast("memory:")
+    app.handler("do", attempts=1)(handler(raised))
+    app.handler("next")(returning("still here"))
+    async with app, working(app, fast(concurrency=1)) as worker:
+        job = await final_job(app, (await app.enqueue("do")).id, seconds=5)
+        next_job = await final_job(app, (await app.enqueue("next")).id)
+        await until(lambda: worker.worker.is_empty, "the slot is free")
+    assert told in str(errors(job))
+    assert next_job.result == '"still here"'
+
+
+class BrokenResult(dict[str, int]):
+    def items(self) -> NoReturn:
+        raise RuntimeError("not even this")
+
+
+async def test_a_result_whose_own_code_fails_is_not_worked_for_again() -> None:
+    async with attempted(returning(BrokenResult(a=1))) as job:
+        pass
+    assert job.state is JobState.FAILED
+    assert codes(job) == ["INVALID_RESULT"]
+
+
+@pytest.mark.parametrize("headers", ["[1]", "5", '"text"', '{"a": "\\ud800"}'])
+async def test_headers_that_are_no_headers_fail_the_job_before_its_handler_runs(headers: str) -> None:
+    app = Holdfast("memory:")
+    app.handler("do")(returning("ran"))
+    async with app, working(app):
+        (enqueued,) = await app.enqueue_many([NewJob(kind="do", payload=Json("{}"), headers=Json(headers))])
+        job = await final_job(app, enqueued.id)
+    assert (job.state, codes(job)) == (JobState.FAILED, ["VALIDATION_ERROR"])
+
+
+async def test_headers_that_are_null_are_none() -> None:
+    app = Holdfast("memory:")
+    app.handler("do")(lambda job: [job.headers, job.event])
+    async with app, working(app):
+        (enqueued,) = await app.enqueue_many([NewJob(kind="do", payload=Json("{}"), headers=Json("null"))])
+        job = await final_job(app, enqueued.id)
+    assert job.value == [{}, None]
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError])

@@ -1,6 +1,6 @@
 """Registering handlers, and the payload types that they can ask for."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -193,6 +193,18 @@ def test_a_wrong_option_is_refused_at_registration(options: dict[str, Any], says
 def test_an_async_handler_cannot_be_put_into_a_thread() -> None:
     with pytest.raises(InvalidInput, match="cannot run in a thread"):
         Holdfast("memory:").handler("sum", isolation="thread")(as_dict)
+
+
+def test_a_handler_with_a_yield_is_refused_because_a_call_would_run_nothing_of_it() -> None:
+    def yielding(job: RunningJob[Any]) -> Iterator[int]:
+        yield 1
+
+    async def yielding_too(job: RunningJob[Any]) -> AsyncIterator[int]:
+        yield 1
+
+    for function in (yielding, yielding_too):
+        with pytest.raises(InvalidInput, match=r"^handler of 'do': has a yield"):
+            Holdfast("memory:").handler("do")(function)
 
 
 def test_a_kind_has_one_handler() -> None:

@@ -12,8 +12,8 @@ from uuid import UUID
 import pytest
 
 from holdfast import Holdfast, JobState, RunningJob, StoreUnavailable
+from holdfast.faults.proxy import Proxy
 from holdfast.json_text import decode
-from tests.proxy import Proxy
 from tests.worker import children, jobs
 from tests.worker.conftest import Workers
 from tests.worker.harness import (
@@ -133,7 +133,7 @@ async def test_a_job_whose_lease_was_lost_while_it_waited_is_not_started_with_it
     assert all(len(started) == 1 for started in fences.values())
 
 
-@pytest.mark.parametrize("outage", ["cut", "swallow"])
+@pytest.mark.parametrize("outage", ["refuse", "swallow"])
 @pytest.mark.parametrize("isolation", ["async", "process"])
 async def test_handlers_are_stopped_before_a_lease_that_cannot_be_renewed_ends(
     isolation: str, outage: str, database: Database, proxy: Proxy, tmp_path: Path
@@ -162,7 +162,7 @@ async def test_handlers_are_stopped_before_a_lease_that_cannot_be_renewed_ends(
                 await until(lambda: attempts, "the handler started")
             else:
                 await until(lambda: pid.exists() and pid.read_text(), "the handler started")
-            proxy.cut() if outage == "cut" else proxy.swallow()
+            proxy.refuse() if outage == "refuse" else proxy.swallow()
             if isolation == "process":
                 child = int(pid.read_text())
                 await until(lambda: not is_alive(child), "the child is dead")
@@ -171,7 +171,7 @@ async def test_handlers_are_stopped_before_a_lease_that_cannot_be_renewed_ends(
             held = await job_in_state(direct, id, JobState.RUNNING)
             assert held.lease_until is not None
             assert stopped[0] < held.lease_until
-            proxy.restore()
+            proxy.flow()
             if isolation == "async":
                 # Whoever comes first: the interrupted outcome, kept until the store was back, or the rescue.
                 job = await final_job(direct, id)

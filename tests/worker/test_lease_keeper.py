@@ -17,7 +17,7 @@ from holdfast.job import Lease, LeasedJob
 from holdfast.json_text import Json
 from holdfast.store.contract import Fenced, Renewal, Renewed
 from holdfast.worker.held import HeldJob, Interruption
-from holdfast.worker.lease_keeper import GRACE_SECONDS, KeeperRules, LeaseKeeper
+from holdfast.worker.lease_keeper import ANSWERED, GRACE_SECONDS, KeeperRules, LeaseKeeper
 
 LEASE = 30.0
 THIRD = LEASE / 3
@@ -46,7 +46,6 @@ def held_job(
         losses=0,
         max_attempts=None,
         created_at=now,
-        until=now,
     )
     handler = make_handler("do", _nothing, timeout=timeout)
     held = HeldJob(job, handler, extend, claimed, cast(asyncio.AbstractEventLoop, None))
@@ -88,6 +87,29 @@ def test_an_unanswered_renewal_is_asked_again_at_once() -> None:
     rules = keeping(held)
     rules.to_renew(CLAIMED + THIRD)
     assert leases(rules.to_renew(CLAIMED + THIRD + 0.1)) == [held.job.lease]
+
+
+def test_the_next_turn_is_when_the_first_renewal_is_due() -> None:
+    early, late = held_job(), held_job(claimed=CLAIMED + 1)
+    rules = keeping(late, early)
+    assert rules.next_renewal(CLAIMED) == pytest.approx(THIRD)
+    assert rules.next_renewal(CLAIMED + THIRD + 5) == 0
+    assert answer(rules, CLAIMED + THIRD, Fenced.DONE) == []
+    assert rules.next_renewal(CLAIMED + THIRD) == pytest.approx(1), "of the other one"
+    assert KeeperRules().next_renewal(CLAIMED) == float("inf")
+
+
+def test_a_lost_lease_is_no_reason_for_a_turn() -> None:
+    rules = keeping(held_job())
+    answer(rules, CLAIMED + THIRD, Fenced.STALE)
+    assert rules.next_renewal(CLAIMED + LEASE) == float("inf")
+
+
+def test_a_server_that_says_nothing_is_noticed_within_half_a_lease() -> None:
+    rules = keeping(held_job())
+    sent_after = rules.next_renewal(CLAIMED)
+    assert rules.to_renew(CLAIMED + sent_after)
+    assert sent_after + LEASE * ANSWERED < LEASE / 2
 
 
 def test_each_lease_is_renewed_by_its_own_length() -> None:
@@ -248,3 +270,37 @@ def test_the_keeper_connects_again_after_any_error(error: Exception) -> None:
     finally:
         keeper.stop()
         keeper.join(5)
+
+
+def test_a_store_that_lets_us_in_and_renews_nothing_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A read-only server, for one. A line for each try would hide all others."""
+    held = held_job(claimed=time.monotonic() - LEASE / 2, started=None)
+    refused, is_refusing, renewed = 0, True, threading.Event()
+
+    class ReadOnly:
+        async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+            nonlocal refused, is_refusing
+            if is_refusing:
+                refused += 1
+                is_refusing = refused < 3
+                raise StoreUnavailable("read-only")
+            renewed.set()
+            return [Renewed(renewal.lease, Fenced.DONE) for renewal in renewals]
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[ReadOnly]:
+        yield ReadOnly()
+
+    keeper = LeaseKeeper(lambda: [held], connect, default_lease=LEASE)
+    keeper.start()
+    try:
+        assert renewed.wait(10)
+    finally:
+        keeper.stop()
+        keeper.join(5)
+    said = [record.getMessage().split("  ")[0] for record in caplog.records]
+    assert [line for line in said if not line.startswith("renewal comes late")] == [
+        "lease keeper cannot reach the store, trying again",
+        "lease keeper is connected again",
+    ]
+    assert len(said) <= 3

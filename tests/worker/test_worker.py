@@ -88,6 +88,26 @@ async def test_jobs_and_log_lines_carry_on_the_correlation_id_and_tenant(
     assert "trace-7" not in started.getMessage()
 
 
+async def test_the_message_of_an_exception_is_kept_with_the_job_and_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Handlers put into it what they work on, and logs are read by others."""
+    caplog.set_level(logging.DEBUG)
+    app = Holdfast("memory:")
+
+    @app.handler("charge", attempts=2, backoff="steps 10ms")
+    async def charge(job: RunningJob[dict[str, str]]) -> None:
+        raise LookupError(f"no account of card {job.payload['card']}")
+
+    async with app, working(app):
+        enqueued = await app.enqueue("charge", {"card": "4111-canary"})
+        job = await final_job(app, enqueued.id)
+    assert "no account of card 4111-canary" in job.errors[-1]
+    lines = [record.getMessage() for record in caplog.records if f"job_id={job.id}" in record.getMessage()]
+    assert [f"error={LookupError.__name__}" in line for line in lines] == [True, True]
+    assert "4111-canary" not in caplog.text
+
+
 async def test_jobs_start_in_the_order_in_which_they_were_enqueued() -> None:
     app = Holdfast("memory:")
     started: list[int] = []
@@ -248,7 +268,7 @@ async def test_a_job_interrupted_before_its_handler_began_does_not_run_and_frees
 
             def start_and_interrupt() -> None:
                 start()
-                for held in worker.worker._slots.running.values():
+                for held in worker.worker._slots.waiting:
                     held.interrupt(Interruption.CANCELED)
                     worker.worker._claimer._start = start
 

@@ -12,7 +12,8 @@ from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID
 
-from holdfast.handlers import Handler, Handlers
+from holdfast.crash_points import reach
+from holdfast.handlers import Handler, Handlers, Room
 from holdfast.log import get_logger
 from holdfast.store.contract import ClaimRequest, KindClaim, Store
 from holdfast.worker.held import HeldJob, Slots
@@ -37,6 +38,7 @@ class Look(NamedTuple):
 
 
 _FULL = Look(0, math.inf)
+_DUE = timedelta(0)
 
 
 class Claimer:
@@ -57,8 +59,12 @@ class Claimer:
         self._start = start
         self.queues = settings.queues or tuple(sorted({handler.queue for handler in handlers}))
         self._nothing_due = False
+        self._is_unanswered = False
+        """Whether the store may have leased us jobs that we have not heard of."""
         self._suspect: HeldJob | None = None
         self._suspect_due = False
+        self._is_unlimited = all(handler.limit is None and handler.room is Room for handler in handlers)
+        self._last_requests: dict[tuple[bool, bool], ClaimRequest] = {}
         self._clearing = _Clearing(
             settings.lease.total_seconds(), max((h.timeout.total_seconds() for h in handlers), default=0)
         )
@@ -75,8 +81,10 @@ class Claimer:
             self._suspect_due = True
             self._clearing.begin(time.monotonic())
 
-    async def step(self, limit: int | None = None) -> Look:
-        """One claim of at most `limit` jobs, or the reason for none."""
+    async def step(self, limit: int | None = None, *, only_if_due: bool = False, glance_first: bool = False) -> Look:
+        """One claim of at most `limit` jobs, or the reason for none. `only_if_due`: none without asking for that."""
+        if self._is_unanswered:
+            await self._give_back_unheard()
         now = time.monotonic()
         if self._suspect is not None:
             if self._suspect.fence in self._slots.held:
@@ -89,7 +97,7 @@ class Claimer:
                 return await self._claim_suspect()
             if self._clearing.goes_on(now):
                 return Look(0, _CLEARING_SECONDS)
-        look = await self._claim(limit)
+        look = await self._claim(limit, only_if_due=only_if_due, glance_first=glance_first)
         if self._suspect_due and not look.claimed and not self._slots.held:
             # Nobody else waits for a turn.
             return await self._claim_suspect()
@@ -106,22 +114,32 @@ class Claimer:
         log.warning("job lost its lease twice and runs alone", **self._suspect.named, losses=self._suspect.job.losses)
         return Look(1, 0)
 
-    async def _claim(self, limit: int | None) -> Look:
+    async def _claim(self, limit: int | None, *, only_if_due: bool, glance_first: bool) -> Look:
         free = self._slots.wanted
         wanted = free if limit is None else min(free, limit)
         if not wanted:
             # Whatever the last claim found, there may be more by the time a slot is free.
             self._nothing_due = False
             return _FULL
-        claimed = len(await self._ask(wanted, suspects=False))
+        # Half of the slots are left, should the whole look that follows find something more urgent.
+        if glance_first and wanted > 1 and (seen := await self._ask(wanted // 2, is_glance=True)):
+            self._nothing_due = False
+            await asyncio.sleep(0)
+            return Look(len(seen), 0)
+        due = await self._next_due() if only_if_due else _DUE
+        claimed = 0 if due is None or due else len(await self._ask(wanted))
         if claimed >= wanted:
             self._nothing_due = False
             return Look(claimed, 0)
         self._nothing_due = not self._is_limited(wanted)
+        if claimed:
+            # Not at full speed: the handlers begin before anything else is done for this look.
+            await asyncio.sleep(0)
         more_in = min((handler.room().more_in for handler in self._handlers), default=math.inf)
         if claimed:
             return Look(claimed, more_in, is_idle=True)
-        due = await self._next_due()
+        if not only_if_due:
+            due = await self._next_due()
         if due is None:
             return Look(0, more_in, is_idle=True)
         if due:
@@ -133,23 +151,51 @@ class Claimer:
         kinds = [handler.kind for handler in self._handlers]
         return await self._store.next_due(self.queues, kinds, suspects=suspects, shard=self._settings.shard)
 
-    async def _ask(self, limit: int, *, suspects: bool) -> list[HeldJob]:
-        kinds = self._kinds(limit)
-        if not kinds:
+    async def _ask(self, limit: int, *, suspects: bool = False, is_glance: bool = False) -> list[HeldJob]:
+        request = self._request(limit, suspects=suspects, is_glance=is_glance)
+        if not request.kinds:
             return []
         loop = asyncio.get_running_loop()
         sent = time.monotonic()
-        jobs = await self._store.claim(
-            ClaimRequest(self._holder, limit, self.queues, kinds, suspects, self._settings.shard)
-        )
-        held_jobs = []
-        for job in jobs:
-            handler = self._handlers[job.kind]
-            held = HeldJob(job, handler, kinds[job.kind].lease.total_seconds(), sent, loop)
-            self._slots.add(held)
-            held_jobs.append(held)
+        try:
+            jobs = await self._store.claim(request)
+        except BaseException:
+            self._is_unanswered = True
+            raise
+        if jobs:
+            reach("claim.answered")
+        policies = {kind: (self._handlers[kind], claim.lease.total_seconds()) for kind, claim in request.kinds.items()}
+        held_jobs = [HeldJob(job, *policies[job.kind], sent, loop) for job in jobs]
+        self._slots.add(held_jobs)
+        if jobs:
+            reach("claim.held")
         self._start()
         return held_jobs
+
+    async def _give_back_unheard(self) -> None:
+        """Jobs of a claim whose answer was lost.
+
+        Left to run out, their leases would count as lost ones, and a job that has never run would end dead after three
+        lost answers. A claim that the server has not even done by now is left to the rescue.
+        """
+        unheard = [lease for lease in await self._store.leases_of(self._holder) if lease.fence not in self._slots.held]
+        if unheard:
+            await self._store.release(unheard)
+            log.warning("gave back jobs of a claim whose answer was lost", count=len(unheard))
+        self._is_unanswered = False
+
+    def _request(self, limit: int, *, suspects: bool, is_glance: bool) -> ClaimRequest:
+        """The same object for the same question, so that the store need not think about it again."""
+        request = self._last_requests.get((suspects, is_glance))
+        if request is not None and request.limit == limit and self._is_unlimited:
+            return request
+        kinds = self._kinds(limit)
+        if request is None or request.limit != limit or request.kinds != kinds:
+            request = ClaimRequest(
+                self._holder, limit, self.queues, kinds, suspects, self._settings.shard, is_glance=is_glance
+            )
+            self._last_requests[suspects, is_glance] = request
+        return request
 
     def _kinds(self, limit: int) -> dict[str, KindClaim]:
         kinds = {}

@@ -14,6 +14,7 @@ from typing import Any, assert_never
 
 from pydantic import ValidationError
 
+from holdfast.crash_points import around
 from holdfast.failures import Failures, bounded_error, describe, outcome_of_value
 from holdfast.handlers import CURRENT_JOB, FinishInTransaction, Isolation, RunningJob, describe_validation
 from holdfast.job import JobError
@@ -40,6 +41,7 @@ class Executor:
         self._threads = HandlerThreads()
         self._processes = Processes(slots)
 
+    @around("handler")
     async def run(self, held: HeldJob) -> Outcome | None:
         try:
             job = self._prepare(held)
@@ -49,7 +51,10 @@ class Executor:
             return Failed(describe(error, "VALIDATION_ERROR"))
         CURRENT_JOB.set(job)
         try:
-            outcome = await self._call(held, job)
+            if held.handler.isolation is Isolation.ASYNC:
+                outcome = outcome_of_value(await held.handler.function(job))
+            else:
+                outcome = await self._call_elsewhere(held, job)
         except asyncio.CancelledError as error:
             if held.interruption is not None:
                 _uncancel()
@@ -78,28 +83,25 @@ class Executor:
             kind=leased.kind,
             queue=leased.queue,
             payload=handler.read_payload(leased.payload),
-            headers=decode(leased.headers) if leased.headers else {},
+            headers=_read_headers(leased.headers),
             tenant=leased.tenant,
             correlation_id=leased.correlation_id,
             attempt=leased.attempt,
             max_attempts=leased.max_attempts or handler.attempts,
             created_at=leased.created_at,
             deadline=datetime.now(UTC) + handler.timeout,
-            _report=_reporter(held),
+            _report=held.report,
             _finish_in=self._finish_in(),
         )
 
-    async def _call(self, held: HeldJob, job: RunningJob[Any]) -> Outcome:
-        function = held.handler.function
+    async def _call_elsewhere(self, held: HeldJob, job: RunningJob[Any]) -> Outcome:
         match held.handler.isolation:
-            case Isolation.ASYNC:
-                return outcome_of_value(await function(job))
             case Isolation.THREAD:
                 return outcome_of_value(await self._in_thread(held, job))
             case Isolation.PROCESS:
                 return await self._in_process(held, job)
             case _:
-                assert_never(held.handler.isolation)
+                raise AssertionError(f"{held.handler.isolation} has no place to run")
 
     async def _in_thread(self, held: HeldJob, job: RunningJob[Any]) -> object:
         context = contextvars.copy_context()
@@ -126,7 +128,7 @@ class Executor:
         def started() -> None:
             held.started = time.monotonic()
 
-        ended = await self._processes.run(attempt, started, _reporter(held), set_kill)
+        ended = await self._processes.run(attempt, started, held.report, set_kill)
         held.kill = None
         held.finish_requested |= ended.finish_requested
         if held.interruption is not None:
@@ -136,6 +138,14 @@ class Executor:
     def close(self) -> None:
         self._threads.close()
         self._processes.close()
+
+
+def _read_headers(headers: Json | None) -> dict[str, Any]:
+    """A producer that speaks SQL may have written any JSON."""
+    read = decode(headers) if headers else None
+    if read is not None and not isinstance(read, dict):
+        raise ValueError(f"headers: {type(read).__name__} is not an object with a value for each name")
+    return read or {}
 
 
 def outcome_of_interruption(held: HeldJob) -> Outcome | None:
@@ -163,13 +173,6 @@ def _interrupted(message: str) -> JobError:
 def _timeout_error(timeout: timedelta) -> JobError:
     message = f"the handler ran longer than its timeout of {timeout.total_seconds():g} s"
     return JobError(code="TIMEOUT", type="Timeout", message=message)
-
-
-def _reporter(held: HeldJob) -> Callable[[Json], None]:
-    def report(progress: Json) -> None:
-        held.progress = progress
-
-    return report
 
 
 def _drop(progress: Json) -> None:

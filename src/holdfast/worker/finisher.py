@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.crash_points import reach
 from holdfast.errors import HoldfastError, SchemaMismatch, StoreUnavailable
 from holdfast.failures import describe
 from holdfast.lifecycle import Event, Transition
@@ -32,7 +33,7 @@ class Pending:
 
 
 class Finisher:
-    def __init__(self, store: Store, written: Callable[[HeldJob, Finish, Fenced], None]) -> None:
+    def __init__(self, store: Store, written: Callable[[list[Pending], list[Fenced]], None]) -> None:
         self._store = store
         self._written = written
         self._pending: list[Pending] = []
@@ -57,6 +58,7 @@ class Finisher:
             await asyncio.sleep(_GATHER_SECONDS)
         batch, self._pending = self._pending[:_MOST_AT_ONCE], self._pending[_MOST_AT_ONCE:]
         self._under_way = batch
+        reach("finish.before")
         try:
             answers = await self._answers(batch)
         except BaseException:
@@ -64,11 +66,16 @@ class Finisher:
             raise
         finally:
             self._under_way = []
+        reach("finish.after")
         fresh = bool(self._pending)
-        self._pending += [pending for pending, fenced in zip(batch, answers, strict=True) if fenced is Fenced.LOCKED]
-        for pending, fenced in zip(batch, answers, strict=True):
-            if fenced is not Fenced.LOCKED:
-                self._report(pending, fenced)
+        if Fenced.LOCKED in answers:
+            self._pending += [each for each, fenced in zip(batch, answers, strict=True) if fenced is Fenced.LOCKED]
+            batch = [each for each, fenced in zip(batch, answers, strict=True) if fenced is not Fenced.LOCKED]
+            answers = [fenced for fenced in answers if fenced is not Fenced.LOCKED]
+        if Fenced.STALE in answers:
+            _log_stale(batch, answers)
+        self._written(batch, answers)
+        reach("finish.reported")
         if not self._pending:
             self._idle.set()
             return None
@@ -104,16 +111,6 @@ class Finisher:
             pending.is_given_up = True
             return Fenced.STALE
 
-    def _report(self, pending: Pending, fenced: Fenced) -> None:
-        if fenced is Fenced.STALE and not pending.is_given_up:
-            log.warning(
-                "outcome refused, lease was lost",
-                **pending.held.named,
-                fence=pending.finish.lease.fence,
-                outcome=pending.finish.transition.event,
-            )
-        self._written(pending.held, pending.finish, fenced)
-
     async def drained(self, seconds: float) -> int:
         """Wait until everything is written. How many are not by then; they are left to the rescue of their leases."""
         try:
@@ -125,6 +122,17 @@ class Finisher:
         if left:
             log.error("stopping although outcomes could not be written", count=len(left), job_ids=left[:20])
         return len(left)
+
+
+def _log_stale(batch: list[Pending], answers: list[Fenced]) -> None:
+    for pending, fenced in zip(batch, answers, strict=True):
+        if fenced is Fenced.STALE and not pending.is_given_up:
+            log.warning(
+                "outcome refused, lease was lost",
+                **pending.held.named,
+                fence=pending.finish.lease.fence,
+                outcome=pending.finish.transition.event,
+            )
 
 
 def _told(error: Exception) -> dict[str, Any]:

@@ -6,7 +6,7 @@ One event loop changes it. The lease keeper's thread only reads snapshots and as
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from enum import StrEnum
 from typing import Any
@@ -15,7 +15,9 @@ from uuid import UUID
 from holdfast.handlers import Handler
 from holdfast.job import LeasedJob
 from holdfast.json_text import Json
-from holdfast.outcome import Outcome
+
+_MOST_AT_ONCE = 1000
+"""In one claim: it takes some ten milliseconds, and for longer the first of them must not wait for the last."""
 
 
 class Interruption(StrEnum):
@@ -31,58 +33,46 @@ class Interruption(StrEnum):
 class HeldJob:
     """One leased job on its way through the worker."""
 
-    __slots__ = (
-        "abandoned",
-        "claimed",
-        "extend",
-        "finish_requested",
-        "handler",
-        "interrupted",
-        "interruption",
-        "job",
-        "kill",
-        "loop",
-        "progress",
-        "settled",
-        "started",
-        "task",
-    )
+    # Defaults of the class, because a worker makes tens of thousands of them in a second and most need no other.
+    started: float | None = None
+    task: asyncio.Task[None] | None = None
+    """Set once the handler waits for something: until then nobody else has a turn in which to stop it."""
+    kill: Callable[[], None] | None = None
+    """Ends the handler's own process at once; set only for process isolation, callable from any thread."""
+    interruption: Interruption | None = None
+    interrupted = 0.0
+    finish_requested = False
+    settled = False
+    """An outcome was handed to the finisher, or there is none to write: nothing else may be."""
+    abandoned: Future[Any] | None = None
+    """The thread of a handler that could not be stopped; it keeps its slot until it ends."""
+    progress: Json | None = None
 
     def __init__(
         self, job: LeasedJob, handler: Handler, extend: float, claimed: float, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.job = job
+        self.fence = job.lease.fence
         self.handler = handler
         self.extend = extend
         self.claimed = claimed
         """Monotonic time just before the claim was sent: the lease cannot end before this plus `extend`."""
-        self.started: float | None = None
-        self.task: asyncio.Task[Outcome | None] | None = None
+        self.safe_until = claimed + extend
+        """Until then the lease is surely ours. Moved on by the lease keeper, from before a renewal was sent."""
         self.loop = loop
-        self.kill: Callable[[], None] | None = None
-        """Ends the handler's own process at once; set only for process isolation, callable from any thread."""
-        self.interruption: Interruption | None = None
-        self.interrupted = 0.0
-        self.finish_requested = False
-        self.settled = False
-        """An outcome was handed to the finisher, or there is none to write: nothing else may be."""
-        self.abandoned: Future[Any] | None = None
-        """The thread of a handler that could not be stopped; it keeps its slot until it ends."""
-        self.progress: Json | None = None
 
     @property
     def id(self) -> UUID:
         return self.job.lease.id
 
     @property
-    def fence(self) -> int:
-        return self.job.lease.fence
-
-    @property
     def named(self) -> dict[str, str]:
         """Who it is, for log lines; an application knows its rows by their keys."""
         row = {} if self.job.row is None else {"row": self.job.row}
         return {"job_id": str(self.id), "kind": self.job.kind, **row}
+
+    def report(self, progress: Json) -> None:
+        self.progress = progress
 
     def interrupt(self, why: Interruption) -> None:
         """Stop the handler, from the event loop's own thread. The first reason stands."""
@@ -124,10 +114,15 @@ class Slots:
         self.on_freed: Callable[[], None] = lambda: None
         self._ahead = _LookAhead(most_ahead)
 
-    def add(self, job: HeldJob) -> None:
-        self.held[job.fence] = job
-        self.by_kind[job.job.kind] += 1
-        self.waiting.append(job)
+    def add(self, jobs: Iterable[HeldJob]) -> None:
+        for job in jobs:
+            self.held[job.fence] = job
+            self.by_kind[job.job.kind] += 1
+            self.waiting.append(job)
+
+    @property
+    def startable(self) -> int:
+        return max(0, min(len(self.waiting), self.capacity - len(self.running)))
 
     def next_to_start(self) -> HeldJob | None:
         if not self.waiting or len(self.running) >= self.capacity:
@@ -140,35 +135,42 @@ class Slots:
         """The handler is over: its slot is free, its lease is held until the outcome is written."""
         if self.running.pop(job.fence, None) is not None:
             self._ahead.count()
-            self._over(job)
+            self._count_down(job)
+            self.on_freed()
 
-    def forget(self, job: HeldJob) -> None:
-        """The lease is no longer ours to keep: finished, released or lost."""
-        if self.held.pop(job.fence, None) is not None:
-            self._over(job)
+    def forget(self, jobs: Iterable[HeldJob]) -> None:
+        """Leases that are no longer ours to keep: finished, released or lost."""
+        for job in jobs:
+            if self.held.pop(job.fence, None) is not None:
+                self._count_down(job)
+        self.on_freed()
 
-    def _over(self, job: HeldJob) -> None:
+    def _count_down(self, job: HeldJob) -> None:
         # A handler that could not be stopped counts for its kind's limit until it ends.
         if job.fence not in self.held and job.fence not in self.running:
             self.by_kind[job.job.kind] -= 1
-        self.on_freed()
 
     def give_up_waiting(self, claimed_before: float) -> list[HeldJob]:
-        """Jobs that have waited for a slot since then: their turn came later than the look-ahead expected."""
-        old = [job for job in self.waiting if job.claimed < claimed_before]
+        """Jobs that have waited for a slot since then: their turn came later than the look-ahead expected.
+
+        Not those for which there is a slot: they only wait for the loop, which a handler has blocked.
+        """
+        waiting = list(self.waiting)
+        kept, rest = waiting[: self.startable], waiting[self.startable :]
+        old = [job for job in rest if job.claimed < claimed_before]
         if old:
-            self.waiting = deque(job for job in self.waiting if job.claimed >= claimed_before)
-            self._ahead.start_again()
+            self.waiting = deque([*kept, *(job for job in rest if job.claimed >= claimed_before)])
+            self._ahead.give_up()
         return old
 
     @property
     def wanted(self) -> int:
         """How many more jobs to claim: the free slots and a look-ahead that follows the rate of work."""
         ahead = self._ahead.size()
-        if len(self.waiting) > ahead // 2:
+        if len(self.waiting) > ahead * 3 // 4:
             # Enough to go on with: claiming for every slot that frees up would fetch fast jobs one by one.
             return 0
-        free = self.capacity + ahead - len(self.running) - len(self.waiting)
+        free = min(self.capacity + ahead - len(self.running) - len(self.waiting), _MOST_AT_ONCE)
         # Outcomes that are not written yet count too, so that a store that is slow to write slows the claims down.
         room = 2 * (self.capacity + ahead) - len(self.held)
         return max(0, min(free, room))
@@ -181,11 +183,15 @@ class Slots:
 class _LookAhead:
     """As many jobs as were done in the last tenth of a second: none when jobs are slow, hundreds when they are fast."""
 
-    _WINDOW = 0.05
+    _WINDOW = 0.01
+    _FALL = 0.95
     _SECONDS_AHEAD = 0.1
+    _TRUST = 1.2
 
     def __init__(self, most: int) -> None:
         self._most = most
+        self._trusted = float(most)
+        """After a look-ahead that was wrong it is believed again only by and by."""
         self._done = 0
         self._rate = 0.0
         self._since = time.monotonic()
@@ -193,7 +199,8 @@ class _LookAhead:
     def count(self) -> None:
         self._done += 1
 
-    def start_again(self) -> None:
+    def give_up(self) -> None:
+        self._trusted = max(1.0, min(self._trusted, self._rate * self._SECONDS_AHEAD) / 4)
         self._done, self._rate, self._since = 0, 0.0, time.monotonic()
 
     def size(self) -> int:
@@ -201,6 +208,7 @@ class _LookAhead:
         elapsed = now - self._since
         if elapsed >= self._WINDOW:
             # Falls slowly: a window in which the store was being asked saw nothing done, and says little.
-            self._rate = max(self._done / elapsed, 0.8 * self._rate)
+            self._rate = max(self._done / elapsed, self._rate * self._FALL ** (elapsed / self._WINDOW))
+            self._trusted = min(self._most, self._trusted * self._TRUST)
             self._done, self._since = 0, now
-        return min(self._most, int(self._rate * self._SECONDS_AHEAD))
+        return int(min(self._trusted, self._rate * self._SECONDS_AHEAD))

@@ -6,6 +6,7 @@ is only its composition: a thread that survives a blocked event loop and a lost 
 
 import asyncio
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -13,6 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 
+from holdfast.crash_points import reach
 from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.job import Lease
 from holdfast.json_text import Json
@@ -26,19 +28,22 @@ log = get_logger("holdfast.lease_keeper")
 GRACE_SECONDS = 5.0
 """How long after its timeout a handler's lease is still renewed, so that its end can be written."""
 
+ANSWERED = 1 / 8
+"""The share of a lease in which a renewal must be answered: with a third before it, a server that says nothing is
+noticed within half a lease, and there is time for another try."""
+
 _STOP_AT = 5 / 6
 _LATE = 1 / 6
 _PROGRESS_SECONDS = 1.0
-_NAP_SECONDS = 0.1
+_SHORTEST_TURN_SECONDS = 0.01
 
 
 @dataclass(slots=True)
 class _Watch:
-    """What the keeper knows of one lease. `safe_until` is counted from before the request that set it was sent."""
+    """What the keeper knows of one lease."""
 
     held: HeldJob
     renewed: float
-    safe_until: float
     progress: Json | None = None
     progress_written: float = float("-inf")
     lost: bool = False
@@ -65,7 +70,7 @@ class KeeperRules:
             lease = held.job.lease
             watch = known.get(lease)
             if watch is None:
-                watch = _Watch(held, renewed=held.claimed, safe_until=held.claimed + held.extend)
+                watch = _Watch(held, renewed=held.claimed)
             self._watches[lease] = watch
 
     def to_renew(self, now: float) -> list[Renewal]:
@@ -79,6 +84,15 @@ class KeeperRules:
                 renewals.append(Renewal(lease, timedelta(seconds=watch.held.extend), progress))
         return renewals
 
+    def next_renewal(self, now: float) -> float:
+        """Seconds until a lease is to be renewed; infinite if none is."""
+        due = (
+            watch.renewed + watch.held.extend * self._renew_at - now
+            for watch in self._watches.values()
+            if not watch.lost and not self._is_overdue(watch, now)
+        )
+        return max(0.0, min(due, default=math.inf))
+
     def learn(self, sent_at: float, renewals: Iterable[Renewal], answers: Iterable[Renewed]) -> list[Stop]:
         """Take in the store's answer to renewals that were sent at `sent_at`."""
         stops: list[Stop] = []
@@ -89,7 +103,7 @@ class KeeperRules:
             match answer.fenced:
                 case Fenced.DONE:
                     watch.renewed = sent_at
-                    watch.safe_until = sent_at + watch.held.extend
+                    watch.held.safe_until = sent_at + watch.held.extend
                     if renewal.progress is not None:
                         watch.progress, watch.progress_written = renewal.progress, sent_at
                     if answer.cancel_requested:
@@ -98,7 +112,7 @@ class KeeperRules:
                     # A transaction is finishing the job: the lease is not lost, and nobody can rescue it meanwhile.
                     # Taken for a renewal and not for ever, or an outage now would leave the handler running.
                     watch.renewed = sent_at
-                    watch.safe_until = sent_at + watch.held.extend
+                    watch.held.safe_until = sent_at + watch.held.extend
                 case Fenced.ALREADY:
                     watch.lost = True
                 case Fenced.STALE:
@@ -110,7 +124,7 @@ class KeeperRules:
         """Handlers whose lease nears its end without a renewal: stopped while it is still surely ours."""
         stops: list[Stop] = []
         for watch in self._watches.values():
-            near_end = now >= watch.safe_until - watch.held.extend * (1 - _STOP_AT)
+            near_end = now >= watch.held.safe_until - watch.held.extend * (1 - _STOP_AT)
             if near_end and not watch.lost:
                 self._stop(stops, watch, Interruption.UNRENEWED)
         return stops
@@ -161,6 +175,10 @@ class LeaseKeeper:
         self._renew_at = renew_at
         self._rules = KeeperRules(renew_at)
         self._stopping = threading.Event()
+        self._is_out = False
+        """The store cannot be reached, or takes no renewal: said once."""
+        self._is_late = False
+        self._end: _End | None = None
         self._thread = threading.Thread(target=self._run, name="holdfast-lease-keeper", daemon=True)
 
     def start(self) -> None:
@@ -172,7 +190,10 @@ class LeaseKeeper:
         return self._thread.ident is None or self._thread.is_alive()
 
     def stop(self) -> None:
+        # In this order: a loop that begins between the two finds the first.
         self._stopping.set()
+        if self._end is not None:
+            self._end.tell()
 
     def join(self, timeout: float) -> None:
         self._thread.join(timeout)
@@ -186,6 +207,7 @@ class LeaseKeeper:
                 self._stopping.wait(0.5)
 
     async def _keep(self) -> None:
+        self._end = _End(asyncio.get_running_loop())
         # Side by side, because a connection that hangs must not let a handler run beyond its lease.
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._stop_in_time())
@@ -206,27 +228,23 @@ class LeaseKeeper:
             await self._pause(min(0.5, lease / 24))
 
     async def _renew_in_time(self) -> None:
-        outage = False
         while not self._stopping.is_set():
             try:
                 async with contextlib.AsyncExitStack() as exits:
                     renewer = await self._connected(exits)
-                    if outage:
-                        log.warning("lease keeper is connected again")
-                        outage = False
                     while not self._stopping.is_set():
                         await self._turn(renewer)
             except (Exception, asyncio.CancelledError) as error:
                 # A task group lets a canceled task go without a word, and then nobody would renew.
                 if is_being_canceled():
                     raise
-                if not outage:
+                if not self._is_out:
                     # An error nobody foresaw is worth its traceback, but leases are worth more: connect again.
                     unforeseen = not isinstance(error, HoldfastError | asyncio.CancelledError)
                     log.warning(
                         "lease keeper cannot reach the store, trying again", error=str(error), exc_info=unforeseen
                     )
-                    outage = True
+                    self._is_out = True
                 await self._pause(min(0.5, self._rules.shortest_lease(self._default_lease) / 20))
 
     async def _connected(self, exits: contextlib.AsyncExitStack) -> Renewer:
@@ -239,23 +257,35 @@ class LeaseKeeper:
     async def _turn(self, renewer: Renewer) -> None:
         now = time.monotonic()
         self._rules.watch(self._held_jobs())
-        gap = self._rules.latest_gap(now)
-        if gap > self._renew_at + _LATE:
+        self._tell_if_late(self._rules.latest_gap(now))
+        renewals = self._rules.to_renew(now)
+        lease = self._rules.shortest_lease(self._default_lease)
+        if renewals:
+            reach("renew.before")
+            try:
+                async with asyncio.timeout(lease * ANSWERED):
+                    answers = await renewer.renew(renewals)
+            except TimeoutError:
+                raise StoreUnavailable("the renewal was not answered in time") from None
+            reach("renew.after")
+            self._interrupt(self._rules.learn(now, renewals, answers))
+        if self._is_out:
+            # Not as soon as there is a connection: a server that is read-only, for one, lets everybody in.
+            log.warning("lease keeper is connected again")
+            self._is_out = False
+        # Not beyond the next renewal: what it came late would be missing when the server says nothing.
+        next_renewal = max(_SHORTEST_TURN_SECONDS, self._rules.next_renewal(time.monotonic()))
+        await self._pause(min(lease / 12, _PROGRESS_SECONDS, next_renewal))
+
+    def _tell_if_late(self, gap: float) -> None:
+        """Once, until renewals are in time again; in an outage they are late for a reason that is known."""
+        was_late, self._is_late = self._is_late, gap > self._renew_at + _LATE
+        if self._is_late and not was_late and not self._is_out:
             log.warning(
                 "renewal comes late: something holds the interpreter or the store is slow; "
                 'long-running C code and regular expressions belong in isolation="process"',
                 share_of_lease=round(gap, 2),
             )
-        renewals = self._rules.to_renew(now)
-        lease = self._rules.shortest_lease(self._default_lease)
-        if renewals:
-            try:
-                async with asyncio.timeout(lease / 6):
-                    answers = await renewer.renew(renewals)
-            except TimeoutError:
-                raise StoreUnavailable("the renewal was not answered in time") from None
-            self._interrupt(self._rules.learn(now, renewals, answers))
-        await self._pause(min(lease / 12, _PROGRESS_SECONDS))
 
     def _interrupt(self, stops: list[Stop]) -> None:
         for stop in stops:
@@ -263,13 +293,23 @@ class LeaseKeeper:
             stop.held.interrupt_from_thread(stop.why)
 
     async def _pause(self, seconds: float) -> None:
-        # In short naps, because a threading.Event cannot be awaited and the worker waits for this thread to end.
-        for nap in _naps(seconds):
-            if self._stopping.is_set():
-                return
-            await asyncio.sleep(nap)
+        if self._end is not None:
+            await self._end.within(seconds)
 
 
-def _naps(seconds: float) -> list[float]:
-    whole, rest = divmod(seconds, _NAP_SECONDS)
-    return [_NAP_SECONDS] * int(whole) + [rest]
+class _End:
+    """Ends every pause of one event loop, told from any thread: a threading.Event could only be asked now and then."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._told = asyncio.Event()
+
+    def tell(self) -> None:
+        # A loop that is closed pauses no more.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._told.set)
+
+    async def within(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._told.wait()

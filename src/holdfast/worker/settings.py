@@ -7,6 +7,9 @@ from holdfast.job import check_name
 from holdfast.limits import at_least, check_concurrency, check_lease, check_poll, check_renewal
 from holdfast.store.contract import Shard
 
+POLLS_WHEN_TOLD = 3
+"""How many polls an idle worker may wait when producers tell it of new work."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
@@ -17,7 +20,7 @@ class WorkerSettings:
     lease: timedelta = timedelta(seconds=30)
     poll: timedelta = timedelta(seconds=1)
     shutdown: timedelta = timedelta(seconds=30)
-    most_ahead: int = 1000
+    most_ahead: int = 2000
     renew: timedelta | None = None
     shard: Shard | None = None
 
@@ -35,6 +38,11 @@ class WorkerSettings:
     def renew_at(self) -> float:
         """The share of a lease after which it is renewed."""
         return 1 / 3 if self.renew is None else self.renew / self.lease
+
+    @property
+    def longest_wait(self) -> timedelta:
+        """Between two looks of a worker that has nothing to do."""
+        return POLLS_WHEN_TOLD * self.poll
 
     @property
     def rescue_every(self) -> timedelta:

@@ -2,8 +2,8 @@
 
 It belongs to the process: a slow job carries on in its slot however many ticks go by.
 
-A job's way: `Claimer` adds it to `Slots`, `_start_waiting` gives it a slot, `Executor` turns it into an outcome,
-`_settle` turns that into a transition, `Finisher` writes it.
+A job's way: `Claimer` adds it to `Slots`, `Starter` gives it a slot, `Executor` turns it into an outcome, `_settle`
+turns that into a transition, `Finisher` writes it.
 """
 
 import asyncio
@@ -16,13 +16,14 @@ from random import Random
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
+from holdfast.crash_points import reach
 from holdfast.duration import to_timedelta
-from holdfast.failures import Failures, describe
+from holdfast.failures import Failures
 from holdfast.handlers import FinishInTransaction, Handlers
-from holdfast.job import JobError, JobState
-from holdfast.lifecycle import Event, Transition, after_outcome
+from holdfast.job import JobState
+from holdfast.lifecycle import PLAIN_SUCCESS, Event, Transition, after_outcome
 from holdfast.log import get_logger
-from holdfast.outcome import Outcome, Retried
+from holdfast.outcome import Outcome, Succeeded
 from holdfast.retry import DEFAULT_BACKOFF
 from holdfast.store.contract import Fenced, Finish, Renewer, Store
 from holdfast.worker.claimer import Claimer, Look
@@ -32,6 +33,7 @@ from holdfast.worker.held import HeldJob, Interruption, Slots
 from holdfast.worker.lease_keeper import GRACE_SECONDS, LeaseKeeper
 from holdfast.worker.loop import Loop, cancel_within
 from holdfast.worker.settings import WorkerSettings
+from holdfast.worker.starter import Starter
 
 log = get_logger("holdfast.worker")
 
@@ -80,19 +82,22 @@ class Worker:
         self._slots = Slots(settings.concurrency, settings.most_ahead)
         self._executor = Executor(failures, settings.concurrency, finish_in)
         self._finisher = Finisher(store, self._written)
-        self._claimer = Claimer(store, self._slots, handlers, self.holder, settings, self._start_waiting)
+        self._starter = Starter(self._slots, self._executor.run, self._attempt_over, self._drop_unstarted)
+        self._claimer = Claimer(store, self._slots, handlers, self.holder, settings, self._start_claimed)
         self._keeper = LeaseKeeper(
             lambda: list(self._slots.held.values()), renewer, settings.lease.total_seconds(), settings.renew_at
         )
         self._stopping = False
         self._writes = Loop("finish", self._finisher.step)
         self._watch = Loop("watch", self._watch_deadlines)
+        self._is_watching = False
         self._tasks: list[asyncio.Task[None]] = []
         self._slots.on_freed = self._slot_freed
         self._finisher.on_arrival(self._writes.wake)
 
     def start(self) -> None:
         log.info("worker started", holder=str(self.holder), concurrency=self._settings.concurrency)
+        self._starter.open()
         self._keeper.start()
         self._tasks = [asyncio.create_task(activity.run()) for activity in (self._writes, self._watch)]
 
@@ -109,16 +114,22 @@ class Worker:
         """Whether the thread that renews leases is alive."""
         return self._keeper.is_alive
 
-    async def fill(self, limit: int | None = None) -> Look:
-        """Claim as many jobs as there are free slots, `limit` at most, and start them."""
-        return await self._claimer.step(limit)
+    async def fill(self, limit: int | None = None, *, only_if_due: bool = False, glance_first: bool = False) -> Look:
+        """Claim as many jobs as there are free slots, `limit` at most, and start them.
+
+        `only_if_due`: ask first whether anything is due. That is one question instead of two where mostly nothing is.
+        `glance_first`: look first where there will be something if a job has just come; the next look is a whole one.
+        """
+        return await self._claimer.step(limit, only_if_due=only_if_due, glance_first=glance_first)
 
     async def rescue(self) -> Rescue:
         """Make jobs whose lease ran out claimable again, whoever held them."""
         started = time.monotonic()
+        reach("rescue.before")
         rescued = await self._store.rescue(_RESCUE_AT_ONCE)
         took = time.monotonic() - started
         if rescued:
+            reach("rescue.after")
             log.warning("rescued jobs whose lease ran out", count=len(rescued))
         await self._claimer.look_for_suspects()
         if len(rescued) == _RESCUE_AT_ONCE:
@@ -130,6 +141,7 @@ class Worker:
     def stop(self) -> None:
         """Start no handler any more. A claim that is under way may still bring jobs; `close` gives them back."""
         self._stopping = True
+        self._starter.stop()
 
     async def close(self, seconds: float) -> None:
         """Start nothing more, let handlers finish that long, give the rest back, write what is to be written."""
@@ -151,20 +163,15 @@ class Worker:
             self._executor.close()
             log.info("worker stopped", holder=str(self.holder), **self.tally)
 
-    def _start_waiting(self) -> None:
-        loop = asyncio.get_running_loop()
-        while not self._stopping and (held := self._slots.next_to_start()) is not None:
-            if held.interruption is not None:
-                self._slots.stopped_running(held)
-                self._drop_unstarted(held)
-                continue
-            held.started = time.monotonic()
-            held.task = loop.create_task(self._executor.run(held))
-            held.task.add_done_callback(partial(self._attempt_over, held))
+    def _start_claimed(self) -> None:
+        self._starter.start()
+        if not self._is_watching and not self.is_empty:
+            self._is_watching = True
+            self._watch.wake()
 
     def _drop_unstarted(self, held: HeldJob) -> None:
-        """Interrupted while it waited for its slot: nothing has run, so the attempt is given back."""
-        if held.interruption is Interruption.UNRENEWED:
+        """Interrupted or too late before it had its slot: nothing has run, so the attempt is given back."""
+        if held.interruption in (None, Interruption.UNRENEWED):
             self._give_back([held])
         else:
             self._settle(held, outcome_of_interruption(held))
@@ -174,15 +181,11 @@ class Worker:
             held.settled = True
             self._finisher.put(Pending(held, Finish(held.job.lease, Transition(Event.RELEASE))))
 
-    def _attempt_over(self, held: HeldJob, task: "asyncio.Task[Outcome | None]") -> None:
-        """A callback, because a task that is canceled before its first step runs nothing of its own.
-
-        It also runs in the context in which the task was made, so that the next job inherits nothing from this one.
-        """
-        self._settle(held, _outcome_of_task(held, task, stopping=self._stopping))
+    def _attempt_over(self, held: HeldJob, outcome: Outcome | None) -> None:
+        self._settle(held, outcome)
         thread = held.abandoned
         if thread is None or thread.done():
-            self._slot_over(held)
+            self._slots.stopped_running(held)
         else:
             log.error(
                 "handler's thread cannot be stopped and keeps its slot",
@@ -193,7 +196,7 @@ class Worker:
 
     def _slot_over(self, held: HeldJob) -> None:
         self._slots.stopped_running(held)
-        self._start_waiting()
+        self._starter.start()
 
     def _settle(self, held: HeldJob, outcome: Outcome | None) -> None:
         """The only way from a handler's end to the finisher; the first outcome of an attempt stands."""
@@ -202,11 +205,13 @@ class Worker:
         held.settled = True
         if outcome is None:
             self.tally["lost"] += 1
-            self._slots.forget(held)
+            self._slots.forget([held])
             return
         self._finisher.put(Pending(held, Finish(held.job.lease, self._transition(held, outcome))))
 
     def _transition(self, held: HeldJob, outcome: Outcome) -> Transition:
+        if isinstance(outcome, Succeeded) and outcome.result is None:
+            return PLAIN_SUCCESS
         decide = partial(
             after_outcome,
             outcome,
@@ -224,21 +229,26 @@ class Worker:
             return decide(backoff=DEFAULT_BACKOFF)
         return transition
 
-    def _written(self, held: HeldJob, pending: Finish, fenced: Fenced) -> None:
-        self._slots.forget(held)
-        match fenced:
-            case Fenced.DONE:
-                self.tally[pending.transition.event] += 1
-                _log_failure(held, pending.transition)
-                self._come_back_for(pending.transition)
-            case Fenced.ALREADY:
-                self.tally["succeed"] += 1
-            case _:
+    def _written(self, batch: list[Pending], answers: list[Fenced]) -> None:
+        self._slots.forget([pending.held for pending in batch])
+        plain = 0
+        for pending, fenced in zip(batch, answers, strict=True):
+            transition = pending.finish.transition
+            if fenced is Fenced.ALREADY or (fenced is Fenced.DONE and transition is PLAIN_SUCCESS):
+                plain += 1
+            elif fenced is Fenced.DONE:
+                self.tally[transition.event] += 1
+                _log_failure(pending.held, transition)
+                self._come_back_for(transition)
+            else:
                 self.tally["stale"] += 1
+        if plain:
+            self.tally[Event.SUCCEED] += plain
 
     def _come_back_for(self, transition: Transition) -> None:
         """A job made ready again soon is not left to the next poll."""
-        if transition.state is JobState.READY and transition.at is None and transition.delay < self._settings.poll:
+        is_soon = transition.at is None and transition.delay < self._settings.longest_wait
+        if transition.state is JobState.READY and is_soon:
             asyncio.get_running_loop().call_later(transition.delay.total_seconds(), self.on_wake)
 
     def _slot_freed(self) -> None:
@@ -246,7 +256,8 @@ class Worker:
         if self._claimer.may_have_more:
             self.on_wake()
 
-    async def _watch_deadlines(self) -> float:
+    async def _watch_deadlines(self) -> float | None:
+        """Rests while there is nothing to watch."""
         now = time.monotonic()
         # Jobs turned out slower than the look-ahead expected: others may run them sooner.
         self._give_back(self._slots.give_up_waiting(now - _LONGEST_WAIT_SECONDS))
@@ -262,7 +273,8 @@ class Worker:
             log.error("half of the slots are held by handlers that cannot be stopped; draining to be restarted")
             self.is_stuck = True
             self.on_stuck()
-        return _WATCH_SECONDS
+        self._is_watching = not self.is_empty
+        return _WATCH_SECONDS if self._is_watching else None
 
     def _give_up(self, held: HeldJob) -> None:
         """An async handler that swallows its cancellation: write its outcome without it; it keeps its slot."""
@@ -273,6 +285,7 @@ class Worker:
         self.stop()
         end = time.monotonic() + grace
         log.info("worker is stopping", running=len(self._slots.running), waiting=len(self._slots.waiting))
+        reach("shutdown.release")
         self._give_back(list(self._slots.waiting))
         self._slots.waiting.clear()
         await self._handlers_over(grace)
@@ -282,6 +295,7 @@ class Worker:
         for held in list(self._slots.running.values()):
             if not held.settled:
                 self._give_up(held)
+        reach("shutdown.outcomes")
         # In what the handlers have left of the time, so that a store that is out does not double it.
         self.unwritten = await self._finisher.drained(max(end - time.monotonic(), _LAST_WRITES_SECONDS))
 
@@ -289,15 +303,6 @@ class Worker:
         tasks = [held.task for held in self._slots.running.values() if held.task is not None and not held.task.done()]
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
-
-
-def _outcome_of_task(held: HeldJob, task: "asyncio.Task[Outcome | None]", *, stopping: bool) -> Outcome | None:
-    if task.cancelled():
-        if held.interruption is None and not stopping:
-            return Retried(JobError(code="ERROR", type="CancelledError", message="the handler canceled its own task"))
-        return outcome_of_interruption(held)
-    failure = task.exception()
-    return task.result() if failure is None else Retried(describe(failure, "ERROR"))
 
 
 def _log_failure(held: HeldJob, transition: Transition) -> None:
@@ -309,7 +314,8 @@ def _log_failure(held: HeldJob, transition: Transition) -> None:
             attempt=held.job.attempt,
             correlation_id=held.job.correlation_id,
             code=transition.error.code,
-            error=transition.error.summary,
+            # Not its message: it may quote the payload, and logs are read by others than those who may see the job.
+            error=transition.error.type,
             then=transition.event,
         )
 

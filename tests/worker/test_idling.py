@@ -1,0 +1,255 @@
+"""What a worker does while there is nothing to do: as little as possible, and no less than it must."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast, RunningJob
+from holdfast.failures import Failures
+from holdfast.handlers import Handlers, make_handler
+from holdfast.job import LeasedJob
+from holdfast.store.contract import ClaimRequest, Renewal, Renewed, Shard
+from holdfast.store.memory import MemoryStore
+from holdfast.worker import lease_keeper
+from holdfast.worker.lease_keeper import LeaseKeeper
+from holdfast.worker.settings import WorkerSettings
+from holdfast.worker.worker import Worker
+from tests.store_contract.steps import LEASE, START, job, wants
+from tests.worker.harness import fast, until, working
+
+HOUR = timedelta(hours=1)
+
+
+class Asked(MemoryStore):
+    """Notes what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.questions: list[str] = []
+
+    async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
+        self.questions.append(
+            f"glance of {request.limit}" if request.is_glance else "claim suspects" if request.suspects else "claim"
+        )
+        return await super().claim(request)
+
+    async def next_due(
+        self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False, shard: Shard | None = None
+    ) -> timedelta | None:
+        self.questions.append("due suspects" if suspects else "due")
+        return await super().next_due(queues, kinds, suspects=suspects, shard=shard)
+
+
+class NoRenewals:
+    async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+        raise AssertionError("nothing lives long enough here to be renewed")
+
+
+@asynccontextmanager
+async def no_renewals() -> AsyncIterator[NoRenewals]:
+    yield NoRenewals()
+
+
+@asynccontextmanager
+async def worker_on(store: Asked, settings: WorkerSettings, *handlers: Any) -> AsyncIterator[Worker]:  # noqa: ANN401
+    """A worker whose slots only the test fills, and which has looked for suspects, as all do first."""
+    known = Handlers()
+    for handler in handlers:
+        known.add(handler)
+    worker = Worker(store, no_renewals, known, Failures(), settings)
+    worker.start()
+    try:
+        await worker.fill()
+        store.questions.clear()
+        yield worker
+    finally:
+        await worker.close(0)
+
+
+async def quick(job: RunningJob[Any]) -> None: ...
+
+
+async def test_a_poll_asks_once_and_claims_only_what_is_due() -> None:
+    store = Asked()
+    async with worker_on(store, fast(), make_handler("work", quick)) as worker:
+        look = await worker.fill(only_if_due=True)
+        assert (look.claimed, look.is_idle, store.questions) == (0, True, ["due"])
+
+        await store.enqueue([job(delay=HOUR)])
+        look = await worker.fill(only_if_due=True)
+        assert (look.claimed, look.is_idle, store.questions) == (0, True, ["due"] * 2)
+        assert 0 < look.again_in <= HOUR.total_seconds()
+
+        await store.enqueue([job()])
+        look = await worker.fill(only_if_due=True)
+        assert (look.claimed, store.questions) == (1, ["due"] * 3 + ["claim"])
+
+
+async def test_a_look_after_a_wake_up_claims_at_once() -> None:
+    store = Asked()
+    async with worker_on(store, fast(), make_handler("work", quick)) as worker:
+        await worker.fill()
+        assert store.questions == ["claim", "due"]
+
+
+async def test_who_is_told_of_jobs_glances_with_half_of_the_slots_and_looks_again_at_once() -> None:
+    store = Asked()
+    async with worker_on(store, fast(concurrency=4), make_handler("work", quick)) as worker:
+        await store.enqueue([job() for _ in range(3)])
+        look = await worker.fill(glance_first=True)
+        assert (look.claimed, look.again_in, look.is_idle) == (2, 0, False)
+        assert (await worker.fill()).claimed == 1
+        assert store.questions == ["glance of 2", "claim"]
+
+
+async def test_a_glance_that_finds_nothing_is_followed_by_a_whole_look_without_delay() -> None:
+    store = Asked()
+    async with worker_on(store, fast(concurrency=4), make_handler("work", quick)) as worker:
+        look = await worker.fill(glance_first=True)
+        assert (look.claimed, look.is_idle, store.questions) == (0, True, ["glance of 2", "claim", "due"])
+
+
+async def test_a_single_slot_is_not_given_away_at_a_glance() -> None:
+    store = Asked()
+    async with worker_on(store, fast(concurrency=1), make_handler("work", quick)) as worker:
+        await store.enqueue([job()])
+        assert (await worker.fill(glance_first=True)).claimed == 1
+        assert store.questions == ["claim"]
+
+
+async def test_a_poll_without_a_free_slot_or_beyond_the_limit_asks_nothing() -> None:
+    store, let_go = Asked(), asyncio.Event()
+
+    async def slow(job: RunningJob[Any]) -> None:
+        await let_go.wait()
+
+    async with worker_on(store, fast(concurrency=1), make_handler("work", slow)) as worker:
+        await worker.fill(0, only_if_due=True)
+        assert store.questions == []
+        await store.enqueue([job(), job()])
+        assert (await worker.fill()).claimed == 1
+        store.questions.clear()
+        look = await worker.fill(only_if_due=True)
+        assert (look.claimed, look.is_idle, store.questions) == (0, False, [])
+        let_go.set()
+        await until(lambda: worker.is_empty, "its slot is free")
+        assert (await worker.fill(only_if_due=True)).claimed == 1
+        await until(lambda: worker.is_empty, "both are done")
+
+
+async def test_a_poll_that_finds_a_due_job_of_a_kind_at_its_limit_leaves_it_to_the_slot() -> None:
+    store, started, let_go = Asked(), asyncio.Event(), asyncio.Event()
+
+    async def slow(job: RunningJob[Any]) -> None:
+        started.set()
+        await let_go.wait()
+
+    async with worker_on(store, fast(), make_handler("work", slow, limit=1), make_handler("other", quick)) as worker:
+        await store.enqueue([job(), job()])
+        woken = asyncio.Event()
+        worker.on_wake = woken.set
+        assert (await worker.fill()).claimed == 1
+        await asyncio.wait_for(started.wait(), 10)
+        store.questions.clear()
+        look = await worker.fill(only_if_due=True)
+        assert (look.claimed, look.again_in, look.is_idle) == (0, float("inf"), True)
+        assert store.questions == ["due", "claim"]
+        let_go.set()
+        await until(lambda: worker.is_empty, "the first is done")
+        assert woken.is_set()
+        assert (await worker.fill()).claimed == 1
+        await until(lambda: worker.is_empty, "both are done")
+
+
+async def test_a_poll_finds_a_suspect_when_nothing_else_is_due() -> None:
+    store = Asked()
+    async with worker_on(store, fast(), make_handler("work", quick)) as worker:
+        await store.clock.freeze(START)
+        await store.enqueue([job()])
+        for _ in range(2):
+            await store.claim(wants())
+            await store.clock.advance(LEASE)
+            await worker.rescue()
+        store.questions.clear()
+        assert (await worker.fill(only_if_due=True)).claimed == 1
+        assert store.questions == ["claim suspects"]
+        await until(lambda: worker.is_empty, "it has run")
+
+
+@pytest.mark.parametrize("polls", [1.5, 2.5])
+async def test_a_job_that_is_due_again_before_the_longest_wait_is_over_is_looked_for_then(polls: float) -> None:
+    store, poll = Asked(), timedelta(milliseconds=40)
+
+    async def fails(job: RunningJob[Any]) -> None:
+        raise ValueError
+
+    handler = make_handler("work", fails, backoff=f"steps {poll.total_seconds() * 1000 * polls:g}ms", attempts=2)
+    async with worker_on(store, fast(poll=poll), handler) as worker:
+        woken = asyncio.Event()
+        worker.on_wake = woken.set
+        await store.enqueue([job()])
+        assert (await worker.fill()).claimed == 1
+        await asyncio.wait_for(woken.wait(), 10)
+        assert (await worker.fill()).claimed == 1
+        await until(lambda: worker.is_empty, "it has failed")
+
+
+async def test_nothing_is_watched_while_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float | None] = []
+    watch = Worker._watch_deadlines
+
+    async def noted(self: Worker) -> float | None:
+        waits.append(await watch(self))
+        return waits[-1]
+
+    monkeypatch.setattr(Worker, "_watch_deadlines", noted)
+    app = Holdfast("memory:")
+
+    @app.handler("endless", timeout="100ms", attempts=1)
+    async def endless(job: RunningJob[Any]) -> None:
+        await asyncio.Event().wait()
+
+    async with app, working(app) as process:
+        for failed in (1, 2):
+            await until(lambda: waits and waits[-1] is None, "it rests")
+            steps = len(waits)
+            await app.enqueue("endless")
+            await until(lambda failed=failed: process.tally["exhaust"] == failed, "it timed out")  # type: ignore[misc]
+            assert None not in waits[steps:-1], "as long as there was something to watch, it did"
+            assert len(waits) > steps
+
+
+@pytest.fixture
+def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_keeper, "_PROGRESS_SECONDS", HOUR.total_seconds())
+
+
+@pytest.mark.usefixtures("long_pauses")
+def test_a_keeper_in_a_long_pause_ends_when_it_is_told_to() -> None:
+    looks = threading.Semaphore(0)
+
+    def nothing_held() -> list[Any]:
+        looks.release()
+        return []
+
+    keeper = LeaseKeeper(nothing_held, no_renewals, default_lease=12 * HOUR.total_seconds())
+    keeper.start()
+    assert all(looks.acquire(timeout=10) for _ in range(2)), "both of its tasks have looked and pause now"
+    keeper.stop()
+    keeper.join(10)
+    assert not keeper.is_alive
+
+
+@pytest.mark.usefixtures("long_pauses")
+def test_a_keeper_that_is_told_to_end_before_it_starts_ends_at_once() -> None:
+    keeper = LeaseKeeper(list, no_renewals, default_lease=12 * HOUR.total_seconds())
+    keeper.stop()
+    keeper.start()
+    keeper.join(10)
+    assert not keeper.is_alive
+    keeper.stop()

@@ -1,0 +1,233 @@
+"""How handlers are started: in whose task and context, in how many turns of the loop, and what survives what."""
+
+import asyncio
+import sys
+import time
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast, RunningJob
+from holdfast.job import JobState, LeasedJob
+from holdfast.store.contract import ClaimRequest
+from holdfast.worker import claimer, held, worker
+from tests.worker.harness import drained, errors, fast, final_job, until, working
+
+
+def app_of_waiting_and_other_handlers() -> Holdfast:
+    app = Holdfast("memory:")
+
+    @app.handler("waits")
+    async def waits(job: RunningJob[Any]) -> None:
+        await asyncio.sleep(0.001)
+
+    @app.handler("does")
+    async def does(job: RunningJob[Any]) -> None:
+        pass
+
+    return app
+
+
+async def all_succeed_with(factory: Any) -> None:  # noqa: ANN401 - of whatever signature
+    app = app_of_waiting_and_other_handlers()
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(factory)
+    try:
+        async with app:
+            await app.enqueue_many([app.job(kind) for kind in ("waits", "does", "does", "waits") * 5])
+            async with working(app):
+                assert await drained(app) == {JobState.SUCCEEDED: 20}
+    finally:
+        loop.set_task_factory(None)
+
+
+async def test_a_task_factory_that_knows_nothing_of_contexts_is_no_hindrance() -> None:
+    await all_succeed_with(lambda loop, coro: asyncio.Task(coro, loop=loop))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks come with Python 3.12")
+async def test_a_factory_of_eager_tasks_is_no_hindrance() -> None:
+    await all_succeed_with(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+
+
+async def test_handlers_that_wait_start_together() -> None:
+    app = Holdfast("memory:")
+    turns, turns_at_start = 0, []
+    everybody = asyncio.Event()
+
+    @app.handler("waits")
+    async def waits(job: RunningJob[Any]) -> None:
+        turns_at_start.append(turns)
+        await everybody.wait()
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_turns())
+    async with app:
+        await app.enqueue_many([app.job("waits") for _ in range(50)])
+        async with working(app, fast(concurrency=50)):
+            await until(lambda: len(turns_at_start) == 50, "all run")
+            everybody.set()
+            assert await drained(app) == {JobState.SUCCEEDED: 50}
+    counting.cancel()
+    assert turns_at_start[-1] - turns_at_start[0] < 10
+
+
+async def test_a_task_that_a_handler_has_kept_is_not_for_others() -> None:
+    app = Holdfast("memory:")
+    kept: list[asyncio.Task[Any] | None] = []
+
+    @app.handler("keeps")
+    async def keeps(job: RunningJob[Any]) -> None:
+        kept.append(asyncio.current_task())
+
+    @app.handler("waits")
+    async def waits(job: RunningJob[Any]) -> None:
+        for task in kept:
+            if task is not None:
+                task.cancel()
+        await asyncio.sleep(0.01)
+
+    async with app:
+        await app.enqueue_many([app.job(kind) for kind in ("keeps", "waits", "keeps", "waits")])
+        async with working(app):
+            assert await drained(app) == {JobState.SUCCEEDED: 4}
+    assert len(set(kept)) == 2
+
+
+async def test_a_handler_that_cancels_its_task_on_its_way_out_harms_no_other() -> None:
+    app = Holdfast("memory:")
+
+    @app.handler("cancels")
+    async def cancels(job: RunningJob[Any]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    @app.handler("does")
+    async def does(job: RunningJob[Any]) -> None:
+        await asyncio.sleep(0)
+
+    async with app:
+        await app.enqueue_many([app.job(kind) for kind in ("cancels", "does", "does")])
+        async with working(app):
+            assert await drained(app) == {JobState.SUCCEEDED: 3}
+
+
+async def test_a_starter_that_is_canceled_before_its_first_step_is_replaced() -> None:
+    app = app_of_waiting_and_other_handlers()
+    async with app, working(app) as process:
+        starter = process.worker._starter
+        start = starter.start
+
+        def start_and_cancel() -> None:
+            start()
+            for task in starter._starting:
+                task.cancel()
+                process.worker._claimer._start = start
+
+        process.worker._claimer._start = start_and_cancel
+        await app.enqueue_many([app.job("does") for _ in range(5)])
+        assert await drained(app) == {JobState.SUCCEEDED: 5}
+        assert process.worker._claimer._start is start
+
+
+async def test_an_error_is_kept_without_the_frames_of_the_engine() -> None:
+    app = Holdfast("memory:")
+
+    @app.handler("waits", attempts=1)
+    async def waits(job: RunningJob[Any]) -> None:
+        failing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(0.01, failing.set_exception, ValueError("broken"))
+        await failing
+
+    async with app:
+        id = (await app.enqueue("waits")).id
+        async with working(app):
+            (error,) = errors(await final_job(app, id))
+    traceback = str(error["traceback"])
+    assert "await failing" in traceback
+    assert "_rest_of" not in traceback
+
+
+async def test_jobs_that_have_a_slot_are_not_given_back_while_a_handler_blocks_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "_LONGEST_WAIT_SECONDS", 0.05)
+    app = Holdfast("memory:")
+
+    @app.handler("blocks")
+    async def blocks(job: RunningJob[Any]) -> None:
+        time.sleep(0.1)  # noqa: ASYNC251 - that is what it is about
+
+    async with app:
+        await app.enqueue_many([app.job("blocks") for _ in range(4)])
+        async with working(app, fast(concurrency=4)) as process:
+            assert await drained(app) == {JobState.SUCCEEDED: 4}
+            assert process.worker.tally == {"succeed": 4}
+
+
+async def test_a_claim_answered_after_its_lease_has_ended_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Holdfast("memory:")
+    fences = []
+    took = 60.0
+    monkeypatch.setattr(claimer, "time", SimpleNamespace(monotonic=lambda: time.monotonic() - took))
+
+    @app.handler("do")
+    async def do(job: RunningJob[Any]) -> None:
+        fences.append(job.fence)
+
+    async with app:
+        claim = app.opened.store.claim
+
+        async def slow_for_once(request: ClaimRequest) -> list[LeasedJob]:
+            nonlocal took
+            claimed = await claim(request)
+            took = 0.0 if claimed else took
+            return claimed
+
+        monkeypatch.setattr(app.opened.store, "claim", slow_for_once)
+        id = (await app.enqueue("do")).id
+        async with working(app, fast(lease=timedelta(seconds=30))) as process:
+            job = await final_job(app, id)
+            await until(lambda: process.worker.tally["release"] == 1, "that it was given back is counted")
+    assert fences == [2], "somebody else may have had it since"
+    assert (job.state, job.attempt, job.losses) == (JobState.SUCCEEDED, 1, 0)
+
+
+def test_the_look_ahead_falls_with_time_however_seldom_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("holdfast.worker.held.time.monotonic", lambda: now)
+    ahead = held._LookAhead(2000)
+    for _ in range(1000):
+        ahead.count()
+    now += 0.05
+    assert ahead.size() == 2000
+    now += 1.0
+    assert ahead.size() < 20
+
+
+def test_a_look_ahead_that_was_wrong_comes_back_by_and_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("holdfast.worker.held.time.monotonic", lambda: now)
+    ahead = held._LookAhead(1000)
+
+    def busy() -> int:
+        nonlocal now
+        for _ in range(200):
+            ahead.count()
+        now += 0.0101
+        return ahead.size()
+
+    assert busy() == 1000
+    ahead.give_up()
+    sizes = [busy() for _ in range(20)]
+    assert sizes[0] < 400
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == 1000
