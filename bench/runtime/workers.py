@@ -15,8 +15,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
 from bench.runtime.app import app
 from holdfast.bench.place import Place
+from holdfast.faults.proxy import Proxy
 from holdfast.store.postgres.sql_files import quoted
-from tests.proxy import Proxy
 
 LISTENER = "holdfast_listener"
 _ROOT = Path(__file__).parents[2]
@@ -125,18 +125,11 @@ class Scene:
         """The place's address for a listener that can be told from other connections."""
         parts = urlsplit(self.place.url)
         options = {name: values[-1] for name, values in parse_qs(parts.query).items()} | {"application_name": LISTENER}
-        if proxy is not None:
-            options = {name: value for name, value in options.items() if name not in ("host", "port")}
-            user, at, _ = parts.netloc.rpartition("@")
-            parts = parts._replace(netloc=f"{user}{at}127.0.0.1:{proxy.port}")
-        return urlunsplit(parts._replace(query=urlencode(options)))
+        url = urlunsplit(parts._replace(query=urlencode(options)))
+        return url if proxy is None else proxy.through(url)
 
     def proxy(self) -> Proxy:
-        parts = urlsplit(self.place.url)
-        folder = parse_qs(parts.query).get("host", [""])[0]
-        if folder:
-            return Proxy(Path(folder, ".s.PGSQL.5432"))
-        return Proxy((parts.hostname or "localhost", parts.port or 5432))
+        return Proxy.before(self.place.url)
 
 
 async def until(condition: Callable[[], object], what: str) -> None:

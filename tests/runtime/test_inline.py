@@ -67,7 +67,9 @@ async def test_a_slot_runs_is_recorded_and_marked_at_its_end(case: StoreCase) ->
         assert (await once(runner)).processed == 0
 
 
-async def test_a_failed_run_is_recorded_and_not_repeated_before_its_next_slot(case: StoreCase) -> None:
+async def test_a_failed_run_is_recorded_and_not_repeated_before_its_next_slot(
+    case: StoreCase, caplog: pytest.LogCaptureFixture
+) -> None:
     async def breaks(slot: InlineSlot) -> None:
         raise ConnectionError("no such host")
 
@@ -84,6 +86,9 @@ async def test_a_failed_run_is_recorded_and_not_repeated_before_its_next_slot(ca
         error = decode(run.error)
         assert (error["code"], error["type"], error["message"]) == ("NETWORK", "ConnectionError", "no such host")
         assert "in breaks" in error["traceback"]
+        # The message may tell what is not for a log.
+        assert "code=NETWORK error=ConnectionError" in caplog.text
+        assert "no such host" not in caplog.text
         await case.clock.advance(MINUTE)
         assert (await once(runner)).processed == 1
 

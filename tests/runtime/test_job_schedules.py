@@ -392,3 +392,39 @@ async def test_the_next_look_is_at_the_next_slot(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(time, "monotonic", lambda: seconds + 10)
     assert (await once(runner)).processed == 1
     assert runner.due_in() == pytest.approx(3)
+
+
+async def test_while_there_are_no_schedules_the_first_one_is_looked_for_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore()
+    await store.clock.freeze(START)
+    case = StoreCase("memory", store, store, store.clock, MemorySchedules(store, MemoryRuns(store)), MemoryRuns(store))
+    seconds = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: seconds)
+    runner = replica(case).job_schedules(look_every=timedelta(seconds=1))
+    await once(runner)
+    assert runner.due_in() == pytest.approx(10)
+    await case.schedules.save(new_schedule(name="stored", origin=Origin.STORED, first_slot=START + MINUTE))
+    seconds += 10
+    await once(runner)
+    assert runner.due_in() == pytest.approx(1)
+    await case.schedules.remove("stored")
+    seconds += 1
+    await once(runner)
+    assert runner.due_in() == pytest.approx(1), "who had some may soon have some again"
+
+
+async def test_declared_schedules_are_looked_at_as_often_as_ever_even_if_paused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore()
+    await store.clock.freeze(START)
+    case = StoreCase("memory", store, store, store.clock, MemorySchedules(store, MemoryRuns(store)), MemoryRuns(store))
+    await case.schedules.declare([declared().as_new(START)])
+    await case.schedules.pause("report")
+    seconds = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: seconds)
+    runner = replica(case).job_schedules(declared(), look_every=timedelta(seconds=1))
+    await once(runner)
+    assert runner.due_in() == pytest.approx(1)

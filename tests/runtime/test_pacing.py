@@ -45,6 +45,11 @@ def test_an_idle_process_looks_ever_less_often_up_to_a_limit() -> None:
     assert OF_THE_TABLE.idle(10**9, Lowest()) == 30
 
 
+def test_who_is_told_of_new_work_waits_up_to_three_times_as_long() -> None:
+    waits = [OF_THE_TABLE.idle(times, Lowest(), is_told=True) for times in range(1, 10)]
+    assert waits == [1, 2, 4, 8, 16, 32, 64, 90, 90]
+
+
 def test_a_failure_has_a_wait_of_its_own() -> None:
     assert (OF_THE_TABLE.error(1, Lowest()), OF_THE_TABLE.error(9, Highest())) == (30, 32)
     ours = Pacing()

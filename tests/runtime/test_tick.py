@@ -154,18 +154,18 @@ async def test_what_does_not_end_within_the_time_is_stopped_or_given_back(app: H
 
 
 async def test_a_stop_ends_a_tick_early_and_in_order(app: Holdfast) -> None:
-    started = asyncio.Event()
+    both_started = asyncio.Barrier(3)
 
     @app.handler("slow")
     async def slow(job: RunningJob[Any]) -> None:
-        started.set()
+        await both_started.wait()
         await asyncio.sleep(0.3)
 
     async with app:
         ids = [each.id for each in await app.enqueue_many([app.job("slow") for _ in range(100)])]
         process = app.worker(app.worker_settings(concurrency=2))
         ticking = asyncio.create_task(process.tick())
-        await started.wait()
+        await both_started.wait()
         process.stop()
         report = await asyncio.wait_for(ticking, 30)
         jobs = [job for id in ids if (job := await app.jobs.get(id)) is not None]

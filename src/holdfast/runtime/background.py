@@ -5,7 +5,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from random import Random
 
 from holdfast.log import get_logger
@@ -111,9 +110,15 @@ class Background:
         if seconds <= 0 or self._awake.is_set():
             await asyncio.sleep(0)
             return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(None if seconds == math.inf else seconds):
-                await self._awake.wait()
+        # Not asyncio.timeout: whoever is woken for a job is to be quick.
+        timer = None
+        if seconds < math.inf:
+            timer = asyncio.get_running_loop().call_later(seconds, self._awake.set)
+        try:
+            await self._awake.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     async def _end(self, ticks: "asyncio.Task[None]", grace: float) -> None:
         self.stop()

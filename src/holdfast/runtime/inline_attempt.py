@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from holdfast.crash_points import reach
 from holdfast.cron import Missed, Plan, Timetable, parse_timetable, plan
 from holdfast.errors import InvalidInput, StoreUnavailable
 from holdfast.failures import Failures
@@ -121,7 +122,9 @@ class InlineAttempt:
             ending = Ending(encode({"dropped": planned.dropped}))
         else:
             call = InlineSlot(schedule.name, slot, run, self._parts.replica)
+            reach("inline.before")
             ending = await self._call.run(call, held.lost())
+            reach("inline.after")
             self.report.processed = 1
         if ending.is_over:
             ending = await self._mark(held, schedule, planned, run, ending)
@@ -156,6 +159,7 @@ class InlineAttempt:
             if self._timetable is not None and next_slot <= now:
                 next_slot = self._skip_overlapped(self._timetable, next_slot, now)
             await held.done(seen, next_slot, slot, run, ending.result, _json(ending.error))
+            reach("inline.marked")
         except StoreUnavailable as error:
             log.warning("the slot could not be marked as done", runner=schedule.name, error=str(error))
             return Ending(error=LOCK_LOST, is_over=False)
@@ -194,7 +198,8 @@ class InlineAttempt:
                 "run did not succeed",
                 runner=self._parts.name,
                 code=ending.error.code,
-                error=ending.error.summary,
+                # Not its message, which is in the run: it may tell what is not for a log.
+                error=ending.error.type,
             )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from holdfast.crash_points import reach
 from holdfast.cron import Plan
 from holdfast.errors import InvalidInput, StoreUnavailable
 from holdfast.job import NewJob
@@ -107,7 +108,9 @@ class JobSchedules:
         listed = [str(job.id) for job in jobs[:_LISTED_JOBS]]
         result = encode({"enqueued": len(jobs), "dropped": step.dropped, "jobs": listed}, name="result")
         run = NewRun(schedule.name, self._replica, step.slots[-1] if step.slots else None)
+        reach("slot.before")
         won = await self._schedules.advance(step.seen, step.next_slot, jobs, run, result)
+        reach("slot.after")
         if won:
             budget.take(len(jobs))
             report.processed += len(jobs)

@@ -5,6 +5,7 @@ from datetime import timedelta
 from random import Random
 
 from holdfast.errors import InvalidInput
+from holdfast.worker.settings import POLLS_WHEN_TOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +27,10 @@ class Pacing:
     def busy(self, random: Random) -> float:
         return (self.busy_delay + self.idle_jitter * random.random()).total_seconds() if self.busy_delay else 0.0
 
-    def idle(self, times: int, random: Random) -> float:
-        """The wait after the `times`-th look in a row that found nothing, from 1."""
-        return _doubled(self.idle_min, self.idle_max, times) + self.idle_jitter.total_seconds() * random.random()
+    def idle(self, times: int, random: Random, *, is_told: bool = False) -> float:
+        """The wait after the `times`-th look in a row that found nothing, from 1; longer if we are told of new work."""
+        most = self.idle_max * (POLLS_WHEN_TOLD if is_told else 1)
+        return _doubled(self.idle_min, most, times) + self.idle_jitter.total_seconds() * random.random()
 
     def error(self, times: int, random: Random) -> float:
         """The wait after the `times`-th failure in a row, from 1."""

@@ -1,4 +1,4 @@
-"""A queue as a runner: rescues expired leases, then fills the worker's free slots."""
+"""A queue as a runner: fills the worker's free slots and rescues expired leases."""
 
 import asyncio
 import math
@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
 
+from holdfast.crash_points import reach
 from holdfast.errors import HoldfastError, SchemaMismatch, StoreUnavailable
 from holdfast.lifecycle import Event
 from holdfast.log import get_logger
@@ -26,6 +27,7 @@ QUEUE = "queue"
 _RESCUE_FAILED_SECONDS = 1.0
 _NOW = -math.inf
 _LAST_RUN_SECONDS = 1.0
+_UNTOLD = 0.2
 _UNDONE = frozenset({Event.RELEASE, "lost", "stale"})
 _DEAD = (Event.FAIL, Event.EXHAUST)
 
@@ -39,8 +41,8 @@ class QueueRunner:
         self.on_wake: Callable[[], None] = lambda: None
         self.before_start: Callable[[], Awaitable[None]] = _nothing
         """Done before the first claim. If it fails, the runner does, and tries again with its next turn."""
-        self.on_idle: Callable[[], object] = lambda: None
-        """Called before a wait for work with free slots."""
+        self.on_idle: Callable[[], bool | None] = lambda: None
+        """Called before a wait for work with free slots. True: we are told of new work. False: for once we are not."""
         self.on_saturated: Callable[[], None] = lambda: None
         """Called while all slots are taken: nobody needs to be told about more."""
         self._worker = worker
@@ -50,6 +52,10 @@ class QueueRunner:
         self._random = Random()  # noqa: S311 - spreads looks, guards nothing
         self._is_started = False
         self._look_at = self._rescue_at = _NOW
+        self._is_poll = False
+        """The next look, if nobody wakes us before, is at a time at which nothing is known to be due."""
+        self._is_rung = False
+        """Somebody told us of new work: it is not a slot of ours that was freed."""
         self._empty_looks = self._failed_rescues = 0
         self._reported: Counter[str] = Counter()
         self._something_ended = asyncio.Event()
@@ -65,35 +71,41 @@ class QueueRunner:
 
     def wake(self) -> None:
         self._look_at = _NOW
+        self._is_rung = True
 
     def _hear(self) -> None:
         # Twice for each job at full speed, when the next look is due already.
         if self._look_at != _NOW:
-            self.wake()
+            self._look_at = _NOW
             self.on_wake()
 
     async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:
         if not self._is_started:
+            reach("declare.before")
             await self.before_start()
+            reach("declare.after")
             self._is_started = True
             self._worker.start()
-        await self._rescue()
         if to_end:
             await self._work_to_end(budget)
         else:
             await self._work_once(budget)
+            # Afterwards: whoever was just woken for a new job must not wait while the leases are read.
+            await self._rescue()
         report = self._report()
         await self._runs.write()
         return report
 
     async def _work_once(self, budget: Budget) -> None:
         """One claim, so that other runners have their turn before the next one."""
+        only_if_due = self._is_poll and self._look_at != _NOW
         # Set before the claim and not after it: a wake-up meanwhile must not be forgotten.
         self._look_at = math.inf
+        is_rung, self._is_rung = self._is_rung, False
         try:
-            look = await self._worker.fill(budget.items_left)
+            look = await self._worker.fill(budget.items_left, only_if_due=only_if_due, glance_first=is_rung)
         except BaseException:
-            self.wake()
+            self._look_at = _NOW
             raise
         if look.claimed:
             self._runs.begin()
@@ -118,7 +130,8 @@ class QueueRunner:
             await self._wait(budget, math.inf)
 
     async def _rescue(self) -> None:
-        while time.monotonic() >= self._rescue_at:
+        """One round: if there is more to rescue, the next turn does it, after its claim."""
+        if time.monotonic() >= self._rescue_at:
             try:
                 rescue = await self._worker.rescue()
             except (StoreUnavailable, SchemaMismatch):
@@ -130,7 +143,7 @@ class QueueRunner:
                 self._failed_rescues = 0
             self._rescue_at = time.monotonic() + rescue.again_in
             if rescue.rescued:
-                self.wake()
+                self._look_at = _NOW
 
     def _failed_rescue(self, error: Exception) -> Rescue:
         self._failed_rescues += 1
@@ -141,10 +154,19 @@ class QueueRunner:
 
     def _plan_next_look(self, look: Look) -> None:
         wait = look.again_in
+        self._is_poll = False
         if look.is_idle:
             self._empty_looks = 1 if look.claimed else self._empty_looks + 1
-            wait = min(wait, self._pacing.idle(self._empty_looks, self._random))
-            self.on_idle()
+            is_told = self.on_idle()
+            idle = self._pacing.idle(self._empty_looks, self._random, is_told=is_told is True)
+            if is_told is False:
+                # Producers do not ring: jobs come so fast that nobody is told of each, or in a moment they will know.
+                # Where neither is so, the waits soon are the usual ones.
+                soonest = self._pacing.idle_min.total_seconds() * _UNTOLD
+                idle = min(idle, soonest * 2.0 ** min(self._empty_looks - 1, 30))
+            # After shorter waits there may well be something: who works off a trickle claims without asking first.
+            self._is_poll = self._pacing.idle_max.total_seconds() <= idle < wait
+            wait = min(wait, idle)
         else:
             self.on_saturated()
         if look.claimed:

@@ -1,7 +1,8 @@
 """What is due among an app's schedules: one look at the store serves the job schedules and all inline runners.
 
 A look is due at the next slot that the store told, and at least every `look_every`, because schedules are also saved,
-changed and asked to run now by other processes. Between looks, everything is answered from memory.
+changed and asked to run now by other processes. While there are none, only the first one can come, and it is looked for
+less often. Between looks, everything is answered from memory.
 """
 
 import math
@@ -14,6 +15,8 @@ from holdfast.store.schedules import Schedule, ScheduleStore
 
 LOOK_EVERY = timedelta(seconds=1)
 
+_LESS_OFTEN = 10
+
 
 class ScheduleBoard:
     """One per process. Declares the app's schedules before its first look, at every start of the process."""
@@ -25,6 +28,8 @@ class ScheduleBoard:
         self._declared = list(declared)
         self._look_seconds = look_every.total_seconds()
         self._is_declared = False
+        self._has_any = bool(self._declared)
+        """Stays: one that was paused or removed may be back any moment."""
         self._look_at = -math.inf
         self._due: dict[str, Schedule] = {}
         self._with_job: set[str] = set()
@@ -52,7 +57,8 @@ class ScheduleBoard:
         self._due = {schedule.name: schedule for schedule in found.due}
         for schedule in found.due:
             (self._with_job.discard if schedule.job is None else self._with_job.add)(schedule.name)
-        self._look_at = self._looked_at + self._look_seconds
+        self._has_any = self._has_any or bool(found.due) or found.next_in is not None
+        self._look_at = self._looked_at + self._look_seconds * (1 if self._has_any else _LESS_OFTEN)
         if found.next_in is not None:
             self.expect(found.now + found.next_in, found.now)
 
