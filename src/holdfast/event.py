@@ -12,7 +12,7 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, shown
 from holdfast.job import check_id, check_name
 from holdfast.json_text import Json
 
@@ -42,11 +42,11 @@ class NewEvent:
     def __post_init__(self) -> None:
         check_event_type(self.type)
         check_id(self.id)
-        if self.tenant:
+        if self.tenant != "":
             check_name("tenant", self.tenant)
         if self.key is not None:
             check_name("key", self.key)
-        if self.correlation_id:
+        if self.correlation_id != "":
             check_name("correlation_id", self.correlation_id)
         else:
             object.__setattr__(self, "correlation_id", str(self.id))
@@ -103,7 +103,7 @@ def patterns_of(type: str) -> list[str]:
 
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str):
-        raise InvalidInput(f"{name}: {value!r} is not text")
+        raise InvalidInput(f"{name}: {shown(value)} is not text")
     if not value.isprintable():
         raise InvalidInput(f"{name}: {value!r} contains a control character or another that cannot be shown")
     size = len(value.encode())

@@ -7,14 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, NamedTuple, Self
 from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
 from holdfast.duration import to_aware, to_timedelta
-from holdfast.errors import InvalidInput
-from holdfast.json_text import Json, decode
+from holdfast.errors import InvalidInput, shown
+from holdfast.json_text import Json, decode, readable
 
 DEFAULT_QUEUE = "default"
 DEFAULT_PRIORITY = 5
@@ -24,6 +25,8 @@ ATTEMPTS = range(1, 1001)
 # Key, tenant and kind make one entry of an index, which PostgreSQL cannot make longer than 2,704 bytes.
 _LONGEST_KEY_BYTES = 2_500
 _LONGEST = {"kind": 200, "queue": 100, "tenant": 200, "key": 500, "correlation_id": 200}
+_KNOWN_NAMES = 1024
+"""A producer has few kinds and queues and says them over and over. A tenant or key too many is only checked again."""
 
 
 class JobState(StrEnum):
@@ -51,10 +54,15 @@ class IfExists(StrEnum):
 
     @classmethod
     def of(cls, value: object) -> Self:
-        try:
-            return cls(str(value))
-        except ValueError:
-            raise InvalidInput(f"if_exists: {value!r} is not known; use {' or '.join(cls)}") from None
+        if type(value) is cls:
+            return value
+        found = next((each for each in cls if isinstance(value, str) and each == value), None)
+        if found is None:
+            raise InvalidInput(f"if_exists: {shown(value)} is not known; use {' or '.join(cls)}")
+        return found
+
+
+_KEEP = IfExists.KEEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,15 +88,20 @@ class NewJob:
         check_id(self.id)
         check_name("kind", self.kind)
         check_name("queue", self.queue)
-        if self.tenant:
+        if not isinstance(self.payload, str):
+            raise _no_json_text("payload", self.payload)
+        if self.headers is not None and not isinstance(self.headers, str):
+            raise _no_json_text("headers", self.headers)
+        if self.tenant != "":
             check_name("tenant", self.tenant)
-        self._check_key()
-        if self.correlation_id:
+        if self.key is not None or self.window is not None or self.if_exists is not _KEEP:
+            self._check_key()
+        if self.correlation_id != "":
             check_name("correlation_id", self.correlation_id)
         else:
             object.__setattr__(self, "correlation_id", str(self.id))
         if not isinstance(self.priority, int) or isinstance(self.priority, bool) or self.priority not in PRIORITIES:
-            raise InvalidInput(f"priority: {self.priority!r} is not a number from 0 (most urgent) to 9")
+            raise InvalidInput(f"priority: {shown(self.priority)} is not a number from 0 (most urgent) to 9")
         if self.max_attempts is not None:
             check_attempts(self.max_attempts)
         if self.delay is not None and self.run_at is not None:
@@ -142,7 +155,6 @@ class LeasedJob(NamedTuple):
     losses: int
     max_attempts: int | None
     created_at: datetime
-    until: datetime
     row: str | None = None
     """The mapping and the key of the application's row that this job is; None for a job of Holdfast's own."""
 
@@ -216,46 +228,55 @@ class Job:
 
     def as_dict(self) -> Mapping[str, object]:
         """For `--json` and other machines: JSON values decoded, times in ISO 8601."""
-        shown: dict[str, object] = {}
+        values: dict[str, object] = {}
         for name in self.__slots__:
             value = getattr(self, name)
             match name, value:
                 case (("payload" | "headers" | "result" | "progress"), str()):
-                    shown[name] = decode(value)
+                    values[name] = readable(value)
                 case "errors", _:
-                    shown[name] = [decode(error) for error in value]
+                    values[name] = [readable(error) for error in value]
                 case _, datetime():
-                    shown[name] = value.isoformat()
+                    values[name] = value.isoformat()
                 case _, UUID():
-                    shown[name] = str(value)
+                    values[name] = str(value)
                 case _:
-                    shown[name] = value
-        return shown
+                    values[name] = value
+        return values
 
 
 def check_name(field_name: str, value: object) -> str:
     """Queue, kind, tenant and key names: text that can be stored, shown and compared without surprises."""
-    longest = _LONGEST.get(field_name, 200)
     if not isinstance(value, str):
-        raise InvalidInput(f"{field_name}: {value!r} is not text")
+        raise InvalidInput(f"{field_name}: {shown(value)} is not text")
+    _check_text(field_name, value)
+    return value
+
+
+@lru_cache(_KNOWN_NAMES)
+def _check_text(field_name: str, value: str) -> None:
+    longest = _LONGEST.get(field_name, 200)
     if not value:
         raise InvalidInput(f"{field_name}: is empty; give it at least one character")
     if len(value) > longest:
         raise InvalidInput(f"{field_name}: {len(value)} characters are over the limit of {longest}")
     if not value.isprintable():
         raise InvalidInput(f"{field_name}: {value!r} contains a control character or another that cannot be shown")
-    return value
+
+
+def _no_json_text(field_name: str, value: object) -> InvalidInput:
+    return InvalidInput(f"{field_name}: {type(value).__name__} is not JSON text; app.job() makes it of any value")
 
 
 def check_id(value: object) -> UUID:
     if not isinstance(value, UUID):
-        raise InvalidInput(f"id: {value!r} is not a UUID; pass a uuid.UUID")
+        raise InvalidInput(f"id: {shown(value)} is not a UUID; pass a uuid.UUID")
     return value
 
 
 def check_attempts(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value not in ATTEMPTS:
-        raise InvalidInput(f"attempts: {value!r} is not a number from {ATTEMPTS[0]} to {ATTEMPTS[-1]}")
+        raise InvalidInput(f"attempts: {shown(value)} is not a number from {ATTEMPTS[0]} to {ATTEMPTS[-1]}")
     return value
 
 
@@ -266,7 +287,7 @@ def to_id(value: object) -> UUID:
     try:
         return UUID(value if isinstance(value, str) else "")
     except ValueError:
-        raise InvalidInput(f"job id: {value!r} is not a UUID; pass the id that enqueue returned") from None
+        raise InvalidInput(f"job id: {shown(value)} is not a UUID; pass the id that enqueue returned") from None
 
 
 def to_ids(values: object) -> list[UUID]:

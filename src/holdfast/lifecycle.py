@@ -98,6 +98,10 @@ class Transition:
         return _TABLE[_RUNNING, self.event].attempt == "-1"
 
 
+PLAIN_SUCCESS = Transition(Event.SUCCEED)
+"""How most attempts end: one value for all of them, so that it is told by identity."""
+
+
 def allows(before: JobState | None, event: Event) -> bool:
     return (before, event) in _TABLE
 
@@ -108,7 +112,7 @@ def after_outcome(
     """What the outcome of a running attempt does to its job."""
     match outcome:
         case Succeeded(result):
-            return Transition(Event.SUCCEED, result=result)
+            return PLAIN_SUCCESS if result is None else Transition(Event.SUCCEED, result=result)
         case Retried(error, after, at):
             # A lost lease is counted in `losses`, so it does not use up an attempt of the policy.
             failures = attempt - losses
