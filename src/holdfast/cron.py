@@ -22,7 +22,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from cronsim import CronSim, CronSimError
 
 from holdfast.duration import to_aware, to_text, to_timedelta
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, shown
 
 DEFAULT_GRACE = timedelta(minutes=1)
 DEFAULT_MISSED_LIMIT = 100
@@ -207,11 +207,11 @@ def parse_timetable(text: str, zone: str = "UTC") -> Timetable:
     Equal if they mean the same, however they are written. InvalidInput says what is wrong.
     """
     if not isinstance(text, str):
-        raise InvalidInput(f"timetable: {text!r} is not a text; {_EXAMPLES}")
+        raise InvalidInput(f"timetable: {shown(text)} is not a text; {_EXAMPLES}")
     if len(text) > _LONGEST_TEXT:
         raise InvalidInput(f"timetable: {len(text):,} characters are over the limit of {_LONGEST_TEXT}; {_EXAMPLES}")
     if not isinstance(zone, str):
-        raise InvalidInput(f'tz: {zone!r} is not a text; write the name of a time zone, like "America/Santiago"')
+        raise InvalidInput(f'tz: {shown(zone)} is not a text; write the name of a time zone, like "America/Santiago"')
     return _parsed(" ".join(text.lower().split()), zone)
 
 

@@ -6,7 +6,7 @@ A bare number has no unit, so it is refused everywhere in Holdfast.
 import re
 from datetime import UTC, datetime, timedelta
 
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, shown
 
 Duration = timedelta | str
 
@@ -31,7 +31,9 @@ def to_timedelta(value: object, name: str = "duration") -> timedelta:
         case str():
             duration = _parse(value, name)
         case _:
-            raise InvalidInput(f'{name}: {value!r} is not a duration; write it like "90s" or "5m", or pass a timedelta')
+            raise InvalidInput(
+                f'{name}: {shown(value)} is not a duration; write it like "90s" or "5m", or pass a timedelta'
+            )
     if duration < timedelta(0):
         raise InvalidInput(f"{name}: {value!r} is negative; a duration is zero or more")
     if duration > _LONGEST:
@@ -42,7 +44,7 @@ def to_timedelta(value: object, name: str = "duration") -> timedelta:
 def to_aware(value: object, name: str) -> datetime:
     """A datetime with a time zone, in UTC, or InvalidInput that names the setting."""
     if not isinstance(value, datetime):
-        raise InvalidInput(f"{name}: {value!r} is not a datetime")
+        raise InvalidInput(f"{name}: {shown(value)} is not a datetime")
     if value.tzinfo is None or value.utcoffset() is None:
         raise InvalidInput(f"{name}: {value.isoformat()} has no time zone; use datetime.now(UTC) or add tzinfo")
     try:

@@ -8,13 +8,21 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Self
 
+_LONGEST_LINE = 1_000
+
 
 class HoldfastError(Exception):
     """The root of all errors that Holdfast raises."""
 
 
 class InvalidInput(HoldfastError):
-    """The caller's mistake: the message is one line that says what is wrong and what to do."""
+    """The caller's mistake: the message is one line that says what is wrong and what to do.
+
+    It quotes what the caller gave, which may be megabytes, have lines of its own, or be no text that can be printed.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(_in_one_line(message))
 
 
 class DuplicateJob(InvalidInput):
@@ -88,6 +96,24 @@ class Cancel(HandlerSignal):
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "canceled by its handler")
+
+
+def shown(value: object) -> str:
+    """A value as a message quotes it. Its own repr can fail, and so does that of an integer of too many digits."""
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001 - it is the value's own code, and only its mistake is of interest here
+        return f"(a {type(value).__name__} that cannot be shown)"
+
+
+def _in_one_line(message: str) -> str:
+    if len(message) <= _LONGEST_LINE and message.isprintable():
+        return message
+    if len(message) > _LONGEST_LINE:
+        # What is wrong stands at the beginning, what to do at the end.
+        message = f"{message[: _LONGEST_LINE // 2]} … {message[-_LONGEST_LINE // 3 :]}"
+    line = " ".join(message.splitlines())
+    return "".join(character if character.isprintable() else "\ufffd" for character in line)
 
 
 def _one_moment(

@@ -7,7 +7,7 @@ import re
 from datetime import timedelta
 
 from holdfast.duration import to_text
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, shown
 
 MOST_CONCURRENCY = 10_000
 MOST_SHARDS = 10_000
@@ -31,7 +31,7 @@ def check_schema(name: object) -> str:
     """A schema name that needs nothing but double quotes, also inside a string literal of a function body."""
     if not isinstance(name, str) or not _SCHEMA_NAME.fullmatch(name) or _RESERVED.match(name):
         raise InvalidInput(
-            f"schema: {name!r} is not usable; give 1 to 63 letters, digits, underscores, hyphens or spaces, "
+            f"schema: {shown(name)} is not usable; give 1 to 63 letters, digits, underscores, hyphens or spaces, "
             f"starting with a letter or underscore, but not with pg_"
         )
     return name

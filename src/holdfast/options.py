@@ -30,7 +30,8 @@ def options_of(what: str) -> Callable[[Callable[Arguments, Made]], Callable[Argu
 
         @wraps(make)
         def checked(*given: Arguments.args, **named: Arguments.kwargs) -> Made:
-            check_options(what, (name for name in named if name not in parameters), known)
+            if named and not parameters.keys() >= named.keys():
+                check_options(what, (name for name in named if name not in parameters), known)
             return make(*given, **named)
 
         return checked

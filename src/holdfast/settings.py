@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from holdfast import crash_points
 from holdfast.duration import to_text, to_timedelta
 from holdfast.errors import InvalidInput
 from holdfast.job import check_name
@@ -54,6 +55,8 @@ _FOR_TOOLS = (f"{PREFIX}TEST_", f"{PREFIX}BENCH_")
 _OF_KUBERNETES = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 _KUBERNETES_VALUE = re.compile(r"(tcp|udp|sctp)://")
 _AS_HERE: Mapping[str, str] = {}
+# As long as a name may be in AMQP, and longer than one in DNS.
+_LONGEST_NAME_BYTES = 255
 _SHORTEST_WAIT = timedelta(milliseconds=1)
 _SHORTEST_RETENTION = timedelta(hours=1)
 _RUNNER_MAX = timedelta(minutes=1)
@@ -96,6 +99,10 @@ def _has_scheme(*schemes: str) -> AfterValidator:
 def _is_filled(text: str) -> str:
     if not text.strip():
         raise ValueError("is empty; give it at least one character, or leave it out for the default")
+    if not text.isprintable():
+        raise ValueError(f"{text!r} contains a control character or another that cannot be shown")
+    if len(text.encode()) > _LONGEST_NAME_BYTES:
+        raise ValueError(f"{len(text.encode()):,} bytes are over the limit of {_LONGEST_NAME_BYTES}")
     return text
 
 
@@ -152,10 +159,12 @@ class Settings(BaseSettings):
         None, description="How often a lease is renewed, at most half of it; unset: a third of the lease"
     )
     most_ahead: Annotated[int, _at_least(0)] = Field(
-        1000, description="Most jobs to claim beyond the free slots when jobs are fast"
+        2000, description="Most jobs to claim beyond the free slots when jobs are fast"
     )
     shutdown: Length = Field(timedelta(seconds=30), description="How long a stopping process waits for what it runs")
-    replica: str = Field("", description="This process's name in runs and logs; empty: host name and process id")
+    replica: Annotated[str, _checked(lambda name: name and check_name("replica", name))] = Field(
+        "", description="This process's name in runs and logs; empty: host name and process id"
+    )
 
     runners: Names = Field((), description="What a tick runs, in order, separated by commas; empty: everything")
     tick_max: Wait = Field(timedelta(minutes=8), description="Longest time for one tick of `holdfast tick`")
@@ -179,7 +188,8 @@ class Settings(BaseSettings):
 
     busy_delay: Length = Field(timedelta(0), description="Wait after a tick that did something")
     poll: Annotated[Length, _checked(check_poll)] = Field(
-        timedelta(seconds=1), description="Longest wait of an idle process: how often it polls"
+        timedelta(seconds=1),
+        description="Longest wait of an idle process between polls; three times that while PostgreSQL rings for it",
     )
     idle_backoff_min: Wait = Field(
         # A default must not contradict what was set.
@@ -307,7 +317,7 @@ def _shard_contradictions(given: Settings, called: Callable[[str], str]) -> Iter
 
 def _check_variables(environment: Mapping[str, str]) -> None:
     """Refuse a misspelt variable, which would otherwise leave its setting at the default without a word."""
-    known = {variable(name) for name in Settings.model_fields} | set(OTHER_VARIABLES)
+    known = {variable(name) for name in Settings.model_fields} | set(OTHER_VARIABLES) | {crash_points.VARIABLE}
     for given, value in sorted(environment.items()):
         name = given.upper()
         if not name.startswith(PREFIX) or name in known or name.startswith(_FOR_TOOLS):

@@ -80,7 +80,13 @@ REFUSED = {
     "schedule's payload": (("schedules", "add", "a", "hourly", "greet", "{name}"), "payload: not JSON"),
     "runs": (("runs", "list", "--limit", "0"), "limit: 0 is not a number from 1"),
     "bench": (("bench", "--jobs", "0"), "jobs: 0 is not a number from 1"),
+    "bench rounds": (("bench", "--rounds", "0"), "rounds: 0 is not a number from 1"),
+    "bench pooled": (("bench", "--store", "postgresql://h/d?pgbouncer=1"), "?pgbouncer=1 cannot be measured"),
     "bench workers": (("bench", "--workers", "two"), "workers: 'two' is not a list of numbers"),
+    "faults case": (("faults", "--cases", "R1,R999"), "cases: 'R999' is not known; there are R1"),
+    "faults seed": (("faults", "--seed", "-1"), "seed: -1 is below zero"),
+    "faults side by side": (("faults", "--side-by-side", "0"), "side-by-side: 0 is not a number from 1"),
+    "faults url": (("faults", "--cases", "R1", "--url", "memory:"), "url: faults are done to PostgreSQL"),
     "option": (("jobs", "list", "--colour"), "(see `holdfast jobs list --help`)"),
     "misspelt option": (
         (*ENQUEUE, "--windw", "5m"),

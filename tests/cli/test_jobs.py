@@ -142,3 +142,14 @@ def test_a_long_error_is_cut_and_every_other_column_is_whole(cli: Cli) -> None:
         assert max(len(line) for line in narrow) <= columns
         assert narrow[0].split()[:5] == ["id", "state", "kind", "try", "when"]
         assert next(line for line in narrow if line.startswith(id)).split()[1] == "failed"
+
+
+@pytest.mark.parametrize("payload", ['"\\ud800"', "[" * 300 + "]" * 300, "[1e999]"], ids=["surrogate", "deep", "large"])
+def test_a_job_that_python_cannot_read_hides_no_other(cli: Cli, payload: str) -> None:
+    ((id,),) = cli.rows(f"SELECT id FROM holdfast.enqueue('elsewhere', '{payload}', headers => '{payload}')")
+    other = cli.enqueue("elsewhere", '{"a": 1}')
+    listed = {job["id"]: job for job in json.loads(cli.run("jobs", "list", "--json").out, parse_constant=pytest.fail)}
+    assert listed[str(id)]["payload"] == listed[str(id)]["headers"] == payload
+    assert listed[other]["payload"] == {"a": 1}
+    shown = cli.run("jobs", "show", str(id))
+    assert (shown.code, shown.err) == (0, "")

@@ -1,9 +1,7 @@
 """Cron expressions in weeks in which the clock jumps, against an oracle that walks through them minute by minute."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -11,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.cron import parse_timetable
-
-MINUTE = timedelta(minutes=1)
+from holdfast.faults.oracle import RANGES, Minute, matches, minutes, numbers, slots
 
 # The day of the jump on the wall clock of the zone.
 JUMPS = [
@@ -67,69 +64,25 @@ RUNNING = [
 @pytest.mark.parametrize("expression", FIXED + RUNNING)
 @pytest.mark.parametrize(("zone", "day"), JUMPS + STEADY)
 def test_every_slot_of_the_week_is_the_oracle_s(zone: str, day: str, expression: str) -> None:
-    walls = week(zone, day)
+    first, *others = week(zone, day)
     timetable = parse_timetable(expression, zone)
 
-    found, slot = [], timetable.next_after(walls[0][0])
-    while slot <= walls[-1][0]:
+    found, slot = [], timetable.next_after(first.moment)
+    while slot <= others[-1].moment:
         found.append(slot)
         slot = timetable.next_after(slot)
 
-    assert found == list(oracle(expression, walls))
+    assert found == list(slots(expression, others))
 
 
 @cache
-def week(zone: str, day: str) -> list[tuple[datetime, datetime]]:
-    """Each minute from three days before the jump to four days after it, and what the clock on the wall shows then."""
+def week(zone: str, day: str) -> list[Minute]:
+    """Each minute from three days before the jump to four days after it."""
     start = datetime.fromisoformat(day).replace(tzinfo=UTC) - timedelta(days=3)
-    moments = [start + number * MINUTE for number in range(7 * 24 * 60)]
-    walls = [moment.astimezone(ZoneInfo(zone)) for moment in moments]
-    is_jumping = len({wall.utcoffset() for wall in walls}) > 1
-    assert is_jumping == ((zone, day) in JUMPS)
-    return list(zip(moments, (wall.replace(tzinfo=None, fold=0) for wall in walls), strict=True))
-
-
-def oracle(expression: str, walls: list[tuple[datetime, datetime]]) -> Iterator[datetime]:
-    fields = [numbers(text, allowed) for text, allowed in zip(expression.split(), FIELD_RANGES, strict=True)]
-    follows_the_clock = any(text.startswith("*") for text in expression.split()[:2])
-    seen: set[datetime] = set()
-    for (_, shown_before), (moment, shown) in pairwise(walls):
-        seen.add(shown_before)
-        if follows_the_clock:
-            if matches(fields, shown):
-                yield moment
-        elif shown not in seen and any(matches(fields, wall) for wall in (*left_out(shown_before, shown), shown)):
-            yield moment
-
-
-FIELD_RANGES = (range(60), range(24), range(1, 32), range(1, 13), range(7))
-
-
-def numbers(text: str, allowed: range) -> set[int]:
-    found: set[int] = set()
-    for part in text.split(","):
-        span, _, step = part.partition("/")
-        first, _, last = span.partition("-")
-        chosen = allowed if span == "*" else range(int(first), int(last or first) + 1)
-        found.update(chosen[:: int(step or 1)])
+    found = minutes(ZoneInfo(zone), start, 7 * 24 * 60)
+    offsets = {minute.moment.replace(tzinfo=None) - minute.wall for minute in found}
+    assert (len(offsets) > 1) == ((zone, day) in JUMPS)
     return found
-
-
-def matches(fields: list[set[int]], wall: datetime) -> bool:
-    """Both days must match, which is right as long as one of the two is a star."""
-    minute, hour, day, month, weekday = fields
-    return (
-        wall.minute in minute
-        and wall.hour in hour
-        and wall.day in day
-        and wall.month in month
-        and wall.isoweekday() % 7 in weekday
-    )
-
-
-def left_out(shown_before: datetime, shown: datetime) -> list[datetime]:
-    """What the clock would have shown in between, had it not jumped forward."""
-    return [shown_before + number * MINUTE for number in range(1, (shown - shown_before) // MINUTE)]
 
 
 @given(
@@ -155,13 +108,13 @@ def test_in_every_zone_and_year_the_clock_shows_a_matching_time(zone: ZoneInfo, 
     slot = parse_timetable(text, zone.key).next_after(moment.replace(tzinfo=UTC))
     wall = slot.astimezone(zone)
     is_after_a_jump = (slot - timedelta(seconds=1)).astimezone(zone).utcoffset() != wall.utcoffset()
-    fields = [numbers(part, allowed) for part, allowed in zip(text.split(), FIELD_RANGES, strict=True)]
+    fields = [numbers(part, allowed) for part, allowed in zip(text.split(), RANGES, strict=True)]
     assert slot.tzinfo is UTC
     assert matches(fields, wall) or is_after_a_jump
 
 
 @pytest.mark.parametrize(
-    ("text", "zone", "after", "slots"),
+    ("text", "zone", "after", "expected"),
     [
         # Forward at 02:00: 02:30 is left out, so it runs at the jump, which is 03:00.
         ("02:30 daily", "Europe/Berlin", "2025-03-29T12:00+01:00", "2025-03-30T03:00+02:00 2025-03-31T02:30+02:00"),
@@ -182,9 +135,9 @@ def test_in_every_zone_and_year_the_clock_shows_a_matching_time(zone: ZoneInfo, 
         ("12:00 friday", "Pacific/Apia", "2011-12-29T12:00-10:00", "2011-12-31T00:00+14:00 2012-01-06T12:00+14:00"),
     ],
 )
-def test_examples(text: str, zone: str, after: str, slots: str) -> None:
+def test_examples(text: str, zone: str, after: str, expected: str) -> None:
     timetable, moment, found = parse_timetable(text, zone), datetime.fromisoformat(after), []
-    for _ in slots.split():
+    for _ in expected.split():
         moment = timetable.next_after(moment)
         found.append(moment.astimezone(ZoneInfo(zone)).isoformat(timespec="minutes"))
-    assert found == slots.split()
+    assert found == expected.split()

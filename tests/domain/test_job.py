@@ -9,8 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInput
+from holdfast.handlers import Handlers
 from holdfast.job import IfExists, Job, JobError, JobState, NewJob, check_attempts, check_name
 from holdfast.json_text import Json
+from holdfast.producer.enqueue import new_job
+from holdfast.producer.publish import new_event
+from holdfast.subscriptions import Subscribed
 from tests.domain.answers import answer
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -83,6 +87,10 @@ def test_durations_and_times_are_normalised() -> None:
         ),
         ({"key": "k", "window": 5}, 'window: 5 is not a duration; write it like "90s" or "5m", or pass a timedelta'),
         ({"key": "k", "window": "5m", "if_exists": "replace"}, 'give if_exists="replace" or a window, not both'),
+        ({"payload": {"a": 1}}, "payload: dict is not JSON text; app.job() makes it of any value"),
+        ({"payload": b"1"}, "payload: bytes is not JSON text; app.job() makes it of any value"),
+        ({"payload": None}, "payload: NoneType is not JSON text; app.job() makes it of any value"),
+        ({"headers": {"a": 1}}, "headers: dict is not JSON text; app.job() makes it of any value"),
         ({"priority": -1}, "priority: -1 is not a number from 0 (most urgent) to 9"),
         ({"priority": 10}, "priority: 10 is not a number from 0 (most urgent) to 9"),
         ({"priority": 5.0}, "priority: 5.0 is not a number from 0 (most urgent) to 9"),
@@ -112,6 +120,55 @@ def test_what_cannot_be_a_job_is_refused_in_a_line(options: dict[str, object], l
     with pytest.raises(InvalidInput) as refused:
         new(**options)
     assert str(refused.value) == line
+
+
+class Unshown:
+    def __repr__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+class ManyLines:
+    def __repr__(self) -> str:
+        return "a\n" * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "value", [Unshown(), ManyLines(), 10**5000, [10**5000], b"\xff"], ids=lambda value: type(value).__name__
+)
+@pytest.mark.parametrize(
+    "option",
+    [
+        "id",
+        "kind",
+        "queue",
+        "tenant",
+        "key",
+        "correlation_id",
+        "priority",
+        "max_attempts",
+        "delay",
+        "run_at",
+        "if_exists",
+    ],
+)
+def test_what_cannot_be_shown_is_refused_in_a_line_too(option: str, value: object) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        new(**{option: value})
+    assert str(refused.value).startswith(f"{option.removeprefix('max_')}: ")
+    assert len(str(refused.value)) < 1_000
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("value", [0, False, 0.0, b"", [], {}])
+@pytest.mark.parametrize("option", ["tenant", "correlation_id"])
+def test_nothing_but_empty_text_is_an_empty_name(option: str, value: object) -> None:
+    for key in (None, "k"):
+        with pytest.raises(InvalidInput, match=f"^{option}: .* is not text$"):
+            new(key=key, **{option: value})
+        with pytest.raises(InvalidInput, match=f"^{option}: .* is not text$"):
+            new_job(Handlers(), "work", key=key, **{option: value})  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=f"^{option}: .* is not text$"):
+        new_event(Handlers(), Subscribed(), "work.done", **{option: value})  # type: ignore[arg-type]
 
 
 def test_names_may_be_as_long_as_their_limit_and_in_any_script() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from typing import NoReturn
 from uuid import UUID
 
 import psycopg
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInput
-from holdfast.json_text import DEEPEST, LARGEST_PAYLOAD, check, decode, encode, parse
+from holdfast.json_text import DEEPEST, LARGEST_PAYLOAD, check, decode, encode, parse, readable
 from tests.databases import Servers
 from tests.domain.answers import answer
 
@@ -172,6 +173,57 @@ def test_what_is_no_json_for_postgres_is_refused(value: object, line: str) -> No
         encode(value)
     assert str(refused.value).startswith(line)
     assert "\n" not in str(refused.value)
+
+
+class Speechless(ValueError):
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+class BrokenItems(dict[str, int]):
+    def __init__(self, raised: Exception) -> None:
+        super().__init__(a=1)
+        self.raised = raised
+
+    def items(self) -> NoReturn:
+        raise self.raised
+
+
+class BrokenModel(pydantic.BaseModel):
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def share(self) -> float:
+        return 1 / 0
+
+
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [
+        (BrokenModel(), "division by zero"),
+        ([BrokenItems(LookupError("first\nsecond"))], "first"),
+        (BrokenItems(Speechless()), "Speechless"),
+        (BrokenItems(OSError()), "OSError"),
+        ((number for number in [1]), "a generator may never end; make it a list"),
+        ({"a": iter([1])}, "a list_iterator may never end; make it a list"),
+    ],
+)
+def test_a_value_whose_own_code_fails_is_refused_like_any_other(value: object, line: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        encode(value)
+    assert str(refused.value) == f"payload: cannot be written as JSON: {line}"
+
+
+def test_a_line_does_not_grow_with_the_error_that_it_quotes() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        encode(BrokenItems(ValueError(10_000_000 * "x" + "\x1b[31m")))
+    assert len(str(refused.value)) < 1_000
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("text", ['"\\ud800"', "[" * 300 + "]" * 300, "[1e999]", "[" + "1" * 5_000 + "]"])
+def test_what_python_cannot_hold_is_shown_as_it_is_stored(text: str) -> None:
+    assert readable(text) == text
+    assert readable(f'{{"a": [1, "{10 * "ü"}"]}}') == {"a": [1, 10 * "ü"]}
 
 
 def test_an_integer_of_too_many_digits_is_refused() -> None:

@@ -66,6 +66,14 @@ REFUSED = {
     "dead letters": ({"DEAD_LETTER_RETENTION": "0s"}, "HOLDFAST_DEAD_LETTER_RETENTION: shorter than 1h; nobody"),
     "runs": ({"RUN_RETENTION": "0s"}, "HOLDFAST_RUN_RETENTION: shorter than 1h; nobody"),
     "queue": ({"QUEUES": "q" * 101}, "HOLDFAST_QUEUES: 101 characters are over the limit of 100"),
+    "replica": ({"REPLICA": "a\nb"}, "HOLDFAST_REPLICA: 'a\\nb' contains a control character"),
+    "replica that is no text": ({"REPLICA": "\udcff"}, "HOLDFAST_REPLICA: '\\udcff' contains a control character"),
+    "long replica": ({"REPLICA": "r" * 201}, "HOLDFAST_REPLICA: 201 characters are over the limit of 200"),
+    "exchange that is no text": ({"RABBITMQ_EXCHANGE": "\udcff"}, "HOLDFAST_RABBITMQ_EXCHANGE: '\\udcff' contains"),
+    "long routing key": ({"RABBITMQ_ROUTING_KEY": "ü" * 128}, "HOLDFAST_RABBITMQ_ROUTING_KEY: 256 bytes are over"),
+    "host of two lines": ({"HEALTH_HOST": "a\nb"}, "HOLDFAST_HEALTH_HOST: 'a\\nb' contains a control character"),
+    "very long": ({"POLL": "9" * 100_000}, " is not a duration; write it like"),
+    "a name of two lines": ({"A\nB": "1"}, "HOLDFAST_A B is not a setting; `holdfast settings` lists"),
     "a typo": ({"CONCURENCY": "8"}, "HOLDFAST_CONCURENCY is not a setting; did you mean HOLDFAST_CONCURRENCY?"),
     "the field's name": ({"DB_SCHEMA": "jobs"}, "HOLDFAST_DB_SCHEMA is not a setting; did you mean HOLDFAST_SCHEMA?"),
     "nothing alike": ({"QWXYZ": "8"}, "HOLDFAST_QWXYZ is not a setting; `holdfast settings` lists those that are"),
@@ -94,6 +102,7 @@ def test_what_cannot_be_meant_is_refused_in_a_line_that_names_the_variable(
         Settings.load()
     assert expected in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
+    assert len(str(refused.value)) <= 1_000
     causes = [refused.value, refused.value.__cause__, refused.value.__context__]
     assert SECRET not in "".join(str(cause) for cause in causes)
 

@@ -9,19 +9,17 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypedDict, Unpack
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import InvalidInput
+from holdfast.faults.proxy import Proxy
 from holdfast.http import health_server
 from holdfast.http.health import Check, Health, ReadinessProbe, liveness, readiness
 from holdfast.http.health_server import HealthServer
 from tests.databases import Database, connected, refusing
-from tests.proxy import Proxy
 from tests.worker.harness import until
 
 ONE_SERVER = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
@@ -80,8 +78,7 @@ async def opened_app(url: str) -> AsyncIterator[Holdfast]:
 
 @pytest.fixture
 def proxy(database: Database) -> Iterator[Proxy]:
-    (folder,) = parse_qs(urlsplit(database.url).query)["host"]
-    with Proxy(Path(folder, ".s.PGSQL.5432"), database.name) as proxy:
+    with Proxy.before(database.url) as proxy:
         yield proxy
 
 
@@ -159,6 +156,17 @@ async def test_nonsense_is_refused_and_the_next_probe_is_answered(sent: bytes) -
     async with serving() as server:
         assert b"200" not in await asyncio.to_thread(talk, server.port)
         assert (await get(server, "/live")).status == 200
+
+
+@pytest.mark.parametrize("line", ["GET /live HTTP/9.9", "GET /live HTTP/2.0", "GET /live HTTP/3", "GET", "A b c d"])
+async def test_what_cannot_be_read_is_answered_with_a_status_of_the_client_s_mistake(line: str) -> None:
+    def talk(port: int) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+            client.sendall(f"{line}\r\n\r\n".encode())
+            return b"".join(iter(lambda: client.recv(65536), b""))
+
+    async with serving() as server:
+        assert (await asyncio.to_thread(talk, server.port)).startswith(b"HTTP/1.0 400 ")
 
 
 async def test_while_stopping_it_is_not_ready_but_alive_even_without_its_keeper() -> None:
@@ -360,11 +368,11 @@ async def test_a_broker_counts_when_it_is_asked_for(connected: bool, ok: bool) -
 async def test_a_database_that_is_gone_and_comes_back(proxy: Proxy) -> None:
     async with opened_app(proxy.url) as app:
         assert (await readiness(app)).ok
-        proxy.cut()
+        proxy.refuse()
         health = await readiness(app)
         assert not health.ok
         assert "PostgreSQL is not available" in health.checks[0].detail
-        proxy.restore()
+        proxy.flow()
         await until(lambda: _is_ready(app), "ready again")
 
 
@@ -402,7 +410,7 @@ async def test_a_database_that_hangs_is_asked_once_and_answered_for_in_time(prox
             assert "no answer within 0.05 s" in health.checks[0].detail
         asked = [task for task in asyncio.all_tasks() if task.get_coro().__qualname__ == "ReadinessProbe._ask"]  # type: ignore[union-attr]
         assert len(asked) == 1
-        proxy.restore()
+        proxy.flow()
         await until(lambda: _looks_ready(probe), "ready again")
 
 

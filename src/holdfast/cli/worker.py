@@ -43,7 +43,11 @@ def worker(
     ] = None,
     poll: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="How often an idle worker looks for work. Default: 1s.", show_default=False),
+        typer.Option(
+            metavar="TIME",
+            help="How often an idle worker looks for work; a third as often where it is told. Default: 1s.",
+            show_default=False,
+        ),
     ] = None,
     shutdown: Annotated[
         str | None,

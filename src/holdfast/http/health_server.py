@@ -219,10 +219,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
         """What the base class refuses: as JSON and without its banner."""
+        # Until it has read a version it takes a request for one of HTTP/0.9, which is answered without a status.
+        self.request_version = self.protocol_version
         if code == 501:
             self._send(405, {"error": "only GET and HEAD"}, allow="GET, HEAD")
         else:
-            self._send(code, {"error": "the request cannot be read"})
+            # A version that nobody knows is the client's mistake; probes and proxies take 505 for ours.
+            self._send(400 if code >= 500 else code, {"error": "the request cannot be read"})
 
     def _send(self, code: int, body: object, allow: str | None = None) -> None:
         text = json.dumps(body).encode() + b"\n"

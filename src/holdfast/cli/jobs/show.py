@@ -49,7 +49,7 @@ async def _read(app: "Holdfast", id: "UUID") -> "tuple[Job, datetime]":
 def _print(shown: "Console", job: "Job", now: datetime) -> None:
     from rich.text import Text
 
-    from holdfast.json_text import decode
+    from holdfast.json_text import readable
 
     shown.print(_facts(job, now))
     values = job.as_dict()
@@ -57,7 +57,7 @@ def _print(shown: "Console", job: "Job", now: datetime) -> None:
         if values[name] is not None:
             shown.print(Text(f"\n{name}", style="bold"))
             shown.print(Text(printable(json.dumps(values[name], indent=2, ensure_ascii=False))))
-    errors: list[dict[str, Any]] = [decode(error) for error in job.errors]
+    errors: list[dict[str, Any]] = [readable(error) for error in job.errors]
     if errors:
         shown.print(Text("\nerrors", style="bold"))
     for error in errors:

@@ -45,7 +45,7 @@ def next_run(schedule: "Schedule", now: "datetime") -> str:
 
 
 def as_dict(schedule: "Schedule") -> dict[str, object]:
-    from holdfast.json_text import decode
+    from holdfast.json_text import readable
 
     job = schedule.job
     return {
@@ -59,7 +59,7 @@ def as_dict(schedule: "Schedule") -> dict[str, object]:
         if job is None
         else {
             "kind": job.kind,
-            "payload": decode(job.payload),
+            "payload": readable(job.payload),
             "queue": job.queue,
             "priority": job.priority,
             "tenant": job.tenant,
