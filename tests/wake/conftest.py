@@ -4,22 +4,20 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
 import aio_pika
 import pytest
 
+from holdfast.faults.proxy import Proxy
 from tests.databases import Database
-from tests.proxy import Proxy
 from tests.wake.broker import PrivateBroker, answers, installed_program
 
 
 @pytest.fixture
 def proxy(database: Database) -> Iterator[Proxy]:
-    """A TCP address of the test's database that can be cut off. For the embedded servers, which have a socket."""
-    (folder,) = parse_qs(urlsplit(database.url).query)["host"]
-    with Proxy(Path(folder, ".s.PGSQL.5432"), database.name) as proxy:
+    """A TCP address of the test's database that can be cut off."""
+    with Proxy.before(database.url) as proxy:
         yield proxy
 
 

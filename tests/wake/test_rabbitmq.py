@@ -1,6 +1,7 @@
 """Wake-ups by a real RabbitMQ. Outages are made by a proxy, because others use the broker at the same time."""
 
 import asyncio
+import gc
 import json
 import sys
 import threading
@@ -10,14 +11,16 @@ from datetime import timedelta
 from uuid import UUID, uuid4
 
 import aio_pika
+import aiormq
 import pytest
+from aiormq.exceptions import InvalidFrameError
 
 from holdfast.errors import InvalidInput
+from holdfast.faults.proxy import Proxy
 from holdfast.wake import rabbitmq
 from holdfast.wake.broker import as_lost
 from holdfast.wake.rabbitmq import Broker, Subscriber, Trigger, is_well_formed
 from tests.databases import no_task_left
-from tests.proxy import Proxy
 from tests.wake.broker import PrivateBroker
 from tests.wake.conftest import Lines, channel_to
 from tests.worker.harness import PATIENCE, until
@@ -157,11 +160,11 @@ async def test_every_worker_is_woken(url: str, exchange: str) -> None:
 async def test_a_broker_that_is_away_at_the_start_is_waited_for(
     url: str, exchange: str, broker_proxy: Proxy, lines: Lines
 ) -> None:
-    broker_proxy.cut()
+    broker_proxy.refuse()
     async with running(through(broker_proxy), exchange) as at:
         await until(lambda: lines.outages == 1, "one warning")
         assert (at.subscriber.is_connected, at.calls) == (False, [])
-        broker_proxy.restore()
+        broker_proxy.flow()
         await at.connected()
         assert at.calls == [None]
     assert (len(lines.warnings), lines.returns) == (1, 1)
@@ -174,10 +177,10 @@ async def test_a_broker_that_goes_away_is_one_warning_and_comes_back(
     async with running(through(broker_proxy), exchange) as at:
         await at.connected()
         for outage in (1, 2):
-            broker_proxy.cut()
+            broker_proxy.refuse()
             await until(lambda: not at.subscriber.is_connected, "the loss is noticed")
             at.calls.clear()
-            broker_proxy.restore()
+            broker_proxy.flow()
             await at.connected()
             assert at.calls == [None]
             at.calls.clear()
@@ -196,7 +199,7 @@ async def test_a_broker_that_hangs_is_noticed_and_left(
         await at.connected()
         broker_proxy.swallow()
         await until(lambda: not at.subscriber.is_connected, "the silence is noticed")
-        broker_proxy.restore()
+        broker_proxy.flow()
         await at.connected()
     assert (len(lines.warnings), lines.returns) == (1, 1)
     assert "no answer within" in lines.warnings[0]
@@ -227,6 +230,23 @@ async def test_a_canceled_subscriber_leaves_nothing_behind(url: str, exchange: s
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_connection_that_is_refused_while_it_is_canceled_leaves_nothing_to_log(
+    broker_port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    close = aiormq.Connection.close
+
+    async def canceled_while_it_closes(self: aiormq.Connection, error: BaseException) -> None:
+        connecting.cancel()
+        await close(self, error)
+
+    monkeypatch.setattr(aiormq.Connection, "close", canceled_while_it_closes)
+    connecting = asyncio.create_task(Broker(f"amqp://guest:guest@127.0.0.1:{broker_port}/nowhere", "any").connect())
+    await asyncio.wait([connecting])
+    assert isinstance(connecting.exception(), InvalidFrameError)
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 @pytest.mark.parametrize(
@@ -319,7 +339,7 @@ async def test_a_trigger_wakes_a_subscriber(url: str, exchange: str, lines: Line
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("trouble", ["cut", "swallow"])
+@pytest.mark.parametrize("trouble", ["refuse", "swallow"])
 async def test_a_trigger_never_fails_for_the_brokers_sake_and_works_again(
     url: str, exchange: str, broker_proxy: Proxy, lines: Lines, trouble: str
 ) -> None:
@@ -330,7 +350,7 @@ async def test_a_trigger_never_fails_for_the_brokers_sake_and_works_again(
             for _ in range(100):
                 assert not await trigger.publish([uuid4()])
             assert lines.outages == outage
-            broker_proxy.restore()
+            broker_proxy.flow()
             await until(lambda: trigger.publish([uuid4()]), "published again")
             assert (len(lines.warnings), lines.returns) == (outage, outage)
 

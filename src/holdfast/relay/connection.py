@@ -43,19 +43,26 @@ class OpenExchange:
         that was under way."""
         with _noticing_the_end(), self._noticing_a_refusal():
             channel = cast("Channel", await self._channel.get_underlay_channel())
-            # Not `wait`: the library lets the others queue until the socket has one message, and then sends them even
-            # if the channel was closed meanwhile. For that a broker closes the connection.
-            publishing = asyncio.ensure_future(
-                channel.basic_publish(
-                    message.body,
-                    exchange=self._name,
-                    routing_key=routing_key,
-                    properties=message.properties,
-                    mandatory=mandatory,
-                    wait=False,
-                )
-            )
+            publishing = asyncio.ensure_future(self._send(channel, message, routing_key, mandatory=mandatory))
             await self._done_or_closed(publishing)
+
+    async def _send(self, channel: "Channel", message: "AbstractMessage", routing_key: str, *, mandatory: bool) -> None:
+        """A broker that has been told that a channel is closed ends the connection for whatever comes on it afterwards.
+
+        So nothing is sent once the library has answered a close, which it shows only later. And not with `wait`: the
+        library then lets the others queue until the socket has one message, and sends them whatever happened meanwhile.
+        """
+        closed = getattr(channel, "_close_exception", None)
+        if closed is not None:
+            raise closed
+        await channel.basic_publish(
+            message.body,
+            exchange=self._name,
+            routing_key=routing_key,
+            properties=message.properties,
+            mandatory=mandatory,
+            wait=False,
+        )
 
     async def _done_or_closed(self, publishing: asyncio.Future[Any]) -> None:
         """What has not been written yet would wait for ever on a connection that has ended."""

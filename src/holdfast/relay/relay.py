@@ -12,6 +12,7 @@ from datetime import timedelta
 from random import Random
 from typing import TYPE_CHECKING
 
+from holdfast.crash_points import around
 from holdfast.errors import HoldfastError, InvalidInput, Permanent, Retryable, Snooze
 from holdfast.handlers import Room, RunningJob
 from holdfast.json_text import Json
@@ -127,6 +128,7 @@ class Relay:
                     raise Permanent("NOT_RELAYABLE", reason) from error
                 raise Retryable(reason, code="NOT_RELAYED") from error
 
+    @around("relay")
     async def _publish(self, lane: _Lane, message: "AbstractMessage", type: str) -> None:
         """Returns when the broker has confirmed the message.
 

@@ -54,7 +54,10 @@ class Broker:
     async def connect(self) -> "AbstractConnection":
         import aio_pika
 
-        return await aio_pika.connect(self.url, timeout=CONNECT_SECONDS, heartbeat=_HEARTBEAT_SECONDS)
+        # Not by aio-pika's own timeout: it connects in a task then, and nobody reads the error of one that fails
+        # while it is canceled.
+        async with asyncio.timeout(CONNECT_SECONDS):
+            return await aio_pika.connect(self.url, heartbeat=_HEARTBEAT_SECONDS)
 
     async def declare(self, channel: "AbstractChannel") -> "AbstractExchange":
         import aio_pika

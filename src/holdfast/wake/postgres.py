@@ -33,6 +33,8 @@ Answer = TypeVar("Answer")
 _BACKOFF = exponential(base="100ms", max="2s")
 _SLEEP = timedelta(seconds=15)
 _RENEW_SECONDS = 5.0
+_PING = timedelta(seconds=_RENEW_SECONDS)
+"""Together with the renewals, which are as good as pings."""
 _COUNTED_SECONDS = 0.5
 _MOST_RINGS = 50
 """In that time; more are not worth what they cost the producers."""
@@ -74,7 +76,7 @@ class Listener:
         wake: Wake,
         *,
         holder: UUID | None = None,
-        ping: timedelta = timedelta(seconds=2),
+        ping: timedelta = _PING,
         patience: timedelta = timedelta(seconds=2),
     ) -> None:
         Address.parse(url)
