@@ -54,22 +54,52 @@ def test_a_demonstration_that_is_ended_cleans_up(cli: Cli, scratch: Path) -> Non
 
 
 def test_bench_gives_the_documented_figures(cli: Cli, scratch: Path) -> None:
-    done = cli.run_from_nothing("bench", "--jobs", "20", "--workers", "1,2", "--store", cli.url, "--json")
+    arguments = ("--jobs", "20", "--workers", "1,2", "--rounds", "1", "--store", cli.url, "--json")
+    done = cli.run_from_nothing("bench", *arguments)
     assert done.code == 0, done.err
     report = json.loads(done.out)
-    rate = {"jobs", "seconds", "jobs_per_second", "wal_bytes_per_job"}
+    figures = {"jobs", "jobs_per_second", "wal_bytes_per_job", "buffers_per_job"}
+    rate = figures | {"limit", "of_limit"}
+    times = {"jobs", "p50_ms", "p95_ms", "p99_ms"}
     assert set(report) == {
-        "holdfast", "python", "postgresql", "cores", "store", "settings", "enqueue_single", "enqueue_bulk", "drain",
-        "pick_up_latency", "wal_bytes_per_job",
+        "holdfast", "python", "postgresql", "cores", "store", "settings", "payload_bytes", "rounds", "enqueue_single",
+        "enqueue_bulk", "drain", "one_table_jobs_per_second", "pick_up_latency", "wal_bytes_per_job",
     }  # fmt: skip
     assert set(report["enqueue_single"]) == set(report["enqueue_bulk"]) == rate
     assert [set(drain) for drain in report["drain"]] == [{"workers"} | rate] * 2
-    assert [(drain["workers"], drain["jobs"]) for drain in report["drain"]] == [(1, 40), (2, 20)]
-    assert [set(each) for each in report["pick_up_latency"]] == [{"how", "jobs", "p50_ms", "p95_ms", "p99_ms"}] * 2
-    assert [each["how"] for each in report["pick_up_latency"]] == ["woken by NOTIFY", "polling alone"]
-    assert all(0 <= each["p50_ms"] <= each["p99_ms"] < 30_000 for each in report["pick_up_latency"])
+    assert [(drain["workers"], drain["jobs"]) for drain in report["drain"]] == [(1, 20), (2, 20)]
+    rates = [report["enqueue_single"], report["enqueue_bulk"], *report["drain"]]
+    assert all(set(each["limit"]) == figures | {"what"} and each["limit"]["jobs"] == 20 for each in rates)
+    assert all(0 < each[name]["lowest"] <= each[name]["median"] <= each[name]["highest"] for each in rates
+               for name in ("jobs_per_second", "of_limit"))  # fmt: skip
+    assert all(each["wal_bytes_per_job"] > 0 and each["buffers_per_job"] > 0 for each in rates)
+    idle, loaded, polled = report["pick_up_latency"]
+    assert set(idle) == set(polled) == times | {"how", "limit", "of_limit"}
+    assert set(loaded) == set(idle) | {"jobs_per_second"}
+    assert all(set(each["limit"]) == times | {"what"} for each in (idle, loaded))
+    assert (polled["limit"], polled["of_limit"]) == (None, None)
+    assert [each["jobs"] for each in report["pick_up_latency"]] == [20, 20, 2]
+    assert all(0 < each["p50_ms"] <= each["p99_ms"] < 30_000 for each in report["pick_up_latency"])
     assert report["wal_bytes_per_job"] > 0
     assert {"batch", "concurrency", "lease", "poll", "fsync", "synchronous_commit"} <= set(report["settings"])
+    steps = done.err.splitlines()
+    assert steps[0] == f"holdfast: 1 of {len(steps)}: enqueue, one at a time"
+    assert steps[-1] == f"holdfast: {len(steps)} of {len(steps)}: pick-up, polling"
     assert cli.rows("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'holdfast_bench%'") == []
     assert cli.states() == {}
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_bench_that_is_ended_cleans_up(cli: Cli, scratch: Path) -> None:
+    bench = cli.start("bench", "--store", cli.url)
+    try:
+        eventually(lambda: list(scratch.glob("*/workers.log")), "the first worker starts")
+        bench.terminate()
+        assert bench.wait(30) == 128 + signal.SIGTERM
+    finally:
+        bench.kill()
+        bench.wait()
+    assert cli.rows("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'holdfast_bench%'") == []
+    eventually(lambda: cli.rows("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()") == [(1,)],
+               "nobody is connected any more")  # fmt: skip
     assert list(scratch.iterdir()) == []

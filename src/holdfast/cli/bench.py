@@ -1,6 +1,9 @@
 """`holdfast bench`: how fast Holdfast is on this machine."""
 
-from typing import Annotated
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -8,34 +11,68 @@ from holdfast.cli.options import JsonOption
 from holdfast.cli.output import console, print_json, warn
 from holdfast.errors import InvalidInput
 
+if TYPE_CHECKING:
+    from holdfast.bench.measure import Say, Step
+
 _MOST_JOBS = 10_000_000
 _MOST_WORKERS = 64
+_MOST_ROUNDS = 100
+_BAR = 20
 
 
 def bench(
     jobs: Annotated[int, typer.Option(help="Jobs to enqueue and to work off in each measurement.")] = 20_000,
     workers: Annotated[str, typer.Option(metavar="N,M", help="Worker processes, one drain for each number.")] = "1,2",
+    rounds: Annotated[int, typer.Option(help="How often to measure everything; medians are shown.")] = 3,
     store: Annotated[
         str | None,
         typer.Option(metavar="URL", help="A server to measure. Default: a fresh one, fsync on.", show_default=False),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure how fast jobs are enqueued, worked off and picked up.
+    """Measure how fast jobs are enqueued, worked off and picked up, and how far that is from what is possible.
 
     Uses a fresh PostgreSQL in a temporary folder, or with --store a schema of its own; both are removed afterwards.
     """
-    from holdfast.bench.measure import run_bench
+    from holdfast.bench.measure import Size, run_bench
     from holdfast.bench.report import as_dict, as_table
     from holdfast.cli.running import run_to_end, start_worker
 
-    if not 1 <= jobs <= _MOST_JOBS:
-        raise InvalidInput(f"jobs: {jobs} is not a number from 1 to {_MOST_JOBS:,}")
-    report = run_to_end(run_bench(jobs, _numbers(workers), store, start_worker, warn))
+    size = Size(_within("jobs", jobs, _MOST_JOBS), _numbers(workers), _within("rounds", rounds, _MOST_ROUNDS))
+    with _progress() as say:
+        report = run_to_end(run_bench(size, store, start_worker, say))
     if as_json:
         print_json(as_dict(report))
     else:
-        console().print(as_table(report))
+        out = console()
+        out.print(as_table(report, out.width))
+
+
+@contextmanager
+def _progress() -> "Iterator[Say]":
+    """A bar on a terminal, plain lines elsewhere; always on standard error."""
+    if not sys.stderr.isatty():
+        yield lambda step: warn(f"{step.number} of {step.of}: {step.title}")
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(_BAR), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    # Drawn at each step and not in between: the processor is for what is being measured.
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
+        task = progress.add_task("preparing PostgreSQL", total=None)
+        progress.refresh()
+
+        def say(step: "Step") -> None:
+            progress.update(task, total=step.of, completed=step.number - 1, description=step.title, refresh=True)
+
+        yield say
+
+
+def _within(name: str, number: int, most: int) -> int:
+    if not 1 <= number <= most:
+        raise InvalidInput(f"{name}: {number} is not a number from 1 to {most:,}")
+    return number
 
 
 def _numbers(text: str) -> tuple[int, ...]:

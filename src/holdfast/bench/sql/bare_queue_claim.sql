@@ -1,0 +1,7 @@
+-- $1 queue, $2 at most
+SELECT ctid AS place, id, kind, payload
+FROM holdfast.bare_queue
+WHERE queue = $1 AND run_at <= (SELECT clock_timestamp())
+ORDER BY queue, priority, run_at, id
+LIMIT $2
+FOR UPDATE SKIP LOCKED

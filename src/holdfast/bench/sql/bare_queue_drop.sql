@@ -1,0 +1,1 @@
+DROP TABLE holdfast.bare_queue

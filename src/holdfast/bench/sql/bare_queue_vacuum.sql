@@ -1,0 +1,1 @@
+VACUUM (ANALYZE) holdfast.bare_queue

@@ -1,0 +1,1 @@
+SELECT EXISTS (SELECT FROM holdfast.ready) OR EXISTS (SELECT FROM holdfast.lease)

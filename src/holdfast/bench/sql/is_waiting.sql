@@ -1,0 +1,2 @@
+-- Whether a job waits to be claimed.
+SELECT EXISTS (SELECT FROM holdfast.ready)

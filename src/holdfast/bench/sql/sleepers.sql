@@ -1,0 +1,1 @@
+SELECT count(DISTINCT holder) FROM holdfast.sleeper WHERE until > clock_timestamp()
