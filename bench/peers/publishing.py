@@ -1,0 +1,32 @@
+"""What keeps a record off the project's own page: a try-out or half a run would be read as a result."""
+
+from bench.peers import plan
+from bench.peers.record import Line, Record
+from bench.peers.settings import Settings
+
+
+def objections(settings: Settings, record: Record) -> list[str]:
+    found = []
+    if (share := record.facts["share"]) < 1:
+        found.append(f"it is a try-out with {share:g} of the sizes")
+    if record.facts["settings"] != settings.stated():
+        found.append("settings.toml has changed since")
+    return [*found, *(f"no {part}" for part in _gaps(settings, record))]
+
+
+def _gaps(settings: Settings, record: Record) -> list[str]:
+    """Parts of which a turn is missing. One that failed was tried: the page says so."""
+    facts = record.facts
+    chosen = [setting for setting in settings.settings if setting.peer.slug not in facts["missing"]]
+    sides = [pair for pair in settings.pairs if pair.of in chosen and pair.against in chosen]
+    # A part of which nothing was asked for is missing too.
+    tasks = [
+        *plan.pairs(sides, max(1, facts["pairs"]), facts["share"]),
+        *plan.rounds(chosen, max(1, facts["rounds"]), facts["share"], plan.MEASURES),
+    ]
+    return list(dict.fromkeys(_shown(line) for line, _ in tasks if not record.has(line) and not record.failed(line)))
+
+
+def _shown(line: Line) -> str:
+    workers = f" with {line['workers']}" if "workers" in line else ""
+    return f"{line['measure']} of {line['setting']}{workers} ({line['part']})"
