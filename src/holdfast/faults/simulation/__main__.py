@@ -1,0 +1,103 @@
+"""`python -m holdfast.faults.simulation`: many schedules, or one again by its seed."""
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Sequence
+
+from holdfast.faults.simulation.run import Results, run_in_processes
+from holdfast.faults.simulation.world import World
+
+_MOST_SEED = 10**9
+_SHOWN_FAILURES = 20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _parser().parse_args(arguments)
+    return _run(given) if given.replay is None else _replay(given.replay)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m holdfast.faults.simulation", description=__doc__)
+    parser.add_argument("--schedules", type=_at_least_one, default=1000, metavar="N", help="how many (default 1000)")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the first; each further one is one higher")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="run one and tell the history of the job concerned")
+    parser.add_argument("--jobs", type=_at_least_one, metavar="N", help="processes (default: one for each core)")
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
+    return parser
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def _run(given: argparse.Namespace) -> int:
+    first = random.randrange(_MOST_SEED) if given.seed is None else given.seed  # noqa: S311 - any will do
+    seeds = range(first, first + given.schedules)
+    started, results = time.monotonic(), Results()
+    _say(f"{len(seeds):,} schedules, seeds {seeds[0]} to {seeds[-1]}")
+    for part in run_in_processes(seeds, given.jobs or os.cpu_count() or 1):
+        for failure in part.failures[: max(0, _SHOWN_FAILURES - len(results.failures))]:
+            _say(f"\r{failure}")
+        results.add(part)
+        _say(f"\r{results.schedules:,} of {len(seeds):,}, {len(results.failures)} failed ", end="")
+    seconds = time.monotonic() - started
+    _say("")
+    if given.json:
+        sys.stdout.write(json.dumps(_as_dict(results, first, seconds), indent=2) + "\n")
+    else:
+        sys.stdout.write(_told(results, seconds))
+    return 1 if results.failures else 0
+
+
+def _as_dict(results: Results, seed: int, seconds: float) -> dict[str, object]:
+    return {
+        "seed": seed,
+        "schedules": results.schedules,
+        "jobs": results.jobs,
+        "steps": results.steps,
+        "fewest_jobs": results.fewest_jobs,
+        "fewest_steps": results.fewest_steps,
+        "seconds": round(seconds, 1),
+        "schedules_per_minute": round(results.schedules * 60 / seconds),
+        "failures": [failure.as_dict() for failure in results.failures],
+    }
+
+
+def _told(results: Results, seconds: float) -> str:
+    lines = [
+        f"{results.schedules:,} schedules in {seconds:.1f} s ({results.schedules * 60 / seconds:,.0f} a minute)",
+        f"{results.jobs:,} jobs, at least {results.fewest_jobs} in each",
+        f"{results.steps:,} steps, at least {results.fewest_steps} in each",
+    ]
+    if results.failures:
+        seed = results.failures[0].seed
+        lines.append(f"{len(results.failures)} failed; see one again with --replay {seed}")
+    else:
+        lines.append("no violation")
+    return "\n".join(lines) + "\n"
+
+
+def _replay(seed: int) -> int:
+    oracle = World(seed).run()
+    first = oracle.violations[0] if oracle.violations else None
+    history = oracle.history(first.job) if first is not None and first.job else oracle.lines()
+    verdict = "no violation" if first is None else str(first)
+    sys.stdout.write("\n".join([*history, f"seed {seed}: {verdict}"]) + "\n")
+    return 0 if first is None else 1
+
+
+def _say(text: str, end: str = "\n") -> None:
+    """Progress is for people: it does not mix with the result."""
+    sys.stderr.write(text + end)
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

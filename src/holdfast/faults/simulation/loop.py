@@ -1,0 +1,233 @@
+"""Event loops under one virtual clock: several threads of several processes, run by turns in one real thread.
+
+Whose turn it is, and in some schedules also the order of what is ready in a loop, comes from a seeded random source, so
+a seed is a schedule. Time passes only when nobody has anything to do, and a little with every callback.
+"""
+
+import asyncio
+import contextvars
+import heapq
+import math
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any, Generic, TypeVar
+
+STEP_SECONDS = 0.00001
+"""What a callback takes. Without it a loop that never rests would stop the clock, and go unnoticed."""
+
+Owner = TypeVar("Owner")
+
+
+class Call:
+    """A callback that waits for its turn or its time: what asyncio calls a handle."""
+
+    __slots__ = ("_when", "args", "call", "context", "is_canceled")
+
+    def __init__(
+        self, when: float, call: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context | None
+    ) -> None:
+        self._when = when
+        self.call = call
+        self.args = args
+        self.context = contextvars.copy_context() if context is None else context
+        self.is_canceled = False
+
+    def cancel(self) -> None:
+        self.is_canceled = True
+
+    def cancelled(self) -> bool:
+        return self.is_canceled
+
+    def when(self) -> float:
+        return self._when
+
+
+class Machine:
+    """The clock, everybody's timers, and whose turn it is."""
+
+    def __init__(self, random: Random, *, is_orderly: bool) -> None:
+        """`is_orderly`: each loop runs its callbacks in the order in which they came, as real loops do."""
+        self.now = 1000.0
+        self.steps = 0
+        self.jolt_in = math.inf
+        """So many callbacks from now `on_jolt` is called with the loop that runs, between two of them."""
+        self.on_jolt: Callable[[VirtualLoop[Any]], None] = lambda _loop: None
+        self.on_failure: Callable[[str], None] = lambda _what: None
+        self.random = random
+        self.is_orderly = is_orderly
+        self._loops: list[VirtualLoop[Any]] = []
+        self._timers: list[tuple[float, int, VirtualLoop[Any] | None, Call]] = []
+        self._timers_made = 0
+        self._running: VirtualLoop[Any] | None = None
+        # There is always a next one, however far away.
+        self.add_timer(None, Call(math.inf, nothing, (), _NO_CONTEXT))
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def open(self, owner: Owner) -> "VirtualLoop[Owner]":
+        loop = VirtualLoop(self, owner)  # type: ignore[abstract]
+        self._loops.append(loop)
+        return loop
+
+    def close(self, loop: "VirtualLoop[Any]") -> None:
+        """Nothing of it runs any more, not even to clean up."""
+        loop.end()
+        self._loops.remove(loop)
+
+    def after(self, seconds: float, call: Callable[..., object], *args: object) -> None:
+        """Something that happens in the world outside of all processes."""
+        self.add_timer(None, Call(self.now + seconds, call, args, _NO_CONTEXT))
+
+    def add_timer(self, loop: "VirtualLoop[Any] | None", call: Call) -> None:
+        self._timers_made += 1
+        heapq.heappush(self._timers, (call.when(), self._timers_made, loop, call))
+
+    def run(self, is_over: Callable[[], bool], until: float) -> None:
+        """Until it is over, or the clock shows `until`. Asked whenever something has happened outside the loops."""
+        self.after(until - self.now, nothing)
+        running = asyncio._get_running_loop()
+        timers, loops = self._timers, self._loops
+        try:
+            while not is_over() and self.now < until:
+                has_happened = False
+                while not has_happened:
+                    able, soonest = [], timers[0][0]
+                    for loop in loops:
+                        if loop.ready:
+                            if loop.held_until <= self.now:
+                                able.append(loop)
+                            elif loop.held_until < soonest:
+                                soonest = loop.held_until
+                    if able:
+                        self._let_run(able)
+                    else:
+                        self.now = soonest
+                    while timers[0][0] <= self.now:
+                        has_happened |= self._ring(*heapq.heappop(timers))
+        finally:
+            asyncio._set_running_loop(running)
+            self._running = None
+
+    def _let_run(self, able: "list[VirtualLoop[Any]]") -> None:
+        loop = able[0] if len(able) == 1 else able[int(self.random.random() * len(able))]
+        if loop is not self._running:
+            # Only then, because it asks the system for the number of this process, which can take microseconds.
+            asyncio._set_running_loop(loop)
+            self._running = loop
+        loop.turn()
+
+    def _ring(self, _when: float, _number: int, loop: "VirtualLoop[Any] | None", call: Call) -> bool:
+        """What is due in a loop is ready now; what happens in the world outside happens. Whether it was that."""
+        if loop is None:
+            call.call(*call.args)
+            return True
+        if not call.is_canceled and not loop.is_ended:
+            loop.ready.append(call)
+        return False
+
+
+def nothing() -> None:
+    """Happens only so that something does."""
+
+
+_NO_CONTEXT = contextvars.Context()
+
+
+class VirtualLoop(asyncio.AbstractEventLoop, Generic[Owner]):
+    """One thread's event loop: as much of it as the engine needs."""
+
+    def __init__(self, machine: Machine, owner: Owner) -> None:
+        self.owner = owner
+        self.held_until = -math.inf
+        """It does not turn before: its process is paused, or a handler blocks it."""
+        self.ready: list[Call] = []
+        self.is_ended = False
+        self._machine = machine
+
+    def turn(self) -> None:
+        """Run what is ready now; what that makes ready comes with the next turn."""
+        machine = self._machine
+        batch, self.ready = self.ready, []
+        if not machine.is_orderly and len(batch) > 1:
+            machine.random.shuffle(batch)
+        for number, call in enumerate(batch):
+            if call.is_canceled:
+                continue
+            machine.steps += 1
+            machine.now += STEP_SECONDS
+            machine.jolt_in -= 1
+            try:
+                call.context.run(call.call, *call.args)
+            except Exception as error:  # noqa: BLE001 - told to whoever judges
+                machine.on_failure(f"{type(error).__name__} in a callback: {error}")
+            if machine.jolt_in <= 0:
+                machine.on_jolt(self)
+            if self.is_ended:
+                return
+            if self.held_until > machine.now:
+                self.ready[:0] = batch[number + 1 :]
+                return
+
+    def end(self) -> None:
+        self.is_ended = True
+        self.ready = []
+
+    def time(self) -> float:
+        return self._machine.now
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: object, context: contextvars.Context | None = None
+    ) -> Call:
+        call = Call(0.0, callback, args, context)
+        if not self.is_ended:
+            self.ready.append(call)
+        return call
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: object, context: contextvars.Context | None = None
+    ) -> Call:
+        call = Call(when, callback, args, context)
+        if not self.is_ended:
+            self._machine.add_timer(self, call)
+        return call
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: object, context: contextvars.Context | None = None
+    ) -> Call:
+        return self.call_at(self._machine.now + delay, callback, *args, context=context)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: contextvars.Context | None = None
+    ) -> asyncio.Task[Any]:
+        return asyncio.Task(coro, loop=self, name=name or "-", context=context)
+
+    def run_in_executor(
+        self,
+        executor: object,  # noqa: ARG002 - there is only this thread
+        func: Callable[..., Any],
+        *args: object,
+    ) -> asyncio.Future[Any]:
+        """At once: the engine only waits so for the end of a thread that is none here."""
+        done = self.create_future()
+        done.set_result(func(*args))
+        return done
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return not self.is_ended
+
+    def is_closed(self) -> bool:
+        return self.is_ended
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Nobody asked for the error of a task. A process that has died leaves such things behind."""
+        if not self.is_ended:
+            self._machine.on_failure(f"{context.get('message')}: {context.get('exception')!r}")

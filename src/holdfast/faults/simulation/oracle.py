@@ -1,0 +1,368 @@
+"""What must hold, judged from a record of its own: what was asked of the store and answered, and what handlers did.
+
+It keeps its own account of every job and never looks into the store before the end, so that a store or an engine that
+breaks a promise is found out by the first answer that does not fit. The first violation ends a schedule.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from holdfast.job import Job, JobState, Lease, LeasedJob, NewJob
+from holdfast.lifecycle import DEFAULT_ATTEMPTS, MAX_LOSSES, SUSPECT_LOSSES, Event
+from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Renewed, Rescued, Retrying
+
+_NO_TIME = 1e-6
+"""The store counts in microseconds; the clock here does not."""
+_LAST_SHARE = 1 / 4
+"""Of a lease: who learns of it only then need not be able to renew it."""
+
+
+class Ending(StrEnum):
+    """How a handler ended, as it knows itself."""
+
+    RETURNED = "returned"
+    RAISED = "raised"
+    PERMANENT = "raised Permanent"
+    SNOOZED = "raised Snooze"
+    GAVE_UP = "raised Cancel"
+    INTERRUPTED = "was interrupted"
+
+
+_ENDED_BY: dict[Event, frozenset[Ending | None]] = {
+    Event.SUCCEED: frozenset({Ending.RETURNED}),
+    Event.FAIL: frozenset({Ending.PERMANENT}),
+    Event.SNOOZE: frozenset({Ending.SNOOZED}),
+    # What a handler raises while it is being stopped does not count; without an end it ignores its interruption.
+    Event.RETRY: frozenset(set(Ending) - {Ending.RETURNED} | {None}),
+    Event.EXHAUST: frozenset(set(Ending) - {Ending.RETURNED} | {None}),
+    Event.CANCEL: frozenset(set(Ending) - {Ending.RETURNED} | {None}),
+    Event.RELEASE: frozenset({None}),
+}
+_AFTER = {
+    Event.SUCCEED: JobState.SUCCEEDED,
+    Event.FAIL: JobState.FAILED,
+    Event.EXHAUST: JobState.DEAD,
+    Event.CANCEL: JobState.CANCELED,
+    Event.RETRY: JobState.READY,
+    Event.SNOOZE: JobState.READY,
+    Event.RELEASE: JobState.READY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    what: str
+    job: str
+    told: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.job or 'no job'}, {self.told}"
+
+
+class Witness:
+    """What is known from outside about one process: when it could not do its duty."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.died_at = math.inf
+        self.pauses: list[tuple[float, float]] = []
+        """The whole process stood still."""
+        self.blocks: list[tuple[float, float]] = []
+        """A handler blocked its event loop; the lease keeper has a thread of its own."""
+        self.cuts: list[tuple[float, float]] = []
+        """A request of it failed or was slow, from when it was sent until its end was known."""
+
+    def could_not_renew(self, since: float, until: float) -> bool:
+        return self.died_at <= until or _touches(self.pauses, since, until) or _touches(self.cuts, since, until)
+
+    def could_not_turn(self, since: float, until: float) -> bool:
+        return _touches(self.pauses, since, until) or _touches(self.blocks, since, until)
+
+
+def _touches(spans: Iterable[tuple[float, float]], since: float, until: float) -> bool:
+    return any(start <= until and end >= since for start, end in spans)
+
+
+@dataclass(slots=True)
+class Claimed:
+    """One lease, as its claim and its renewals were answered."""
+
+    lease: Lease
+    by: Witness
+    since: float
+    until: float
+    heard_at: float = math.inf
+    """When its process read the answer to the claim: only from then on can it keep the lease."""
+    has_started: bool = False
+    is_active: bool = False
+    is_stubborn: bool = False
+    ending: Ending | None = None
+
+
+def _is_explained(lost: Claimed) -> bool:
+    """Whether something happened to its holder that may cost a lease.
+
+    A blocked event loop may not, unless it kept the holder from reading in time that it has the lease.
+    """
+    in_time = lost.until - (lost.until - lost.since) * _LAST_SHARE
+    is_unread = lost.heard_at > in_time and lost.by.could_not_turn(lost.since, lost.until)
+    return is_unread or lost.by.could_not_renew(lost.since, lost.until)
+
+
+@dataclass(slots=True)
+class Account:
+    """What is known of a job."""
+
+    label: str
+    id: UUID
+    max_attempts: int
+    is_killer: bool = False
+    state: JobState = JobState.READY
+    attempt: int = 0
+    losses: int = 0
+    held: Claimed | None = None
+    final_fence: int | None = None
+    cancel_requested: bool = False
+    claims: dict[int, Claimed] = field(default_factory=dict)
+
+    @property
+    def is_suspect(self) -> bool:
+        return self.losses >= SUSPECT_LOSSES
+
+
+class Oracle:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.violations: list[Violation] = []
+        self.trace: list[tuple[float, str, str, str]] = []
+        """Time, process, job, what happened."""
+        self.jobs: dict[UUID, Account] = {}
+        self.unfinished = 0
+        self._clock = clock
+        self._slots: dict[str, list[datetime]] = {}
+        self._keys: dict[str, Account] = {}
+
+    def note(self, by: str, job: str, what: str) -> None:
+        self.trace.append((self._clock(), by, job, what))
+
+    def blame(self, what: str, job: str, told: str) -> None:
+        self.violations.append(Violation(what, job, told))
+        self.note("", job, f"VIOLATION {what}: {told}")
+
+    def enqueued(self, new: NewJob, *, is_killer: bool = False, by: str = "producer") -> None:
+        """The store has taken it, whether or not the producer has heard so."""
+        account = Account(f"j{len(self.jobs)}", new.id, new.max_attempts or DEFAULT_ATTEMPTS, is_killer)
+        if new.id in self.jobs or (new.key is not None and new.key in self._keys):
+            self.blame("unexpected", account.label, "the same work was taken twice")
+        if new.key is not None:
+            self._keys[new.key] = account
+        self.jobs[new.id] = account
+        self.unfinished += 1
+        self.note(by, account.label, f"enqueued as {new.kind}, priority {new.priority}")
+
+    def slots_taken(self, schedule: str, slots: Sequence[datetime], by: str) -> None:
+        known = self._slots.setdefault(schedule, [])
+        for slot in slots:
+            self.note(by, "", f"slot {slot.timestamp():.3f} of {schedule} taken")
+            if slot in known:
+                self.blame("unexplained duplicate", "", f"slot {slot.isoformat()} of {schedule} made two jobs")
+            known.append(slot)
+
+    def check_slots(self, schedule: str, expected: Sequence[datetime]) -> None:
+        """`expected`: all slots from the first to the last one that the schedule has left behind."""
+        missing = set(expected) - set(self._slots.get(schedule, ()))
+        if missing:
+            self.blame("lost", "", f"slot {min(missing).isoformat()} of {schedule} made no job")
+
+    def claimed(self, jobs: Sequence[LeasedJob], by: Witness, lease_of: Callable[[str], float]) -> None:
+        now = self._clock()
+        for job in jobs:
+            account = self.jobs.get(job.lease.id)
+            if account is None:
+                self.blame("unexpected", "", f"{by.name} claimed {job.lease.id}, which nobody enqueued")
+                continue
+            self.note(by.name, account.label, f"claimed, fence {job.lease.fence}, attempt {job.attempt}")
+            if account.state is not JobState.READY:
+                what = "final state changed" if account.state.is_final else "two at once"
+                self.blame(what, account.label, f"claimed by {by.name} while {account.state}")
+            account.attempt += 1
+            if (job.attempt, job.losses) != (account.attempt, account.losses):
+                self.blame(
+                    "attempt not counted",
+                    account.label,
+                    f"claimed as attempt {job.attempt} with {job.losses} losses; "
+                    f"it is attempt {account.attempt} with {account.losses}",
+                )
+            if account.claims and job.lease.fence <= max(account.claims):
+                self.blame("stale write accepted", account.label, f"fence {job.lease.fence} is not higher than before")
+            account.held = Claimed(job.lease, by, now, now + lease_of(job.kind))
+            account.claims[job.lease.fence] = account.held
+            account.state = JobState.RUNNING
+
+    def heard(self, jobs: Sequence[LeasedJob]) -> None:
+        """A process has read the answer to its claim."""
+        for job in jobs:
+            self.jobs[job.lease.id].claims[job.lease.fence].heard_at = self._clock()
+
+    def started(self, lease: Lease, by: Witness, *, is_stubborn: bool) -> None:
+        account = self.jobs.get(lease.id)
+        claim = account.claims.get(lease.fence) if account else None
+        if account is None or claim is None or claim.by is not by:
+            self.blame("unexpected", account.label if account else "", f"{by.name} started what it has not claimed")
+            return
+        self.note(by.name, account.label, f"started, fence {lease.fence}")
+        if claim.has_started:
+            self.blame("unexplained duplicate", account.label, f"fence {lease.fence} started twice")
+        claim.has_started = claim.is_active = True
+        claim.is_stubborn = is_stubborn
+        active = [each for each in account.claims.values() if each.is_active and each.by.died_at == math.inf]
+        if len(active) > 1:
+            self._check_overlap(account, active)
+
+    def _check_overlap(self, account: Account, active: Sequence[Claimed]) -> None:
+        """A handler whose lease has ended must not run on beside the next, unless nothing could stop it."""
+        now = self._clock()
+        newest = max(active, key=lambda each: each.lease.fence)
+        for each in active:
+            if each is newest or each.is_stubborn or each.by.could_not_turn(each.since, now):
+                continue
+            self.blame(
+                "two at once",
+                account.label,
+                f"fence {each.lease.fence} runs in {each.by.name}, and {newest.lease.fence} in {newest.by.name}",
+            )
+
+    def ended(self, lease: Lease, by: Witness, how: Ending) -> None:
+        account = self.jobs[lease.id]
+        claim = account.claims[lease.fence]
+        claim.is_active, claim.ending = False, how
+        self.note(by.name, account.label, f"{how}, fence {lease.fence}")
+
+    def finished(self, finish: Finish, answer: Fenced, by: Witness) -> None:
+        lease, event = finish.lease, finish.transition.event
+        account = self.jobs[lease.id]
+        self.note(by.name, account.label, f"{event} with fence {lease.fence}: {answer}")
+        held = account.held
+        if self._is_wrong(account, lease, answer, f"{event} of {by.name}") or answer is not Fenced.DONE or held is None:
+            return
+        if held.ending not in _ENDED_BY[event] or (event is Event.RELEASE and held.has_started):
+            ending = held.ending or ("still runs" if held.has_started else "never started")
+            self.blame("unexpected", account.label, f"{event} was written, but its handler {ending}")
+        failures = account.attempt - account.losses
+        if event in (Event.RETRY, Event.EXHAUST) and (failures >= account.max_attempts) is (event is Event.RETRY):
+            told = f"{event} after {failures} of {account.max_attempts} attempts"
+            self.blame("attempt not counted", account.label, told)
+        if event in (Event.SNOOZE, Event.RELEASE):
+            account.attempt -= not account.cancel_requested
+        self._move(account, _AFTER[event], lease.fence)
+
+    def _is_wrong(self, account: Account, lease: Lease, answer: Fenced, what: str) -> bool:
+        """Whether the store's answer to a write under this lease is not the one that it must be."""
+        is_held = account.held is not None and account.held.lease == lease
+        if is_held and answer is not Fenced.DONE:
+            self.blame("unexpected", account.label, f"{what} was answered {answer}, but fence {lease.fence} is held")
+        elif not is_held and answer is Fenced.DONE:
+            held = account.held.lease.fence if account.held else None
+            told = f"{what} with fence {lease.fence} took effect; the job is {account.state}, its fence {held}"
+            self.blame("stale write accepted", account.label, told)
+        elif answer is Fenced.ALREADY and account.final_fence != lease.fence:
+            self.blame(
+                "unexpected", account.label, f"{what} was answered {answer}, but fence {account.final_fence} did"
+            )
+        else:
+            return False
+        return True
+
+    def _move(self, account: Account, state: JobState, fence: int | None) -> None:
+        """The attempt is over and its lease with it."""
+        if state is JobState.READY and account.cancel_requested:
+            state = JobState.CANCELED
+        account.held, account.cancel_requested = None, False
+        account.state = state
+        if state.is_final:
+            account.final_fence = fence
+            self.unfinished -= 1
+
+    def renewed(self, renewals: Sequence[Renewal], answers: Sequence[Renewed], by: Witness) -> None:
+        now = self._clock()
+        for renewal, answer in zip(renewals, answers, strict=True):
+            account = self.jobs[renewal.lease.id]
+            self.note(by.name, account.label, f"renewed, fence {renewal.lease.fence}: {answer.fenced}")
+            is_wrong = self._is_wrong(account, renewal.lease, answer.fenced, f"renewal of {by.name}")
+            if answer.fenced is Fenced.DONE and account.held is not None and not is_wrong:
+                account.held.since, account.held.until = now, now + renewal.extend.total_seconds()
+
+    def rescued(self, jobs: Sequence[Rescued], by: Witness) -> None:
+        now = self._clock()
+        for job in jobs:
+            account = self.jobs[job.id]
+            claim = account.held
+            self.note(by.name, account.label, f"rescued: {job.state}")
+            if claim is None:
+                self.blame("final state changed", account.label, f"rescued while {account.state}")
+                return
+            if claim.until > now + _NO_TIME:
+                told = f"rescued {claim.until - now:.6f} s before the lease of {claim.by.name} ends"
+                self.blame("two at once", account.label, told)
+            if not _is_explained(claim):
+                told = f"{claim.by.name} lost the lease with fence {claim.lease.fence}, and nothing had happened to it"
+                self.blame("unexplained duplicate", account.label, told)
+            account.losses += 1
+            is_buried = account.losses >= MAX_LOSSES
+            if is_buried and not account.is_killer:
+                self.blame("innocent death", account.label, f"its lease was lost {account.losses} times")
+            self._move(account, JobState.DEAD if is_buried else JobState.READY, None)
+            if account.state is not job.state:
+                self.blame("unexpected", account.label, f"rescued as {job.state}, not as {account.state}")
+
+    def canceled(self, id: UUID, answer: Canceling) -> None:
+        account = self.jobs[id]
+        self.note("person", account.label, f"cancel: {answer}")
+        if answer is Canceling.REQUESTED:
+            account.cancel_requested = True
+        elif answer is Canceling.CANCELED:
+            self.unfinished -= not account.state.is_final
+            account.state, account.final_fence = JobState.CANCELED, None
+
+    def revived(self, id: UUID, answer: Retrying) -> None:
+        account = self.jobs[id]
+        self.note("person", account.label, f"retry: {answer}")
+        if answer is Retrying.READY:
+            self.unfinished += 1
+            account.state, account.final_fence = JobState.READY, None
+            account.attempt = account.losses = 0
+
+    def holds_suspect(self, by: Witness) -> bool:
+        """Whether it runs a job that has no loss left. Faults spare it, or an innocent job would die of bad luck."""
+        return any(
+            account.held is not None and account.held.by is by and account.is_suspect for account in self.jobs.values()
+        )
+
+    def check_end(self, found: dict[UUID, Job], *, is_over: bool) -> None:
+        """The store's last word against the record. `is_over`: everything ended in the time that it may take."""
+        now = self._clock()
+        for id, account in self.jobs.items():
+            job = found.pop(id, None)
+            if job is None:
+                self.blame("lost", account.label, f"it was {account.state}, and is not in the store")
+            elif job.state is not account.state:
+                what = "final state changed" if account.state.is_final else "unexpected"
+                self.blame(what, account.label, f"the store says {job.state}, and {account.state} was written last")
+            elif (job.attempt, job.losses) != (account.attempt, account.losses):
+                told = f"{job.attempt} attempts and {job.losses} losses; they were {account.attempt}, {account.losses}"
+                self.blame("attempt not counted", account.label, f"the store says {told}")
+            elif not is_over and not account.state.is_final:
+                held = account.held
+                lease = f", its lease ended {now - held.until:.1f} s ago" if held else ""
+                self.blame("stuck", account.label, f"still {account.state} long after the last fault{lease}")
+        if found:
+            self.blame("unexpected", "", f"{len(found)} jobs in the store that nobody enqueued")
+
+    def history(self, job: str) -> list[str]:
+        return [line for line, named in zip(self.lines(), self.trace, strict=True) if named[2] in (job, "")]
+
+    def lines(self) -> list[str]:
+        return [f"{at - 1000:10.5f}  {by:<9} {job:<5} {what}" for at, by, job, what in self.trace]

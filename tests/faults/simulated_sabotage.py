@@ -1,0 +1,121 @@
+"""The engine or its store, broken in one place. A simulation that finds nothing wrong with one of them is broken."""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from holdfast.faults.simulation import engine
+from holdfast.job import Lease, LeasedJob
+from holdfast.lifecycle import Transition
+from holdfast.outcome import Outcome, Succeeded
+from holdfast.store.contract import ClaimRequest, Fenced, Renewal, Rescued
+from holdfast.store.memory import MemoryStore
+from holdfast.store.memory_jobs import Record
+from holdfast.worker.executor import Executor
+from holdfast.worker.finisher import Finisher
+from holdfast.worker.held import HeldJob
+from holdfast.worker.lease_keeper import KeeperRules, LeaseKeeper, Stop
+from holdfast.worker.starter import Starter
+
+Sabotage = Callable[[pytest.MonkeyPatch], None]
+
+
+def no_fence_check(patch: pytest.MonkeyPatch) -> None:
+    """Jobs are finished by their id alone, as most peers do it."""
+
+    def finish(store: MemoryStore, lease: Lease, transition: Transition) -> Fenced:
+        store._write(store._jobs[lease.id], transition)
+        return Fenced.DONE
+
+    patch.setattr(MemoryStore, "_finish", finish)
+
+
+def no_rescue(patch: pytest.MonkeyPatch) -> None:
+    async def rescue(store: MemoryStore, limit: int) -> list[Rescued]:
+        return []
+
+    patch.setattr(MemoryStore, "rescue", rescue)
+
+
+def attempt_not_counted(patch: pytest.MonkeyPatch) -> None:
+    """By a claim after a lease was lost."""
+    lease = MemoryStore._lease
+
+    def lease_again(store: MemoryStore, record: Record, request: ClaimRequest, now: datetime) -> LeasedJob:
+        record.attempt -= record.losses
+        return lease(store, record, request, now)
+
+    patch.setattr(MemoryStore, "_lease", lease_again)
+
+
+def keeper_never_renews(patch: pytest.MonkeyPatch) -> None:
+    def to_renew(rules: KeeperRules, now: float) -> list[Renewal]:
+        return []
+
+    patch.setattr(KeeperRules, "to_renew", to_renew)
+
+
+def keeper_never_stops(patch: pytest.MonkeyPatch) -> None:
+    """A handler runs on although its lease could not be renewed."""
+
+    def to_stop(rules: KeeperRules, now: float) -> list[Stop]:
+        return []
+
+    patch.setattr(KeeperRules, "to_stop", to_stop)
+
+
+def lease_kept_by_the_event_loop(patch: pytest.MonkeyPatch) -> None:
+    """Which a handler can block."""
+    start = engine._KeeperInLoop.start
+
+    def start_here(keeper: LeaseKeeper) -> None:
+        process = asyncio.get_running_loop().owner  # type: ignore[attr-defined]
+        keeper_loop, process.keeper_loop = process.keeper_loop, process.loop
+        start(keeper)  # type: ignore[arg-type]
+        process.keeper_loop = keeper_loop
+
+    patch.setattr(engine._KeeperInLoop, "start", start_here)
+
+
+def outcome_dropped_at_shutdown(patch: pytest.MonkeyPatch) -> None:
+    async def drained(finisher: Finisher, seconds: float) -> int:
+        finisher._pending.clear()
+        return 0
+
+    patch.setattr(Finisher, "drained", drained)
+
+
+def acknowledged_before_running(patch: pytest.MonkeyPatch) -> None:
+    async def run(executor: Executor, held: HeldJob) -> Outcome | None:
+        return Succeeded()
+
+    patch.setattr(Executor, "run", run)
+
+
+def late_claim_started(patch: pytest.MonkeyPatch) -> None:
+    """Whatever a claim brings is started, also after the end of its lease."""
+    until_one_waits = Starter._until_one_waits
+
+    async def never_too_late(starter: Starter, task: Any) -> Any:  # noqa: ANN401 - as it is there
+        for held in starter._slots.waiting:
+            held.safe_until = math.inf
+        return await until_one_waits(starter, task)
+
+    patch.setattr(Starter, "_until_one_waits", never_too_late)
+
+
+SABOTAGES: Sequence[Sabotage] = (
+    no_fence_check,
+    no_rescue,
+    attempt_not_counted,
+    keeper_never_renews,
+    keeper_never_stops,
+    lease_kept_by_the_event_loop,
+    outcome_dropped_at_shutdown,
+    acknowledged_before_running,
+    late_claim_started,
+)

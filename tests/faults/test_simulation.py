@@ -1,0 +1,103 @@
+"""The engine under a virtual clock: what a seed gives, what the oracle catches, and that it finds nothing to catch."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.faults.simulation.__main__ import main
+from holdfast.faults.simulation.plan import FEWEST_JOBS
+from holdfast.faults.simulation.run import Failure, run_schedules
+from holdfast.faults.simulation.world import World
+from tests.faults.simulated_sabotage import SABOTAGES, Sabotage, no_fence_check
+
+ROUNDS = range(60)
+"""Seeds for every CI run. `python -m holdfast.faults.simulation` draws others, and many more."""
+FEWEST_STEPS = 200
+_ROOT = Path(__file__).parents[2]
+
+
+def trace(seed: int) -> str:
+    return "\n".join(World(seed).run().lines())
+
+
+def first_failure(most: int) -> Failure | None:
+    for seed in range(most):
+        failures = run_schedules([seed]).failures
+        if failures:
+            return failures[0]
+    return None
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_same_seed_gives_the_same_trace(seed: int) -> None:
+    assert trace(seed) == trace(seed)
+
+
+def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
+    """Where sets of text are in another order."""
+    replayed = subprocess.run(
+        [sys.executable, "-m", "holdfast.faults.simulation", "--replay", "4"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=_ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(_ROOT / "src")},
+    )
+    assert replayed.stdout == f"{trace(4)}\nseed 4: no violation\n"
+
+
+def test_other_seeds_give_other_traces() -> None:
+    assert len({trace(seed) for seed in range(10)}) == 10
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.__name__)
+def test_every_sabotage_is_caught(sabotage: Sabotage, monkeypatch: pytest.MonkeyPatch) -> None:
+    sabotage(monkeypatch)
+    assert first_failure(300) is not None
+
+
+def test_the_engine_breaks_no_promise() -> None:
+    results = run_schedules(ROUNDS)
+    assert [str(failure) for failure in results.failures] == []
+    assert results.schedules == len(ROUNDS)
+    assert results.fewest_jobs is not None
+    assert results.fewest_jobs >= FEWEST_JOBS
+    assert results.fewest_steps is not None
+    assert results.fewest_steps >= FEWEST_STEPS
+
+
+def test_every_move_is_made() -> None:
+    told = "\n".join(trace(seed) for seed in range(60))
+    for move in (
+        *("request lost", "request late", "request unanswered", "paused for", "event loop blocked", "cut off"),
+        *("died", "asked to stop", "rescued: ready", "rescued: dead", "cancel: requested", "cancel: canceled"),
+        *("retry: ready", "returned", "raised,", "raised Permanent", "raised Snooze", "raised Cancel"),
+        *("was interrupted", "succeed with", "exhaust with", "release with", ": stale", ": already", "of every second"),
+    ):
+        assert move in told, move
+
+
+def test_a_failure_is_told_with_its_seed_and_can_be_replayed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    no_fence_check(monkeypatch)
+    assert main(["--schedules", "50", "--seed", "0", "--jobs", "1", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    failure = told["failures"][0]
+    assert failure["what"] == "stale write accepted"
+    assert main(["--replay", str(failure["seed"])]) == 1
+    *history, verdict = capsys.readouterr().out.splitlines()
+    assert verdict == f"seed {failure['seed']}: {failure['what']}: {failure['job']}, {failure['told']}"
+    assert any(f"{failure['job']} " in line and "enqueued" in line for line in history)
+    assert any("VIOLATION" in line for line in history)
+
+
+def test_schedules_run_in_several_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--schedules", "60", "--seed", "7", "--jobs", "2"]) == 0
+    printed = capsys.readouterr()
+    assert "no violation" in printed.out
+    assert "seeds 7 to 66" in printed.err
