@@ -276,7 +276,7 @@ async def opened_store(url: str, *, schema: str = "holdfast", pool_size: int = 4
 
 
 class OneConnectionStore(PostgresStore):
-    """A store on a given connection: without the pool, which resets it after each statement and takes twice as long."""
+    """A store on a given connection, without the pool."""
 
     def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         super().__init__("postgresql://")

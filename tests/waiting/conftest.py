@@ -1,13 +1,11 @@
 """`emptied`: a migrated database that may have been another test's before, for tests that change nothing but rows."""
 
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from holdfast.faults.proxy import Proxy
 from tests.databases import Database, Servers, no_task_left
-from tests.proxy import Proxy
 from tests.wake.conftest import Lines
 
 
@@ -21,8 +19,7 @@ async def emptied(threads_end: None, servers: Servers) -> AsyncIterator[Database
 @pytest.fixture
 def emptied_proxy(emptied: Database) -> Iterator[Proxy]:
     """A TCP address of that database that can be cut off."""
-    (folder,) = parse_qs(urlsplit(emptied.url).query)["host"]
-    with Proxy(Path(folder, ".s.PGSQL.5432"), emptied.name) as proxy:
+    with Proxy.before(emptied.url) as proxy:
         yield proxy
 
 

@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 
 from holdfast import InvalidInput, JobState, SchemaMismatch, StoreUnavailable
+from holdfast.faults.proxy import Proxy
 from holdfast.store.postgres.waiters import PostgresWaiters
 from holdfast.waiters.board import Pacing
 from tests.databases import Database, connected, refusing
-from tests.proxy import Proxy
 from tests.waiting.steps import (
     POLLS_ALONE,
     RINGS_ALONE,
@@ -79,7 +79,7 @@ async def test_a_link_that_died_without_a_word_is_replaced_and_nothing_is_missed
 async def test_polling_ends_a_wait_whose_listener_never_connects(
     emptied: Database, emptied_proxy: Proxy, lines: Lines
 ) -> None:
-    emptied_proxy.cut()
+    emptied_proxy.refuse()
     async with waiting_in(emptied.url, POLLS_ALONE, listen_url=emptied_proxy.url) as scene:
         (leased,) = await scene.running()
         waiting = scene.waiting(leased.id)

@@ -10,12 +10,12 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast.errors import InvalidInput
+from holdfast.faults.proxy import Proxy
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.sql_files import statement
 from holdfast.wake import postgres
 from holdfast.wake.postgres import Listener, listener_url
 from tests.databases import Database, connected, opened_store
-from tests.proxy import Proxy
 from tests.store_contract.steps import job
 from tests.wake.conftest import Lines
 from tests.worker.harness import PATIENCE, until
@@ -217,7 +217,7 @@ async def test_a_link_that_swallows_everything_is_noticed_and_replaced(
         assert at.listener.asleep() is False
         await until(lambda: lines.outages == 1, "one warning")
         at.calls.clear()
-        proxy.restore()
+        proxy.flow()
         await at.up()
         await enqueue(database.url, "default")
         await at.woken("default")
@@ -229,11 +229,11 @@ async def test_a_link_that_swallows_everything_is_noticed_and_replaced(
 async def test_a_database_that_is_away_at_the_start_is_waited_for(
     database: Database, proxy: Proxy, lines: Lines
 ) -> None:
-    proxy.cut()
+    proxy.refuse()
     async with running(Listening(proxy.url)) as at:
         await until(lambda: lines.outages == 1, "one warning")
         assert (at.listener.is_listening, at.calls) == (False, [])
-        proxy.restore()
+        proxy.flow()
         await at.up()
     assert (lines.outages, lines.returns) == (1, 1)
 

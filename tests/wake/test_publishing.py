@@ -8,11 +8,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast import Holdfast, steps
+from holdfast.faults.proxy import Proxy
 from holdfast.wake import rabbitmq
 from holdfast.wake.publisher import Publisher
 from holdfast.wake.rabbitmq import Broker, Trigger
 from tests.databases import no_task_left
-from tests.proxy import Proxy
 from tests.wake.conftest import Lines
 from tests.wake.test_rabbitmq import running, through
 from tests.worker.harness import PATIENCE, until
@@ -89,11 +89,11 @@ async def test_a_wake_up_that_the_broker_did_not_take_is_sent_when_it_is_back(
 ) -> None:
     async with running(url, exchange) as at, app_with(through(broker_proxy), exchange) as app:
         await at.connected()
-        broker_proxy.cut()
+        broker_proxy.refuse()
         await app.enqueue("do")
         await until(lambda: lines.outages == 1, "one warning")
         at.calls.clear()
-        broker_proxy.restore()
+        broker_proxy.flow()
         await at.woken()
         await until(lambda: lines.returns == 1, "one line when it is over")
     assert len(lines.warnings) == 1
@@ -101,7 +101,7 @@ async def test_a_wake_up_that_the_broker_did_not_take_is_sent_when_it_is_back(
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("trouble", ["cut", "swallow"])
+@pytest.mark.parametrize("trouble", ["refuse", "swallow"])
 async def test_an_app_closes_although_the_broker_is_in_trouble(
     broker_proxy: Proxy, exchange: str, lines: Lines, trouble: str
 ) -> None:
@@ -122,10 +122,10 @@ async def test_a_pause_after_a_failure_does_not_keep_the_last_try_away(
     publisher = Publisher(trigger, patience=timedelta(seconds=PATIENCE))
     async with running(url, exchange) as at:
         await at.connected()
-        broker_proxy.cut()
+        broker_proxy.refuse()
         publisher.hand_over([uuid4()])
         await until(lambda: lines.outages == 1, "the first try failed")
         at.calls.clear()
-        broker_proxy.restore()
+        broker_proxy.flow()
         await publisher.close()
         await at.woken()

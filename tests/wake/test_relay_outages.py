@@ -10,6 +10,7 @@ import aio_pika
 import pytest
 
 from holdfast import Holdfast, JobState, RunningJob, exponential
+from holdfast.faults.proxy import Proxy
 from holdfast.relay import message as message_module
 from holdfast.relay import relay as relay_module
 from holdfast.relay import relays
@@ -18,7 +19,6 @@ from holdfast.store.contract import JobFilter
 from holdfast.wake import broker as broker_module
 from holdfast.wake.link import LinkLost
 from tests.databases import Servers, no_task_left
-from tests.proxy import Proxy
 from tests.wake.broker import PrivateBroker
 from tests.wake.conftest import channel_to
 from tests.wake.muting import muting_proxy
@@ -117,7 +117,7 @@ async def test_events_of_an_outage_take_no_attempt_and_one_line(
     async with bound(url, exchange) as queue, relaying(through, exchange) as app:
         await app.publish("invoice.paid")
         assert await ticked(app) == {JobState.SUCCEEDED: 1}
-        broker_proxy.cut()
+        broker_proxy.refuse()
         for _ in range(50):
             await app.publish("invoice.paid")
         assert await ticked(app) == {JobState.SUCCEEDED: 1, JobState.READY: 50}
@@ -127,7 +127,7 @@ async def test_events_of_an_outage_take_no_attempt_and_one_line(
         assert {job.attempt for job in await app.jobs.list(JobFilter(state=JobState.READY), 100)} == {0}
         (line,) = said.all
         assert line.startswith("events are not relayed, they wait in the store")
-        broker_proxy.restore()
+        broker_proxy.flow()
         await until_relayed(app)
         assert len(await queue.taken(await queue.messages())) == 51
         assert said.count("events are relayed again") == 1
@@ -179,14 +179,14 @@ async def test_an_outage_costs_the_store_next_to_nothing(
         async with working(app, fast(concurrency=20)) as worker:
             await app.publish("invoice.paid")
             await until(lambda: worker.tally["succeed"] == 1, "the first event is relayed")
-            broker_proxy.cut()
+            broker_proxy.refuse()
             monkeypatch.setattr(relay_module, "_BACKOFF", exponential(base="5ms", max="5ms", jitter="1ms"))
             for _ in range(200):
                 await app.publish("invoice.paid")
             await until(lambda: tries_of(app) >= 20, "the relay has tried a few times")
             # One event for each try. Those that were claimed when the outage began are the rest.
             assert worker.tally["snooze"] <= 20 + 2 * 20 + 5
-            broker_proxy.restore()
+            broker_proxy.flow()
             assert await drained(app) == {JobState.SUCCEEDED: 201}
         assert len(await queue.taken(await queue.messages())) == 201
 
@@ -210,7 +210,7 @@ async def test_a_broker_that_hangs_holds_up_neither_the_event_nor_the_end(
             await until_relayed(app)
             assert len(await queue.taken(await queue.messages())) == 2
             broker_proxy.swallow()
-        broker_proxy.restore()
+        broker_proxy.flow()
 
 
 async def test_a_connection_on_which_no_channel_can_be_opened_is_given_up(

@@ -18,6 +18,7 @@ from holdfast.cli.demo import demo
 from holdfast.cli.doctor import doctor
 from holdfast.cli.enqueue import enqueue
 from holdfast.cli.errors import explained
+from holdfast.cli.faults import faults
 from holdfast.cli.migrate import migrate
 from holdfast.cli.settings import settings
 from holdfast.cli.tick import tick
@@ -47,6 +48,7 @@ commands.command()(declare)
 commands.command()(doctor)
 commands.command()(settings)
 commands.command()(bench)
+commands.command()(faults)
 
 
 @commands.callback(invoke_without_command=True)

@@ -1,0 +1,227 @@
+"""PostgreSQL goes away, throws people out, lets nobody in, or writes nothing."""
+
+import asyncio
+import time
+
+from holdfast.faults.app import EFFECT, WORK
+from holdfast.faults.case import Need, case
+from holdfast.faults.judge import TARGET
+from holdfast.faults.lab import Crew, Lab
+from holdfast.faults.load import backlog, ends, latencies
+from holdfast.faults.record import What
+
+_DRAINED_SECONDS = 10.0
+_WINDOW_SECONDS = 3.0
+_TURN_SECONDS = 0.25
+_POLL_SECONDS = 5.0
+"""Long, so that whoever starts a job at once was told of it."""
+_TOLD_SECONDS = 1.0
+_IDLE_SECONDS = 3.0
+"""Until the looks of an idle worker are far apart."""
+
+
+@case(
+    "R11",
+    "PostgreSQL is stopped as if the power had gone, and started again",
+    small={"restarts": 2},
+    large={"restarts": 10},
+    needs={Need.OWN_SERVER},
+)
+async def restarts(lab: Lab) -> None:
+    """The rate is that of jobs that take a while, so that it depends on the slots and not on the machine."""
+    number = lab.count("restarts")
+    async with lab.workers(2) as crew:
+        async with backlog(lab, [WORK, WORK, WORK, EFFECT], 80, seconds=0.2):
+            await lab.until(lambda: bool(ends(lab.notes())), "the first job is done")
+            await asyncio.sleep(_WINDOW_SECONDS)
+            before = _rate(lab)
+            slowest = 0.0
+            for each in range(number):
+                await _restart(lab)
+                lab.progress(f"{each + 1} of {number} restarts")
+                slowest = max(slowest, await _recovered(lab, 0.95 * before))
+        lab.note("rate before", before, "jobs/s")
+        lab.check("95 % of the rate after a restart", slowest, "s", at_most=30.0)
+        await lab.drained(lab.lease + _DRAINED_SECONDS)
+        _nobody_left(lab, crew)
+
+
+async def _restart(lab: Lab) -> None:
+    lab.cut_off()
+    await lab.server.stop_immediately()
+    await lab.server.start()
+    lab.back()
+
+
+async def _recovered(lab: Lab, wanted: float) -> float:
+    """Seconds from the end of the outage until a whole window afterwards had that rate."""
+    back = time.monotonic()
+    while True:
+        await asyncio.sleep(_TURN_SECONDS)
+        passed = time.monotonic() - back
+        if passed >= _WINDOW_SECONDS and _rate(lab) >= wanted:
+            return passed - _WINDOW_SECONDS
+        if passed > 30 + _WINDOW_SECONDS + 1:
+            return passed
+
+
+def _rate(lab: Lab) -> float:
+    """Jobs that ended well in the window that ends now, in a second. The recorder's clock is that of the machine."""
+    now = time.monotonic()
+    return sum(now - _WINDOW_SECONDS <= at <= now for at in ends(lab.notes())) / _WINDOW_SECONDS
+
+
+def _nobody_left(lab: Lab, crew: Crew) -> None:
+    for each in crew.processes:
+        if not each.is_alive:
+            lab.violation(TARGET, f"a worker ended with {each.exit_code}: {each.output()[-300:]}")
+
+
+@case(
+    "R12",
+    "connections to the server are killed, five in a second",
+    small={"seconds": 15},
+    large={"seconds": 60},
+)
+async def killed_connections(lab: Lab) -> None:
+    """Some jobs are longer than their lease. In the end each worker is rung for a job that only it can do."""
+    common = f"{_POLL_SECONDS:g}s"
+    async with (
+        lab.workers(1, queues="default,first", poll=common) as first,
+        lab.workers(1, queues="default,second", poll=common) as second,
+    ):
+        async with backlog(lab, [WORK, WORK, EFFECT], 60, seconds=0.1):
+            await _kill_connections(lab, lab.size["seconds"])
+        await lab.drained(2 * lab.lease + _DRAINED_SECONDS)
+        await _told(lab, ["first", "second"])
+        await _rescued(lab, first)
+        _nobody_left(lab, second)
+        for each in (*first.processes, *second.processes):
+            said = each.output()
+            if said.count("no wake-ups") != said.count("wake-ups are back"):
+                lab.violation(TARGET, f"process {each.pid} has lost its listener")
+
+
+async def _kill_connections(lab: Lab, seconds: float) -> None:
+    started = time.monotonic()
+    killed = 0
+    while (passed := time.monotonic() - started) < seconds:
+        ((number,),) = await lab.fetch("kill_connections", 1)
+        killed += number
+        lab.faulted()
+        if killed % 20 == 10:
+            await lab.enqueue(WORK, {"seconds": 1.5 * lab.lease})
+        await asyncio.sleep(max(0.0, killed / 5 - passed) if number else 0.05)
+    lab.note("connections killed", killed)
+
+
+async def _told(lab: Lab, queues: list[str]) -> None:
+    """Each of these queues has one worker, which hears of a job long before it would look by itself."""
+    await asyncio.sleep(_IDLE_SECONDS)
+    jobs = [await lab.enqueue(WORK, {}, queue=queue) for queue in queues]
+    await lab.until(lambda: all(job in latencies(lab.notes()) for job in jobs), "every worker does a job", 30.0)
+    found = latencies(lab.notes())
+    lab.check(
+        "start after a wake-up",
+        max((found[job] for job in jobs if job in found), default=0.0),
+        "s",
+        at_most=_TOLD_SECONDS,
+    )
+
+
+async def _rescued(lab: Lab, crew: Crew) -> None:
+    """A worker dies, maybe with the job: the others look after what it leaves."""
+    job = await lab.enqueue(WORK, {"seconds": lab.lease / 2})
+    await lab.until(lambda: job in latencies(lab.notes()), "a job is started")
+    for each in crew.alive:
+        await each.kill()
+    lab.faulted()
+    await lab.drained(lab.lease + _DRAINED_SECONDS)
+
+
+@case(
+    "R15",
+    "the server is read-only for a minute",
+    large={"seconds": 60},
+    needs={Need.OWN_SERVER},
+)
+async def read_only(lab: Lab) -> None:
+    """Nothing can be claimed, renewed or finished, and every log stays readable."""
+    seconds = lab.size["seconds"]
+    async with lab.workers(2) as crew, backlog(lab, [WORK, EFFECT], 60, seconds=0.2):
+        await lab.until(lambda: bool(ends(lab.notes())), "the first job is done")
+        lab.cut_off()
+        await _set_read_only(lab, is_on=True)
+        lines = [len(each.output().splitlines()) for each in crew.processes]
+        await asyncio.sleep(seconds)
+        written = [len(each.output().splitlines()) - before for each, before in zip(crew.processes, lines, strict=True)]
+        done = len(ends(lab.notes()))
+        await _set_read_only(lab, is_on=False)
+        lab.back()
+        lab.check("log lines of a worker", max(written) / seconds, "a second", at_most=1.0)
+        await lab.until(lambda: len(ends(lab.notes())) > done + 10, "work goes on", 30.0)
+        _nobody_left(lab, crew)
+    async with lab.workers(1):
+        await lab.drained(lab.lease + 3 * _DRAINED_SECONDS)
+
+
+async def _set_read_only(lab: Lab, *, is_on: bool) -> None:
+    """For every session there is, by a reload. Ours may set it off all the same."""
+    connection = await lab.connect()
+    try:
+        await connection.execute("SET default_transaction_read_only = off")
+        await connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = {'on' if is_on else 'off'}")
+        await connection.execute("SELECT pg_reload_conf()")
+    finally:
+        connection.terminate()
+
+
+@case(
+    "R17",
+    "no connection is to be had any more, and those that were there are killed, but for the lease keepers'",
+    small={"leases": 2},
+    large={"leases": 10},
+    needs={Need.OWN_SERVER},
+)
+async def no_connections(lab: Lab) -> None:
+    """The workers have a role of their own, whose limit is lowered below what it has."""
+    role = f"fault_worker_{lab.random.getrandbits(32):08x}"
+    await lab.server.execute(f"CREATE ROLE {role} LOGIN IN ROLE postgres")
+    try:
+        async with lab.workers(2, url=lab.url.replace("postgres@", f"{role}@")) as crew:
+            await lab.enqueue_many(WORK, 16, {"seconds": lab.lease * lab.size["leases"]})
+            await lab.until(lambda: len(_started(lab)) == 16, "16 jobs are started")
+            # So that both keepers have renewed, and are known by it.
+            await asyncio.sleep(lab.lease / 2)
+            await lab.server.execute(f"ALTER ROLE {role} CONNECTION LIMIT 1")
+            ((killed,),) = await lab.fetch("kill_all_but_keepers", role)
+            lab.faulted()
+            lab.check("connections killed", killed, at_least=2)
+            await _all_done(lab, 16, lab.lease * lab.size["leases"] + 5)
+            ((left, keepers),) = await lab.fetch("count_connections", role)
+            lab.check("connections left, all of them lease keepers'", left - keepers, at_most=0)
+            # Outcomes are to be written, and cannot be: their leases are kept all the same.
+            await asyncio.sleep(lab.lease * 1.5)
+            await lab.server.execute(f"ALTER ROLE {role} CONNECTION LIMIT -1")
+            lab.faulted()
+            await lab.drained(_DRAINED_SECONDS)
+            _nobody_left(lab, crew)
+            _nothing_lost(lab, crew)
+    finally:
+        await lab.server.execute(f"DROP ROLE {role}")
+
+
+def _started(lab: Lab) -> set[object]:
+    return {note.job for note in lab.notes() if note.what is What.START}
+
+
+async def _all_done(lab: Lab, jobs: int, seconds: float) -> None:
+    await lab.until(lambda: len(ends(lab.notes())) >= jobs, f"{jobs} handlers end well", seconds)
+
+
+def _nothing_lost(lab: Lab, crew: Crew) -> None:
+    """By their own words, for a lease that is lost and found again in time starts no second attempt."""
+    for each in crew.processes:
+        for words in ("stopping handler", "outcome refused", "rescued jobs"):
+            if words in each.output():
+                lab.violation(TARGET, f"a lease was lost: {words!r} in the log of process {each.pid}")

@@ -1,0 +1,213 @@
+"""What takes minutes or hours to go wrong: dead rows, leaks, growing tables, and commits that wait for wake-ups."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from uuid import UUID
+
+from holdfast.faults.app import WORK
+from holdfast.faults.case import case
+from holdfast.faults.lab import Lab
+from holdfast.faults.record import What
+from holdfast.faults.sql_files import fault_statement
+
+_TURNS_A_SECOND = 10
+_BEFORE_SECONDS = 20.0
+_DRAINED_SECONDS = 30.0
+_NOISE_SECONDS = 0.05
+"""Below this a p99 says more about the machine than about us."""
+_ENOUGH_MINUTES = 30
+"""Over less, a slope of memory is a guess, and tables have not seen a vacuum yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """`late`: seconds from the accepted enqueue to the start, by job, in their order."""
+
+    rate: float
+    late: Sequence[float]
+
+    @property
+    def p99(self) -> float:
+        return sorted(self.late)[int(len(self.late) * 0.99)] if self.late else 0.0
+
+
+async def _serve(lab: Lab, rate: int, seconds: float) -> _Served:
+    """Enqueue evenly, and see how it was kept up with."""
+    began = asyncio.get_running_loop().time()
+    ids: list[UUID] = []
+    for turn in range(int(seconds * _TURNS_A_SECOND)):
+        ids += await lab.enqueue_many(WORK, rate // _TURNS_A_SECOND)
+        await asyncio.sleep(max(0.0, began + (turn + 1) / _TURNS_A_SECOND - asyncio.get_running_loop().time()))
+    until = time.monotonic()
+    took = asyncio.get_running_loop().time() - began
+    # The recorder's clock is this one: there is one monotonic clock on a machine.
+    at: dict[UUID, dict[What, float]] = {id: {} for id in ids}
+    for note in lab.notes():
+        if note.job in at:
+            at[note.job].setdefault(note.what, note.at)
+    done = sum(found.get(What.END, until + 1) <= until for found in at.values())
+    late = [found[What.START] - found[What.ACCEPTED] for found in at.values() if What.START in found]
+    return _Served(done / took, late)
+
+
+@case(
+    "R20",
+    "a snapshot is held open for minutes while jobs come at a steady rate",
+    large={"minutes": 10, "rate": 500},
+    lease=10.0,
+)
+async def a_pinned_snapshot(lab: Lab) -> None:
+    """Nothing that is deleted meanwhile can be cleaned away, and every claim has to find its way past it."""
+    rate, seconds = lab.count("rate"), lab.size["minutes"] * 60
+    async with lab.workers(2):
+        before = await _serve(lab, rate, min(_BEFORE_SECONDS, seconds))
+        connection = await lab.connect()
+        try:
+            async with connection.transaction(isolation="repeatable_read"):
+                await connection.execute(fault_statement("pin_snapshot", lab.schema))
+                during = await _serve(lab, rate, seconds)
+        finally:
+            connection.terminate()
+        lab.faulted()
+        await lab.drained(_DRAINED_SECONDS)
+    last = _Served(during.rate, during.late[-len(before.late) :])
+    lab.note("jobs", len(before.late) + len(during.late))
+    lab.note("p99 to the start, before", before.p99 * 1000, "ms")
+    lab.check("rate while it is held", during.rate / before.rate, "of before", at_least=0.9)
+    base = max(before.p99, _NOISE_SECONDS)
+    lab.check("p99 to the start, in the end", last.p99 / base, "of before", at_most=3.0)
+
+
+@case(
+    "R21",
+    "16 committers on a busy queue, 200 waiters: with wake-ups and without",
+    large={"rounds": 6, "seconds": 10, "waiters": 200},
+    lease=10.0,
+)
+async def wake_ups(lab: Lab) -> None:
+    """In turns, because no two minutes of a machine are alike."""
+    rates: dict[bool, list[float]] = {True: [], False: []}
+    connections: dict[bool, int] = {}
+    for turn in range(lab.count("rounds")):
+        for is_listening in (turn % 2 == 0, turn % 2 != 0):
+            async with lab.workers(1, listen=is_listening):
+                if turn == 0:
+                    await asyncio.sleep(1.0)
+                    connections[is_listening] = (await lab.fetch("count_clients"))[0]["count"]
+                rates[is_listening].append(await _commits(lab, lab.size["seconds"]))
+                lab.faulted()
+                await lab.drained(lab.size["seconds"] + _DRAINED_SECONDS)
+    lab.note("commits with wake-ups", median(rates[True]), "per s")
+    cost = 1 - median(rates[True]) / median(rates[False])
+    lab.check("wake-ups cost", 100 * cost, "% of the commits", at_most=10.0)
+    lab.check("connections that listening adds to a worker", connections[True] - connections[False], at_most=1)
+
+
+async def _commits(lab: Lab, seconds: float) -> float:
+    """How many a second, while jobs that are due in an hour are waited for."""
+    awaited = await lab.enqueue_many(WORK, lab.count("waiters"), delay=timedelta(hours=1))
+    before = (await lab.fetch("count_clients"))[0]["count"]
+    waiting = [asyncio.create_task(lab.producer.wait(id, "10m")) for id in awaited]
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    made: list[UUID] = []
+
+    async def commit() -> None:
+        connection = await lab.connect()
+        try:
+            while loop.time() < end:
+                job = lab.producer.job(WORK, {})
+                await lab.producer.enqueue_in(connection, job)
+                made.append(job.id)
+        finally:
+            connection.terminate()
+
+    await asyncio.gather(*(commit() for _ in range(16)))
+    after = (await lab.fetch("count_clients"))[0]["count"]
+    # One to listen; whoever is busy, they or the worker, may open others of its pool.
+    lab.check("connections that all waiters add", after - before, at_most=8)
+    await lab.producer.cancel(awaited)
+    await asyncio.gather(*waiting)
+    lab.adopt(WORK, made)
+    return len(made) / seconds
+
+
+@case(
+    "R36",
+    "an hour of load: memory, descriptors and tables stay what they are",
+    large={"minutes": 60, "rate": 100},
+    lease=10.0,
+)
+async def an_hour(lab: Lab) -> None:
+    """What is there after the first fifth is what there should be in the end."""
+    minutes = lab.size["minutes"]
+    async with lab.workers(2) as crew:
+        serving = asyncio.create_task(_serve(lab, lab.count("rate"), minutes * 60))
+        samples = []
+        while not serving.done():
+            samples.append(await _sample(lab, [each.pid for each in crew.processes]))
+            await asyncio.wait([serving], timeout=max(1.0, minutes * 60 / 200))
+        served = await serving
+        lab.faulted()
+        await lab.drained(_DRAINED_SECONDS)
+    settled = samples[len(samples) // 5 :]
+    lab.check("rate", served.rate, "per s", at_least=0.9 * lab.size["rate"])
+    slope = max(_slope([(each.at, each.memory[pid]) for each in settled]) for pid in settled[0].memory)
+    is_enough = minutes >= _ENOUGH_MINUTES
+    lab.check("memory grows by", slope, "MB an hour", at_most=1.0 if is_enough else None)
+    for pid in settled[0].descriptors:
+        counts = [each.descriptors[pid] for each in settled]
+        # Connections of the pool come and go.
+        lab.check("descriptors grow by", median(counts[-10:]) - median(counts[:10]), at_most=4)
+    for name, bytes in settled[0].tables.items():
+        peak = max(each.tables[name] for each in settled[: max(1, len(settled) // 4)])
+        last = median(each.tables[name] for each in settled[-10:])
+        # A page more or less is not what this is about.
+        lab.check(f"{name} grows to", last / max(peak, bytes, 256 * 1024), "times", at_most=1.5 if is_enough else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """`memory` in MB, `tables` in bytes."""
+
+    at: float
+    memory: Mapping[int, float]
+    descriptors: Mapping[int, int]
+    tables: Mapping[str, int]
+
+
+async def _sample(lab: Lab, pids: Sequence[int]) -> _Sample:
+    sizes = {row["name"]: row["bytes"] for row in await lab.fetch("read_sizes")}
+    return _Sample(
+        time.monotonic(), {pid: _memory(pid) for pid in pids}, {pid: _descriptors(pid) for pid in pids}, sizes
+    )
+
+
+def _memory(pid: int) -> float:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def _descriptors(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+    return 0
+
+
+def _slope(points: Sequence[tuple[float, float]]) -> float:
+    """By how much it rises in an hour: the line of least squares."""
+    if len(points) < 2:
+        return 0.0
+    middle_x = sum(x for x, _ in points) / len(points)
+    middle_y = sum(y for _, y in points) / len(points)
+    spread = sum((x - middle_x) ** 2 for x, _ in points)
+    return 3600 * sum((x - middle_x) * (y - middle_y) for x, y in points) / spread

@@ -1,0 +1,120 @@
+"""When a cron expression is due, found by looking at the clock on the wall minute by minute.
+
+It shares nothing with cron.py but the rule: a fixed time of day runs once, also where the clock jumps over it or shows
+it twice; an expression whose minute or hour begins with a star follows whatever the clock shows.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+
+class Minute(NamedTuple):
+    """A moment, and what the clock on the wall shows then, without its zone."""
+
+    moment: datetime
+    wall: datetime
+    left_out: tuple[datetime, ...]
+    """What the clock would have shown since the minute before, had it not jumped forward."""
+    is_shown_again: bool
+
+
+_MINUTE = timedelta(minutes=1)
+_HOUR = timedelta(hours=1)
+_DAY = timedelta(days=1)
+RANGES = (range(60), range(24), range(1, 32), range(1, 13), range(7))
+
+
+def minutes(zone: ZoneInfo, start: datetime, number: int) -> list[Minute]:
+    """One after the other. Nothing is known of what the clock showed before the first."""
+    found: list[Minute] = []
+    seen: set[datetime] = set()
+    for moment in (start + count * _MINUTE for count in range(number)):
+        wall = moment.astimezone(zone).replace(tzinfo=None, fold=0)
+        jump = wall - found[-1].wall if found else _MINUTE
+        left_out = () if jump <= _MINUTE else tuple(wall - count * _MINUTE for count in range(1, jump // _MINUTE))
+        found.append(Minute(moment, wall, left_out, wall in seen))
+        seen.add(wall)
+    return found
+
+
+def slots(expression: str, among: Iterable[Minute]) -> Iterator[datetime]:
+    fields = [numbers(text, allowed) for text, allowed in zip(expression.split(), RANGES, strict=True)]
+    if any(text.startswith("*") for text in expression.split()[:2]):
+        return (minute.moment for minute in among if matches(fields, minute.wall))
+    return (
+        minute.moment
+        for minute in among
+        if not minute.is_shown_again
+        and (matches(fields, minute.wall) or any(matches(fields, wall) for wall in minute.left_out))
+    )
+
+
+class YearsOfSlots:
+    """The same for years, in a zone: days on which nothing happens to the clock are looked at once for each weekday.
+
+    For expressions that name neither a day of the month nor a month.
+    """
+
+    def __init__(self, zone: str, first_day: datetime, days: int) -> None:
+        self._zone = ZoneInfo(zone)
+        self._days = [first_day.astimezone(UTC) + number * _DAY for number in range(days)]
+        # One hour's offset is as good as that of each minute in it: clocks are not changed back within the hour.
+        hours = [self._offset(self._days[0] - _DAY + number * _HOUR) for number in range((days + 2) * 24 + 1)]
+        self._is_calm = {
+            day: len(set(hours[24 * number : 24 * number + 49])) == 1 for number, day in enumerate(self._days)
+        }
+        self._calm = [(alike, self._minutes(alike[:1])) for alike in self._calm_days()]
+        self._restless = [minute for days in self._restless_runs() for minute in self._minutes(days)]
+
+    def slots(self, expression: str) -> list[datetime]:
+        found = list(slots(expression, self._restless))
+        for (day, *alike), looked_at in self._calm:
+            usual = list(slots(expression, looked_at))
+            found += usual
+            found += [slot + (other - day) for other in alike for slot in usual]
+        return sorted(found)
+
+    def _calm_days(self) -> Iterable[list[datetime]]:
+        alike: dict[tuple[timedelta, int], list[datetime]] = {}
+        for day in self._days:
+            if self._is_calm[day]:
+                alike.setdefault((self._offset(day), day.weekday()), []).append(day)
+        return alike.values()
+
+    def _restless_runs(self) -> Iterator[list[datetime]]:
+        for is_calm, days in groupby(self._days, self._is_calm.__getitem__):
+            if not is_calm:
+                yield list(days)
+
+    def _minutes(self, days: list[datetime]) -> list[Minute]:
+        """Looked at from a day before, because the clock may show again what it showed then."""
+        day = _DAY // _MINUTE
+        return minutes(self._zone, days[0] - _DAY, (len(days) + 1) * day)[day:]
+
+    def _offset(self, moment: datetime) -> timedelta:
+        return moment.astimezone(self._zone).utcoffset() or timedelta(0)
+
+
+def numbers(text: str, allowed: range) -> set[int]:
+    found: set[int] = set()
+    for part in text.split(","):
+        span, _, step = part.partition("/")
+        first, _, last = span.partition("-")
+        chosen = allowed if span == "*" else range(int(first), int(last or first) + 1)
+        found.update(chosen[:: int(step or 1)])
+    return found
+
+
+def matches(fields: list[set[int]], wall: datetime) -> bool:
+    """Both days must match, which is right as long as one of the two is a star."""
+    minute, hour, day, month, weekday = fields
+    return (
+        wall.minute in minute
+        and wall.hour in hour
+        and wall.day in day
+        and wall.month in month
+        and wall.isoweekday() % 7 in weekday
+    )

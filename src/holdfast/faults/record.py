@@ -1,0 +1,108 @@
+"""What the judge knows: notes of handlers, producers and faults, kept by a process that no fault touches.
+
+A note is acknowledged before the call returns, so that whatever a handler noted happened, also if it is killed next.
+"""
+
+import json
+import os
+import socket
+import threading
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+from uuid import UUID
+
+RECORD = "FAULTS_RECORD"
+"""Where the recorder listens. Not a setting of Holdfast's, and so without its prefix."""
+
+
+class What(StrEnum):
+    ENQUEUING = "enqueuing"
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+    START = "start"
+    EFFECT = "effect"
+    END = "end"
+    KILL = "kill"
+    TERMINATE = "terminate"
+    CUT_OFF = "cut off"
+    """A process, or all of them, cannot renew from now on: stopped, or without a server."""
+    BACK = "back"
+
+
+DONE = "done"
+EVERYBODY = 0
+"""In place of a process id: a fault that concerns all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """`at` is the recorder's monotonic clock in seconds, and its order the order of arrival."""
+
+    at: float
+    what: What
+    pid: int
+    job: UUID | None = None
+    fence: int = 0
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, line: str) -> Self:
+        value = json.loads(line)
+        job = value.pop("job", None)
+        return cls(
+            at=value.pop("at"),
+            what=What(value.pop("what")),
+            pid=value.pop("pid"),
+            job=None if job is None else UUID(job),
+            fence=value.pop("fence", 0),
+            more=value,
+        )
+
+    def __str__(self) -> str:
+        parts = [f"{self.at:10.3f} s", self.what]
+        parts += [f"fence {self.fence}"] if self.fence else []
+        parts += [f"process {self.pid}"] if self.pid else []
+        parts += [f"{name} {value}" for name, value in self.more.items()]
+        return "  ".join(parts)
+
+
+class Record:
+    """Sends notes to the recorder. Each thread of each process has a connection of its own, made when it is needed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._local = threading.local()
+
+    @classmethod
+    def of_environment(cls) -> Self:
+        return cls(Path(os.environ[RECORD]))
+
+    def note(
+        self, what: What, job: UUID | None = None, fence: int = 0, *, pid: int | None = None, **more: object
+    ) -> None:
+        value: dict[str, object] = {"what": what, "pid": os.getpid() if pid is None else pid, **more}
+        if job is not None:
+            value["job"] = str(job)
+        if fence:
+            value["fence"] = fence
+        connection = self._connection()
+        connection.sendall(json.dumps(value).encode() + b"\n")
+        if connection.recv(1) != b".":
+            raise ConnectionError("the recorder is gone")
+
+    def close(self) -> None:
+        """The connection of this thread."""
+        if getattr(self._local, "pid", None) == os.getpid():
+            self._local.connection.close()
+            self._local.pid = None
+
+    def _connection(self) -> socket.socket:
+        pid: int | None = getattr(self._local, "pid", None)
+        if pid != os.getpid():
+            connection = socket.socket(socket.AF_UNIX)
+            connection.connect(str(self._path))
+            self._local.connection, self._local.pid = connection, os.getpid()
+        found: socket.socket = self._local.connection
+        return found

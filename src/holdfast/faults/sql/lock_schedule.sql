@@ -1,0 +1,1 @@
+SELECT FROM holdfast.schedule WHERE name = $1 FOR UPDATE

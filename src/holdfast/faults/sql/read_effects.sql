@@ -1,0 +1,1 @@
+SELECT job_id, fence FROM holdfast.fault_effect

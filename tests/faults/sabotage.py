@@ -1,0 +1,157 @@
+"""Builds of Holdfast that are broken on purpose: the judge must catch each of them.
+
+A worker process imports this as its app; the environment says which sabotage it is.
+"""
+
+import asyncio
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from holdfast.faults.app import app
+from holdfast.job import Lease, LeasedJob
+from holdfast.lifecycle import PLAIN_SUCCESS, Transition
+from holdfast.outcome import Outcome
+from holdfast.runtime.budget import Budget
+from holdfast.runtime.queue_runner import QueueRunner
+from holdfast.store.contract import ClaimRequest, Fenced, Finish, Rescued
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.wake.postgres import Listener
+from holdfast.worker.claimer import Look
+from holdfast.worker.finisher import Finisher
+from holdfast.worker.held import HeldJob
+from holdfast.worker.lease_keeper import LeaseKeeper
+from holdfast.worker.worker import Worker
+
+__all__ = ["SABOTAGES", "app"]
+
+SABOTAGE = "FAULTS_SABOTAGE"
+
+
+def no_fence_check() -> None:
+    """Whoever finishes a job finishes it, in the name of whoever has it."""
+    finish = PostgresStore.finish
+
+    async def unfenced(self: PostgresStore, finishes: Sequence[Finish]) -> list[Fenced]:
+        async with self.acquired() as connection:
+            rows = await connection.fetch(
+                f"SELECT id, fence, holder FROM {self.schema}.lease WHERE id = ANY ($1)",
+                [each.lease.id for each in finishes],
+            )
+        now = {row["id"]: Lease(row["id"], row["fence"], row["holder"]) for row in rows}
+        return await finish(self, [each._replace(lease=now.get(each.lease.id, each.lease)) for each in finishes])
+
+    PostgresStore.finish = unfenced  # type: ignore[method-assign]
+
+
+def acknowledge_before_running() -> None:
+    claim = PostgresStore.claim
+
+    async def acknowledged(self: PostgresStore, request: ClaimRequest) -> list[LeasedJob]:
+        jobs = await claim(self, request)
+        await self.finish([Finish(job.lease, PLAIN_SUCCESS) for job in jobs])
+        return jobs
+
+    PostgresStore.claim = acknowledged  # type: ignore[method-assign]
+
+
+def no_rescue() -> None:
+    async def nobody(self: PostgresStore, limit: int) -> list[Rescued]:
+        return []
+
+    PostgresStore.rescue = nobody  # type: ignore[method-assign]
+
+
+def lease_kept_by_the_event_loop() -> None:
+    kept: list[asyncio.Task[None]] = []
+
+    def start(self: LeaseKeeper) -> None:
+        kept.append(asyncio.get_running_loop().create_task(self._keep()))
+
+    LeaseKeeper.start = start  # type: ignore[method-assign]
+    LeaseKeeper.join = lambda self, timeout: None  # type: ignore[method-assign]
+
+
+def outcome_dropped_on_shutdown() -> None:
+    stop = Worker.stop
+
+    def dropping(self: Worker) -> None:
+        stop(self)
+        Finisher.put = lambda self, pending: None  # type: ignore[method-assign]
+
+    Worker.stop = dropping  # type: ignore[method-assign]
+
+
+def attempt_not_counted() -> None:
+    claim = PostgresStore.claim
+
+    async def uncounted(self: PostgresStore, request: ClaimRequest) -> list[LeasedJob]:
+        jobs = await claim(self, request)
+        async with self.acquired() as connection:
+            await connection.execute(
+                f"UPDATE {self.schema}.lease SET attempt = attempt - 1 WHERE id = ANY ($1)", [job.id for job in jobs]
+            )
+        return jobs
+
+    PostgresStore.claim = uncounted  # type: ignore[method-assign]
+
+
+def notify_trusted() -> None:
+    """Nobody looks without having been told to."""
+    wake_of = Listener.__init__
+
+    def init(self: Listener, *arguments: object, **named: object) -> None:
+        wake_of(self, *arguments, **named)  # type: ignore[arg-type]
+        wake = self._wake
+        self._wake = lambda queue: wake(queue) if queue is not None else None
+
+    look = QueueRunner._work_once
+
+    async def only_when_told(self: QueueRunner, budget: Budget) -> None:
+        # A rescue makes a turn as well, and a turn claims.
+        if self._look_at <= time.monotonic():
+            await look(self, budget)
+
+    plan = QueueRunner._plan_next_look
+
+    def never_by_the_clock(self: QueueRunner, look: Look) -> None:
+        plan(self, look)
+        if look.is_idle and self._look_at > time.monotonic():
+            self._look_at = math.inf
+
+    Listener.__init__ = init  # type: ignore[method-assign]
+    QueueRunner._work_once = only_when_told  # type: ignore[method-assign]
+    QueueRunner._plan_next_look = never_by_the_clock  # type: ignore[method-assign]
+
+
+def workers_clock_used() -> None:
+    decide = Worker._transition
+
+    def by_our_clock(self: Worker, held: HeldJob, outcome: Outcome) -> Transition:
+        transition = decide(self, held, outcome)
+        if not transition.delay:
+            return transition
+        return replace(transition, delay=timedelta(0), at=datetime.now(UTC) + transition.delay)
+
+    Worker._transition = by_our_clock  # type: ignore[method-assign]
+
+
+SABOTAGES: dict[str, Callable[[], None]] = {
+    each.__name__: each
+    for each in (
+        no_fence_check,
+        acknowledge_before_running,
+        no_rescue,
+        lease_kept_by_the_event_loop,
+        outcome_dropped_on_shutdown,
+        attempt_not_counted,
+        notify_trusted,
+        workers_clock_used,
+    )
+}
+
+if os.environ.get(SABOTAGE):
+    SABOTAGES[os.environ[SABOTAGE]]()

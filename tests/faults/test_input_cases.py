@@ -1,0 +1,137 @@
+"""The cases of bad input at a small size, and that each of them notices what it is there to notice."""
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import pytest
+
+from holdfast import Holdfast, NewJob
+from holdfast.cron import Timetable, parse_timetable
+from holdfast.faults.cases import sequences as sequences_case
+from holdfast.faults.cases import zones as zones_case
+from holdfast.faults.cases.inputs import hostile_names, hostile_values
+from holdfast.faults.cases.sequences import wide_sequences
+from holdfast.faults.cases.zones import zones
+from holdfast.store.contract import Enqueued
+from tests.databases import Database, connected
+from tests.faults.laboratory import Listening
+
+NAMES: dict[str, float] = {"names": 200, "schemas": 2}
+WIDE: dict[str, float] = {"jobs": 5, "conflicts": 5}
+
+
+def in_this_process(number: int, _: object) -> ThreadPoolExecutor:
+    """Where what the test has changed is in force."""
+    return ThreadPoolExecutor(number)
+
+
+async def schemas(database: Database) -> list[str]:
+    async with connected(database.url) as connection:
+        rows = await connection.fetch(
+            "SELECT nspname FROM pg_namespace WHERE nspname !~ '^(pg_|information_schema|public)'"
+        )
+    return [row[0] for row in rows]
+
+
+async def test_hostile_values_are_refused_or_end_clearly_and_the_worker_lives_on(database: Database) -> None:
+    lab = Listening(database.url, {"values": 500})
+    await hostile_values(lab)
+    assert lab.violations == []
+    assert lab.figures["refused"] > 50
+    assert lab.figures["succeeded"] > 50
+    assert lab.figures["failed INVALID_RESULT"] > 10
+    assert await schemas(database) == ["holdfast"]
+
+
+async def test_a_payload_that_nobody_checks_is_noticed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.handlers.encode", lambda value: json.dumps(value))
+    lab = Listening(database.url, {"values": 60})
+    await hostile_values(lab)
+    assert {line.partition(":")[0] for line in lab.violations} >= {"unclear refusal", "refused too late"}
+
+
+async def test_a_result_that_nobody_checks_is_noticed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.failures.encode", lambda value, **_: json.dumps(value))
+    lab = Listening(database.url, {"values": 100})
+    await hostile_values(lab)
+    assert {line.partition(":")[0] for line in lab.violations} == {"unclear end"}
+
+
+async def test_hostile_names_are_refused_or_kept_as_they_are(database: Database) -> None:
+    lab = Listening(database.url, NAMES)
+    await hostile_names(lab)
+    assert lab.violations == []
+    assert 50 < lab.figures["names refused"] < 150
+    assert lab.figures["schemas refused"] > 20
+    assert await schemas(database) == ["holdfast"]
+
+
+async def test_names_that_nobody_checks_are_noticed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.job._check_text", lambda field, value: None)
+    lab = Listening(database.url, NAMES)
+    await hostile_names(lab)
+    assert any(line.startswith("refused too late: ") for line in lab.violations)
+
+
+async def test_numbers_beyond_thirty_two_bits_work_and_conflicts_take_none(database: Database) -> None:
+    lab = Listening(database.url, WIDE)
+    await wide_sequences(lab)
+    assert lab.violations == []
+    assert lab.figures == {"sequences": 4, "conflicts": 15}
+
+
+class Burning(Holdfast):
+    """Takes a number for each call, whatever comes of it."""
+
+    async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        async with connected(self.opened.url) as connection:
+            await connection.fetchval("SELECT nextval($1::text::regclass)", f'"{self.settings.db_schema}".fence')
+        return await super().enqueue_many(jobs)
+
+
+async def test_a_number_that_a_conflict_takes_is_noticed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequences_case, "Holdfast", Burning)
+    lab = Listening(database.url, WIDE)
+    await wide_sequences(lab)
+    assert [line.partition(" went")[0] for line in lab.violations] == ["burned: fence"]
+
+
+async def test_slots_are_those_of_the_oracle() -> None:
+    lab = Listening("", {"zones": 3, "years": 2})
+    await zones(lab)
+    assert lab.violations == []
+    assert lab.figures["slots compared"] > 10_000
+
+
+async def test_a_clock_without_its_zone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_zone(text: str, zone: str) -> Timetable:
+        return parse_timetable(text, "UTC")
+
+    monkeypatch.setattr(zones_case, "parse_timetable", without_zone)
+    monkeypatch.setattr(zones_case, "ProcessPoolExecutor", in_this_process)
+    lab = Listening("", {"zones": 1, "years": 0.1})
+    await zones(lab)
+    assert lab.violations
+
+
+async def test_a_slot_that_the_jump_leaves_out_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Skipping:
+        """Forgets the slot at the moment of a jump."""
+
+        def __init__(self, timetable: Timetable) -> None:
+            self._timetable = timetable
+
+        def next_after(self, moment: datetime) -> datetime:
+            slot = self._timetable.next_after(moment)
+            return self._timetable.next_after(slot) if slot == datetime(2020, 3, 29, 1, tzinfo=UTC) else slot
+
+    monkeypatch.setattr(zones_case, "parse_timetable", lambda text, zone: Skipping(parse_timetable(text, zone)))
+    monkeypatch.setattr(zones_case, "ProcessPoolExecutor", in_this_process)
+    monkeypatch.setattr(zones_case, "ZONES", ("Europe/Berlin",))
+    lab = Listening("", {"zones": 1, "years": 1})
+    await zones(lab)
+    assert lab.violations == [
+        "wrong slot: '30 2 * * *' in Europe/Berlin: 2020-03-29T01:00:00+00:00 is the oracle's alone"
+    ]

@@ -1,0 +1,166 @@
+"""The judge, as a pure function: a history in which all is well, and for each rule one that breaks it."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+
+from holdfast.faults.app import EFFECT, EXIT, WORK
+from holdfast.faults.judge import (
+    CHANGED,
+    DISAGREE,
+    DUPLICATE,
+    INNOCENT_DEATH,
+    LOST,
+    STALE_WRITE,
+    UNCOUNTED,
+    UNEXPECTED,
+    Evidence,
+    Final,
+    judge,
+)
+from holdfast.faults.record import EVERYBODY, Note, What
+
+JOB = UUID(int=1)
+LEASE = 3.0
+FIRST, SECOND = 100, 200
+"""Processes."""
+
+
+def enqueued(what: What = What.ACCEPTED) -> list[Note]:
+    return [Note(0.0, What.ENQUEUING, 1, JOB, more={"kind": WORK}), Note(0.1, what, 1, JOB)]
+
+
+def start(at: float, fence: int, pid: int = FIRST, attempt: int | None = None) -> Note:
+    return Note(at, What.START, pid, JOB, fence, {"attempt": fence if attempt is None else attempt})
+
+
+def end(at: float, fence: int, how: str = "done", pid: int = FIRST) -> Note:
+    return Note(at, What.END, pid, JOB, fence, {"how": how})
+
+
+def fault(at: float, what: What, pid: int = FIRST) -> Note:
+    return Note(at, what, pid)
+
+
+def final(fence: int, state: str = "succeeded", kind: str = WORK, losses: int = 0, result: int | None = None) -> Final:
+    return Final(JOB, kind, state, fence, fence, losses, result)
+
+
+def kinds(notes: Sequence[Note], last: Final | None, **more: object) -> set[str]:
+    evidence = Evidence(
+        notes=sorted(notes, key=lambda note: note.at),
+        final={} if last is None else {JOB: last},
+        open=more.pop("open", frozenset()),  # type: ignore[arg-type]
+        lease=LEASE,
+        **more,  # type: ignore[arg-type]
+    )
+    return {violation.kind for violation in judge(evidence)}
+
+
+@pytest.mark.parametrize(
+    ("between", "second"),
+    [
+        ([], 1.5),
+        ([end(1.2, 1, "RuntimeError")], 1.5),
+        ([fault(1.2, What.KILL)], 4.5),
+        ([fault(1.2, What.CUT_OFF), fault(5.0, What.BACK)], 4.5),
+        ([fault(1.2, What.CUT_OFF, EVERYBODY), fault(4.0, What.BACK, EVERYBODY)], 4.5),
+        ([fault(1.2, What.CUT_OFF)], 4.5),
+    ],
+    ids=["one attempt", "retried", "killed", "stopped", "outage", "never came back"],
+)
+def test_what_a_fault_or_a_retry_explains_is_no_violation(between: list[Note], second: float) -> None:
+    if not between:
+        assert not kinds([*enqueued(), start(1, 1), end(1.1, 1)], final(1, result=1))
+        return
+    notes = [*enqueued(), start(1, 1), *between, start(second, 2, SECOND), end(second + 0.1, 2, pid=SECOND)]
+    assert not kinds(notes, final(2, result=2))
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        [],
+        [end(1.2, 1)],
+        [fault(1.2, What.TERMINATE)],
+        [fault(1.2, What.KILL, SECOND)],
+        [fault(0.5, What.KILL)],
+        [fault(1.2, What.CUT_OFF), fault(2.0, What.BACK)],
+    ],
+    ids=["nothing", "it was done", "SIGTERM", "another was killed", "killed before", "stopped for less than a lease"],
+)
+def test_a_second_start_that_nothing_explains_is_a_duplicate(between: list[Note]) -> None:
+    notes = [*enqueued(), start(1, 1), *between, start(4.5, 2, SECOND), end(4.6, 2, pid=SECOND)]
+    assert kinds(notes, final(2)) == {DUPLICATE}
+
+
+def test_a_lease_does_not_run_out_before_its_time() -> None:
+    stopped = [fault(1.2, What.CUT_OFF), fault(9.0, What.BACK)]
+    notes = [*enqueued(), start(1, 1), *stopped, start(2.5, 2, SECOND), end(2.6, 2, pid=SECOND)]
+    assert kinds(notes, final(2)) == {DUPLICATE}
+
+
+def test_what_was_accepted_is_final_or_claimable() -> None:
+    assert kinds(enqueued(), None) == {LOST}
+    assert not kinds(enqueued(), None, open=frozenset({JOB}))
+    assert not kinds(enqueued()[:1], None), "without a reply it may be there or not"
+
+
+def test_success_is_the_success_of_its_handler() -> None:
+    assert kinds([*enqueued(), start(1, 1)], final(1)) == {LOST}
+    assert kinds([*enqueued(), start(1, 1), end(1.1, 1, "RuntimeError")], final(1)) == {LOST}
+
+
+def test_what_nobody_enqueued_is_unexpected() -> None:
+    assert kinds([start(1, 1), end(1.1, 1)], final(1)) == {UNEXPECTED}
+    assert kinds([], final(1, "canceled")) == {UNEXPECTED}
+    assert UNEXPECTED in kinds([*enqueued(What.REFUSED), start(1, 1), end(1.1, 1)], final(1))
+
+
+def test_an_old_fence_changes_nothing() -> None:
+    killed = [*enqueued(), start(1, 1), fault(1.2, What.KILL), start(4.5, 2, SECOND), end(4.6, 2, pid=SECOND)]
+    assert STALE_WRITE in kinds([*killed, end(4.55, 1)], final(1)), "the first one's end took effect"
+    assert kinds(killed, final(2, result=1)) == {STALE_WRITE}, "the result is the first one's"
+
+
+def test_every_start_is_an_attempt_more() -> None:
+    failed = [*enqueued(), start(1, 1, attempt=1), end(1.1, 1, "RuntimeError"), start(2, 2, attempt=1), end(2.1, 2)]
+    assert kinds(failed, final(2)) == {UNCOUNTED}
+    given_back = [
+        *enqueued(),
+        start(1, 1, attempt=1),
+        end(1.1, 1, "CancelledError"),
+        start(2, 2, attempt=1),
+        end(2.1, 2),
+    ]
+    assert not kinds(given_back, final(2))
+
+
+def test_only_who_kills_workers_dies_of_lost_leases() -> None:
+    lost = [*enqueued(), start(1, 1), fault(1.1, What.KILL)]
+    assert kinds(lost, final(1, "dead", losses=3)) == {INNOCENT_DEATH}
+    assert not kinds(lost, final(1, "dead", EXIT, losses=3))
+
+
+def test_what_is_final_stays_as_it_is() -> None:
+    once = [*enqueued(), start(1, 1), end(1.1, 1)]
+    assert kinds(once, final(1), seen={JOB: final(1, "failed")}) == {CHANGED}
+    assert not kinds(once, final(1), seen={JOB: final(1)})
+
+
+@pytest.mark.parametrize(
+    ("effects", "found"), [([], {DISAGREE}), ([1], set()), ([1, 1], {DISAGREE}), ([0], {DISAGREE})]
+)
+def test_a_job_and_the_effect_that_was_committed_with_it_agree(effects: list[int], found: set[str]) -> None:
+    once = [*enqueued(), start(1, 1), end(1.1, 1)]
+    assert kinds(once, final(1, kind=EFFECT), effects=[(JOB, fence) for fence in effects]) == found
+
+
+def test_a_violation_tells_the_whole_history_of_its_job_with_the_faults_meanwhile() -> None:
+    notes = [*enqueued(), start(1, 1), fault(1.2, What.KILL, SECOND), start(4.5, 2, SECOND), end(4.6, 2, pid=SECOND)]
+    (violation,) = judge(Evidence(notes, {JOB: final(2)}, frozenset(), lease=LEASE))
+    assert [line.split()[2] for line in violation.history[:-1]] == [
+        "enqueuing", "accepted", "start", "kill", "start", "end",
+    ]  # fmt: skip
+    assert violation.history[-1] == "in the end: succeeded by fence 2, attempt 2, losses 0"

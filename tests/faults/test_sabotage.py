@@ -1,0 +1,47 @@
+"""Tests the tester: every sabotaged build is caught, and by what it breaks."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from holdfast.faults.case import cases_named
+from holdfast.faults.judge import DUPLICATE, LOST, STALE_WRITE, STUCK, TARGET, UNCOUNTED
+from holdfast.faults.run import Plan, Result, run_plan
+from tests.faults.sabotage import SABOTAGE, SABOTAGES
+
+SEED = 7
+CAUGHT = {
+    "no_fence_check": ("R2", {STALE_WRITE}, {"jobs": 60, "stops": 1}),
+    "acknowledge_before_running": ("R1", {LOST}, {"jobs": 400, "kills": 2}),
+    "no_rescue": ("R1", {STUCK}, {"jobs": 200, "kills": 1}),
+    "lease_kept_by_the_event_loop": ("R4", {DUPLICATE}, {}),
+    "outcome_dropped_on_shutdown": ("R7", {DUPLICATE}, {"ends": 2, "side by side": 2}),
+    "attempt_not_counted": ("R1", {UNCOUNTED}, {"jobs": 400, "kills": 2}),
+    "notify_trusted": ("R16", {STUCK}, {}),
+    "workers_clock_used": ("R28", {TARGET, STUCK}, {"jobs": 30, "seconds": 2}),
+}
+
+
+async def run(name: str, size: Mapping[str, float], app: str) -> Result:
+    (case,) = cases_named([name])
+    assert case.small is not None
+    small = {**case.small, **size}
+    (result,) = await run_plan(
+        Plan([replace(case, small=small)], SEED, worker_app=app), lambda case, text: None, lambda result: None
+    )
+    assert not result.broken, result.broken
+    assert not result.skipped
+    return result
+
+
+def test_there_is_a_case_for_each() -> None:
+    assert set(CAUGHT) == set(SABOTAGES)
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES)
+async def test_a_sabotaged_build_is_caught(sabotage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, kinds, size = CAUGHT[sabotage]
+    monkeypatch.setenv(SABOTAGE, sabotage)
+    result = await run(name, size, "tests.faults.sabotage:app")
+    assert {violation.kind for violation in result.violations} & kinds
