@@ -35,10 +35,10 @@ endef
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check lint format bench clean lock
+.PHONY: help setup demo test check lint format faults simulate trials soak bench bench-peers bench-targets clean lock
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Create .venv and install the pinned packages (done by itself when needed)
 	@echo "$(VENV) is ready"
@@ -63,6 +63,28 @@ lint: $(STAMP) ## Check style, formatting, types and the direction of imports
 	@echo "import-linter"
 	@out=$$($(BIN)/lint-imports --no-cache 2>&1) || { printf '%s\n' "$$out"; exit 1; }
 
+faults: $(STAMP) ## Kill, stop and cut off real workers and judge what is left (about 5 minutes)
+	@echo "faults"
+	@$(BIN)/holdfast faults --side-by-side 2 $(ARGS)
+
+simulate: $(STAMP) ## Run 10,000 simulated schedules of the engine (four minutes)
+	@echo "simulation"
+	@$(BIN)/python -m holdfast.faults.simulation --schedules 10000 $(ARGS)
+
+# The faults mostly wait for leases to run out, so the simulation has the processor meanwhile, after everybody else. Seeds are
+# fixed here, so that what turns red is the change; `make faults` and `make simulate` draw new ones. Not part of `check` yet:
+# together they would take more than a quarter of an hour on two cores.
+trials: $(STAMP) ## The faults and 3,000 simulated schedules at once (four minutes)
+	@echo "faults and simulation"
+	@log=$$(mktemp "$(TEMPORARY)/holdfast-simulation.XXXXXX") && trap 'rm -f "$$log"' EXIT && \
+	{ nice -n 19 $(BIN)/python -m holdfast.faults.simulation --schedules 3000 --seed 1 >"$$log" 2>&1 & simulation=$$!; } && \
+	{ $(BIN)/holdfast faults --side-by-side 2 --seed 1 && faults=0 || faults=$$?; } && \
+	{ wait $$simulation && simulated=0 || simulated=$$?; } && tail -n 3 "$$log" && exit $$((faults + simulated))
+
+soak: $(STAMP) ## Do all faults in their large size, and 1,000,000 simulated schedules (hours)
+	@$(BIN)/holdfast faults --soak $(ARGS)
+	@$(BIN)/python -m holdfast.faults.simulation --schedules 1000000
+
 format: $(STAMP) ## Format the code and apply the safe fixes
 	@echo "ruff format and fixes"
 	@$(BIN)/ruff check --quiet --fix-only .
@@ -70,6 +92,14 @@ format: $(STAMP) ## Format the code and apply the safe fixes
 
 bench: $(STAMP) ## Measure throughput and latency on this machine
 	@$(BIN)/holdfast bench $(ARGS)
+
+bench-peers: $(STAMP) ## Measure Holdfast beside other job systems and write docs/benchmarks.md (13 minutes, pip and npm)
+	@$(BIN)/python -m bench.peers setup
+	@out=bench/peers/results/$$(date -u +%Y-%m-%d-%H%M).jsonl && \
+	$(BIN)/python -m bench.peers run --out $$out $(ARGS) && $(BIN)/python -m bench.peers report $$out
+
+bench-targets: $(STAMP) ## Measure every target of speed in interleaved pairs (about 25 minutes); ARGS="--quick" to try it
+	@$(BIN)/python -m bench.targets $(ARGS)
 
 clean: ## Remove .venv, caches and build output
 	@echo "removing $(VENV), caches and build output"
