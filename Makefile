@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-CODE    = $(wildcard src tests bench)
+CODE    = $(wildcard src tests bench apps)
 # Two test workers more than cores, because tests wait more than they compute; parallel runs also find shared state.
 WORKERS = $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n + 2)))
 # Databases are many small files, and a disk takes ten times as long to make and remove them as memory does. Where memory
