@@ -39,11 +39,15 @@ class JobState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        return self not in (JobState.READY, JobState.RUNNING)
+        return self not in _LIVE
 
     @property
     def is_dead_letter(self) -> bool:
-        return self in (JobState.FAILED, JobState.DEAD)
+        return self in _DEAD_LETTERS
+
+
+_LIVE = frozenset({JobState.READY, JobState.RUNNING})
+_DEAD_LETTERS = frozenset({JobState.FAILED, JobState.DEAD})
 
 
 class IfExists(StrEnum):

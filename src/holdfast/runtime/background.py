@@ -91,8 +91,11 @@ class Background:
 
     def _due_in(self, runner: Runner) -> float:
         due_in = runner.due_in()
-        held_back = self._not_before.get(runner.name, 0.0) - time.monotonic()
-        return max(math.inf if due_in is None else due_in, held_back)
+        if due_in is None:
+            return math.inf
+        if runner.name not in self._not_before:
+            return due_in
+        return max(due_in, self._not_before[runner.name] - time.monotonic())
 
     def _take_in(self, report: RunnerReport) -> None:
         name = report.runner

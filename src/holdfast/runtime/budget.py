@@ -14,12 +14,14 @@ class Budget:
     def items_left(self) -> int | None:
         """None: no limit."""
         outer = None if self._outer is None else self._outer.items_left
-        return min((items for items in (self._items, outer) if items is not None), default=None)
+        if self._items is None or outer is None:
+            return outer if self._items is None else self._items
+        return min(self._items, outer)
 
     @property
     def seconds_left(self) -> float:
         """Infinite: no limit."""
-        left = max(0.0, self._deadline - time.monotonic())
+        left = math.inf if self._deadline == math.inf else max(0.0, self._deadline - time.monotonic())
         return left if self._outer is None else min(left, self._outer.seconds_left)
 
     @property

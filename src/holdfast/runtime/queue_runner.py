@@ -57,7 +57,7 @@ class QueueRunner:
         self._is_rung = False
         """Somebody told us of new work: it is not a slot of ours that was freed."""
         self._empty_looks = self._failed_rescues = 0
-        self._reported: Counter[str] = Counter()
+        self._reported: dict[str, int] = {}
         self._something_ended = asyncio.Event()
         worker.on_wake = self._hear
         worker.on_settled = self._something_ended.set
@@ -179,8 +179,11 @@ class QueueRunner:
                 await self._something_ended.wait()
 
     def _report(self) -> RunnerReport:
-        tally = Counter(self._worker.tally)
-        since = tally - self._reported
+        tally = dict(self._worker.tally)
+        if tally == self._reported:
+            # So it is in most turns.
+            return RunnerReport(self._name)
+        since = Counter(tally) - Counter(self._reported)
         self._reported = tally
         self._runs.add(since)
         return RunnerReport(

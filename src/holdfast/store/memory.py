@@ -35,6 +35,9 @@ from holdfast.store.contract import (
 )
 from holdfast.store.memory_jobs import Entrance, HeldKey, KeyName, Record
 
+_READY = JobState.READY
+"""All jobs are asked for it at every look, and the member of an enumeration is slow to come by."""
+
 
 class MemoryClock:
     """The machine's time plus whatever a test moved it by, or frozen."""
@@ -95,7 +98,7 @@ class MemoryStore:
         return [
             record
             for record in self._jobs.values()
-            if record.state is JobState.READY
+            if record.state is _READY
             and record.run_at <= now
             and record.new.queue in request.queues
             and record.new.kind in request.kinds
@@ -249,7 +252,7 @@ class MemoryStore:
             times = [
                 record.run_at
                 for record in self._jobs.values()
-                if record.state is JobState.READY
+                if record.state is _READY
                 and record.new.queue in queues
                 and record.new.kind in kinds
                 and (record.losses >= SUSPECT_LOSSES) is suspects

@@ -63,7 +63,9 @@ class Claimer:
         """Whether the store may have leased us jobs that we have not heard of."""
         self._suspect: HeldJob | None = None
         self._suspect_due = False
-        self._is_unlimited = all(handler.limit is None and handler.room is Room for handler in handlers)
+        self._with_room = [handler for handler in handlers if handler.room is not Room]
+        self._is_unlimited = not self._with_room and all(handler.limit is None for handler in handlers)
+        self._kinds_handled = [handler.kind for handler in handlers]
         self._last_requests: dict[tuple[bool, bool], ClaimRequest] = {}
         self._clearing = _Clearing(
             settings.lease.total_seconds(), max((h.timeout.total_seconds() for h in handlers), default=0)
@@ -135,7 +137,7 @@ class Claimer:
         if claimed:
             # Not at full speed: the handlers begin before anything else is done for this look.
             await asyncio.sleep(0)
-        more_in = min((handler.room().more_in for handler in self._handlers), default=math.inf)
+        more_in = min((handler.room().more_in for handler in self._with_room), default=math.inf)
         if claimed:
             return Look(claimed, more_in, is_idle=True)
         if not only_if_due:
@@ -148,8 +150,9 @@ class Claimer:
         return Look(0, _LOCKED_SECONDS if self._nothing_due else more_in, is_idle=True)
 
     async def _next_due(self, *, suspects: bool = False) -> timedelta | None:
-        kinds = [handler.kind for handler in self._handlers]
-        return await self._store.next_due(self.queues, kinds, suspects=suspects, shard=self._settings.shard)
+        return await self._store.next_due(
+            self.queues, self._kinds_handled, suspects=suspects, shard=self._settings.shard
+        )
 
     async def _ask(self, limit: int, *, suspects: bool = False, is_glance: bool = False) -> list[HeldJob]:
         request = self._request(limit, suspects=suspects, is_glance=is_glance)
@@ -206,7 +209,7 @@ class Claimer:
         return kinds
 
     def _is_limited(self, wanted: int) -> bool:
-        return any(self._room(handler) < wanted for handler in self._handlers)
+        return not self._is_unlimited and any(self._room(handler) < wanted for handler in self._handlers)
 
     def _room(self, handler: Handler) -> float:
         most = handler.room().most

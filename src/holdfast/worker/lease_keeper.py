@@ -16,7 +16,6 @@ from datetime import timedelta
 
 from holdfast.crash_points import reach
 from holdfast.errors import HoldfastError, StoreUnavailable
-from holdfast.job import Lease
 from holdfast.json_text import Json
 from holdfast.log import get_logger
 from holdfast.store.contract import Fenced, Renewal, Renewed, Renewer
@@ -61,27 +60,27 @@ class KeeperRules:
 
     def __init__(self, renew_at: float = 1 / 3) -> None:
         self._renew_at = renew_at
-        self._watches: dict[Lease, _Watch] = {}
+        # By fence, as the slots have them: a lease is hashed by its ids, and all of them are looked up at every look.
+        self._watches: dict[int, _Watch] = {}
 
     def watch(self, held_jobs: Iterable[HeldJob]) -> None:
         """Take note of what the process holds at this moment."""
         known, self._watches = self._watches, {}
         for held in held_jobs:
-            lease = held.job.lease
-            watch = known.get(lease)
+            watch = known.get(held.fence)
             if watch is None:
                 watch = _Watch(held, renewed=held.claimed)
-            self._watches[lease] = watch
+            self._watches[held.fence] = watch
 
     def to_renew(self, now: float) -> list[Renewal]:
         renewals = []
-        for lease, watch in self._watches.items():
+        for watch in self._watches.values():
             if watch.lost or self._is_overdue(watch, now):
                 continue
             progress = self._unwritten_progress(watch, now)
             age = now - watch.renewed
             if age >= watch.held.extend * self._renew_at or progress is not None:
-                renewals.append(Renewal(lease, timedelta(seconds=watch.held.extend), progress))
+                renewals.append(Renewal(watch.held.job.lease, timedelta(seconds=watch.held.extend), progress))
         return renewals
 
     def next_renewal(self, now: float) -> float:
@@ -97,7 +96,7 @@ class KeeperRules:
         """Take in the store's answer to renewals that were sent at `sent_at`."""
         stops: list[Stop] = []
         for renewal, answer in zip(renewals, answers, strict=True):
-            watch = self._watches.get(answer.lease)
+            watch = self._watches.get(answer.lease.fence)
             if watch is None:
                 continue
             match answer.fenced:

@@ -64,10 +64,9 @@ class Starter:
             return
         # One task does for handlers that never wait. For others that would be one start in each turn of the loop.
         wanted = self._slots.startable if self._last_one_waited else min(1, self._slots.startable)
-        loop = asyncio.get_running_loop()
         while len(self._starting) < wanted:
             # Not loop.create_task: an application's task factory may run it at once, or know nothing of contexts.
-            task = asyncio.Task(self._start_each(), loop=loop, context=self._context)
+            task = asyncio.Task(self._start_each(), loop=asyncio.get_running_loop(), context=self._context)
             self._starting.add(task)
             task.add_done_callback(self._ended)
 
