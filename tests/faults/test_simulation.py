@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.faults.simulation.__main__ import main
-from holdfast.faults.simulation.plan import FEWEST_JOBS
+from holdfast.faults.simulation.plan import FEWEST_JOBS, FEWEST_STEPS
 from holdfast.faults.simulation.run import Failure, run_schedules
 from holdfast.faults.simulation.world import World
 from tests.faults.simulated_sabotage import SABOTAGES, Sabotage, no_fence_check
 
 ROUNDS = range(60)
 """Seeds for every CI run. `python -m holdfast.faults.simulation` draws others, and many more."""
-FEWEST_STEPS = 200
 _ROOT = Path(__file__).parents[2]
 
 

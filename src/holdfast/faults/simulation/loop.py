@@ -123,7 +123,11 @@ class Machine:
             call.call(*call.args)
             return True
         if not call.is_canceled and not loop.is_ended:
-            loop.ready.append(call)
+            if call.call is _WAKE:
+                # The end of a sleep: what it wakes has a turn of its own.
+                call.call(*call.args)
+            else:
+                loop.ready.append(call)
         return False
 
 
@@ -132,6 +136,7 @@ def nothing() -> None:
 
 
 _NO_CONTEXT = contextvars.Context()
+_WAKE = asyncio.futures._set_result_unless_cancelled  # type: ignore[attr-defined]
 
 
 class VirtualLoop(asyncio.AbstractEventLoop, Generic[Owner]):

@@ -87,7 +87,7 @@ class _Network:
     ) -> None:
         if spared and not self._process.is_alive:
             return
-        self._world.machine.after(fate.known_in, _tell, answer, effect())
+        self._world.machine.after(fate.known_in, tell, answer, effect())
         if spared:
             self._process.pause(0.0)
         elif self._world.random.random() < self._world.plan.weather.pause and self._is_exposed():
@@ -123,7 +123,8 @@ class _Network:
                 return _Fate(effect_in + long, random.choice((known_in, long / 2)), fails=True)
 
 
-def _tell(answer: "asyncio.Future[Answer]", value: Answer) -> None:
+def tell(answer: "asyncio.Future[Answer]", value: Answer) -> None:
+    """Unless whoever waits for it has been interrupted meanwhile."""
     if not answer.done():
         answer.set_result(value)
 

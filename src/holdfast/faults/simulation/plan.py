@@ -14,6 +14,8 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 """The store's clock when the machine's shows 1000."""
 
 FEWEST_JOBS = 50
+FEWEST_STEPS = 200
+"""Until the last fault."""
 TIMEOUT_SECONDS = 1.5
 """Of every handler; longer than every lease."""
 USUAL, NARROW = "usual", "narrow"
@@ -46,8 +48,8 @@ class Attempt:
     """Seconds in each of its awaits; none: it never lets the event loop turn."""
 
 
-LONG = frozenset({Act.OUTLAST, Act.OVERRUN, Act.BLOCK, Act.IGNORE})
 QUICK = Attempt(Act.RETURN, (0.01,))
+AT_ONCE = Attempt(Act.RETURN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,12 @@ from holdfast.errors import Cancel, Permanent, Retryable, Snooze
 from holdfast.failures import Failures
 from holdfast.faults.simulation.engine import replaced_names
 from holdfast.faults.simulation.loop import Machine, VirtualLoop, nothing
-from holdfast.faults.simulation.network import Link, done
+from holdfast.faults.simulation.network import Link, done, tell
 from holdfast.faults.simulation.oracle import Ending, Oracle, Witness
 from holdfast.faults.simulation.plan import (
+    AT_ONCE,
     EPOCH,
-    LONG,
+    FEWEST_STEPS,
     NARROW,
     QUICK,
     TIMEOUT_SECONDS,
@@ -55,6 +56,7 @@ MOST_STEPS = 300_000
 _PATIENCE_SECONDS = 90.0
 """How long after the last fault everything must be over: retries, snoozes and the turns of suspects take their time."""
 _STOP_SECONDS = 30.0
+_MORE_SECONDS = 0.1
 _NARROW_LEASE = timedelta(seconds=0.5)
 _FAILURES = Failures()
 
@@ -75,6 +77,7 @@ class World:
         self._born = 0
         self._to_come = 0
         self._planned: dict[UUID, PlannedJob] = {}
+        self._resting: list[asyncio.Future[None]] = []
         self._ids = 0
         self._first_slot: datetime | None = None
 
@@ -219,7 +222,11 @@ class World:
     # What befalls processes.
 
     def _calm_down(self) -> None:
-        """The last fault is over; what is paused goes on."""
+        """The last fault is over; what is paused goes on, and what waits has waited long enough."""
+        if self.machine.steps < FEWEST_STEPS:
+            # Everybody was paused or cut off for most of the time.
+            self.machine.after(_MORE_SECONDS, self._calm_down)
+            return
         self.is_calm = True
         self.machine.jolt_in = math.inf
         self.oracle.note("", "", "no more faults")
@@ -227,6 +234,8 @@ class World:
         for process in self.processes:
             process.is_cut_off = False
             process.pause(0.0)
+        for rest in self._resting:
+            tell(rest, None)
         if not any(process.is_serving for process in self.processes):
             self.bear()
 
@@ -301,9 +310,9 @@ class World:
         attempts = self._planned[job.id].attempts
         starts = sum(claim.has_started for claim in oracle.jobs[job.id].claims.values())
         attempt = attempts[min(starts, len(attempts) - 1)]
-        if self.is_calm and attempt.act in LONG:
-            # Nothing can befall it any more, so it would only take time.
-            attempt = QUICK
+        if self.is_calm and attempt.act is not Act.KILL:
+            # Nothing can befall it any more, so whatever it did would only take time.
+            attempt = AT_ONCE
         oracle.started(job.lease, witness, is_stubborn=attempt.act is Act.IGNORE)
         try:
             value = await self._act(process, job.lease, attempt)
@@ -322,7 +331,7 @@ class World:
             await asyncio.sleep(0)
             return None
         for seconds in attempt.waits:
-            await asyncio.sleep(seconds)
+            await self._rest(process, seconds)
         match attempt.act:
             case Act.RETURN_RESULT:
                 return {"fence": lease.fence}
@@ -337,15 +346,25 @@ class World:
             case Act.GIVE_UP:
                 raise Cancel
             case Act.OVERRUN:
-                await asyncio.sleep(2 * TIMEOUT_SECONDS)
+                await self._rest(process, 2 * TIMEOUT_SECONDS)
             case Act.IGNORE:
                 with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.sleep(TIMEOUT_SECONDS)
-                await asyncio.sleep(0.5)
+                    await self._rest(process, TIMEOUT_SECONDS)
+                await self._rest(process, 0.5)
             case Act.KILL:
                 self.kill(process)
-                await asyncio.sleep(math.inf)
+                await process.loop.create_future()
         return None
+
+    async def _rest(self, process: "Process", seconds: float) -> None:
+        """A handler waits for so long. After the last fault nothing can befall it, so it would only take time."""
+        if self.is_calm:
+            await asyncio.sleep(0)
+            return
+        rest = process.loop.create_future()
+        self._resting.append(rest)
+        self.machine.after(seconds, tell, rest, None)
+        await rest
 
 
 class _Broken(Exception):
