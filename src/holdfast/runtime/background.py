@@ -87,7 +87,7 @@ class Background:
                 report = await run_tick(due, self._limits, Budget(items=self._limits.items), to_end=False)
                 for part in report.runners:
                     self._take_in(part)
-            await self._pause(min((self._due_in(runner) for runner in self._runners), default=math.inf))
+            await self._pause(min(map(self._due_in, self._runners), default=math.inf))
 
     def _due_in(self, runner: Runner) -> float:
         due_in = runner.due_in()

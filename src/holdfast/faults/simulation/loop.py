@@ -87,7 +87,7 @@ class Machine:
         """Until it is over, or the clock shows `until`. Asked whenever something has happened outside the loops."""
         self.after(until - self.now, nothing)
         running = asyncio._get_running_loop()
-        timers, loops = self._timers, self._loops
+        timers, loops, random = self._timers, self._loops, self.random.random
         try:
             while not is_over() and self.now < until:
                 has_happened = False
@@ -100,7 +100,12 @@ class Machine:
                             elif loop.held_until < soonest:
                                 soonest = loop.held_until
                     if able:
-                        self._let_run(able)
+                        loop = able[0] if len(able) == 1 else able[int(random() * len(able))]
+                        if loop is not self._running:
+                            # Only then, because it asks the system for the number of this process, which takes time.
+                            asyncio._set_running_loop(loop)
+                            self._running = loop
+                        loop.turn()
                     else:
                         self.now = soonest
                     while timers[0][0] <= self.now:
@@ -108,14 +113,6 @@ class Machine:
         finally:
             asyncio._set_running_loop(running)
             self._running = None
-
-    def _let_run(self, able: "list[VirtualLoop[Any]]") -> None:
-        loop = able[0] if len(able) == 1 else able[int(self.random.random() * len(able))]
-        if loop is not self._running:
-            # Only then, because it asks the system for the number of this process, which can take microseconds.
-            asyncio._set_running_loop(loop)
-            self._running = loop
-        loop.turn()
 
     def _ring(self, _when: float, _number: int, loop: "VirtualLoop[Any] | None", call: Call) -> bool:
         """What is due in a loop is ready now; what happens in the world outside happens. Whether it was that."""

@@ -335,6 +335,10 @@ class Oracle:
             account.state, account.final_fence = JobState.READY, None
             account.attempt = account.losses = 0
 
+    def holds(self, lease: Lease) -> bool:
+        held = self.jobs[lease.id].held
+        return held is not None and held.lease == lease and held.until > self._clock()
+
     def holds_suspect(self, by: Witness) -> bool:
         """Whether it runs a job that has no loss left. Faults spare it, or an innocent job would die of bad luck."""
         return any(

@@ -77,7 +77,7 @@ class World:
         self._born = 0
         self._to_come = 0
         self._planned: dict[UUID, PlannedJob] = {}
-        self._resting: list[asyncio.Future[None]] = []
+        self._resting: list[tuple[Process, Lease, asyncio.Future[None]]] = []
         self._ids = 0
         self._first_slot: datetime | None = None
 
@@ -222,7 +222,7 @@ class World:
     # What befalls processes.
 
     def _calm_down(self) -> None:
-        """The last fault is over; what is paused goes on, and what waits has waited long enough."""
+        """The last fault is over; what is paused goes on, and what waits has mostly waited long enough."""
         if self.machine.steps < FEWEST_STEPS:
             # Everybody was paused or cut off for most of the time.
             self.machine.after(_MORE_SECONDS, self._calm_down)
@@ -234,8 +234,10 @@ class World:
         for process in self.processes:
             process.is_cut_off = False
             process.pause(0.0)
-        for rest in self._resting:
-            tell(rest, None)
+        for process, lease, rest in self._resting:
+            # Whoever is to stop, or has lost its lease, must still be stopped.
+            if process.is_serving and self.oracle.holds(lease):
+                tell(rest, None)
         if not any(process.is_serving for process in self.processes):
             self.bear()
 
@@ -331,7 +333,7 @@ class World:
             await asyncio.sleep(0)
             return None
         for seconds in attempt.waits:
-            await self._rest(process, seconds)
+            await self._rest(process, lease, seconds)
         match attempt.act:
             case Act.RETURN_RESULT:
                 return {"fence": lease.fence}
@@ -346,23 +348,23 @@ class World:
             case Act.GIVE_UP:
                 raise Cancel
             case Act.OVERRUN:
-                await self._rest(process, 2 * TIMEOUT_SECONDS)
+                await self._rest(process, lease, 2 * TIMEOUT_SECONDS)
             case Act.IGNORE:
                 with contextlib.suppress(asyncio.CancelledError):
-                    await self._rest(process, TIMEOUT_SECONDS)
-                await self._rest(process, 0.5)
+                    await self._rest(process, lease, TIMEOUT_SECONDS)
+                await self._rest(process, lease, 0.5)
             case Act.KILL:
                 self.kill(process)
                 await process.loop.create_future()
         return None
 
-    async def _rest(self, process: "Process", seconds: float) -> None:
+    async def _rest(self, process: "Process", lease: Lease, seconds: float) -> None:
         """A handler waits for so long. After the last fault nothing can befall it, so it would only take time."""
         if self.is_calm:
             await asyncio.sleep(0)
             return
         rest = process.loop.create_future()
-        self._resting.append(rest)
+        self._resting.append((process, lease, rest))
         self.machine.after(seconds, tell, rest, None)
         await rest
 
