@@ -2,15 +2,18 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from holdfast.faults.simulation import __main__ as simulation
 from holdfast.faults.simulation.__main__ import main
 from holdfast.faults.simulation.plan import FEWEST_JOBS, FEWEST_STEPS
-from holdfast.faults.simulation.run import Failure, run_schedules
+from holdfast.faults.simulation.run import Failure, Results, run_in_processes, run_schedules
 from holdfast.faults.simulation.world import World
 from tests.faults.simulated_sabotage import SABOTAGES, Sabotage, no_fence_check
 
@@ -100,3 +103,22 @@ def test_schedules_run_in_several_processes(capsys: pytest.CaptureFixture[str]) 
     printed = capsys.readouterr()
     assert "no violation" in printed.out
     assert "seeds 7 to 66" in printed.err
+    assert "60 of 60, 0 failed" in printed.err
+    assert "a minute, expected end" in printed.err
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_an_interrupted_run_tells_what_it_has(
+    processes: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(seeds: range, processes: int) -> Iterator[Results]:
+        for part in run_in_processes(seeds, processes):
+            signal.raise_signal(signal.SIGINT)
+            yield part
+
+    monkeypatch.setattr(simulation, "run_in_processes", interrupted)
+    assert main(["--schedules", "100000", "--seed", "7", "--jobs", processes]) == 130
+    printed = capsys.readouterr()
+    assert printed.out.startswith("50 schedules")
+    assert "no violation" in printed.out
+    assert "interrupted after 50 of 100,000 schedules" in printed.err

@@ -4,15 +4,21 @@ import argparse
 import json
 import os
 import random
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from threading import Event
 
 from holdfast.faults.simulation.run import Results, run_in_processes
 from holdfast.faults.simulation.world import World
 
 _MOST_SEED = 10**9
 _SHOWN_FAILURES = 20
+_INTERRUPTED = 130
+"""What a shell expects of a program that ended because of Ctrl-C."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,18 +48,50 @@ def _run(given: argparse.Namespace) -> int:
     seeds = range(first, first + given.schedules)
     started, results = time.monotonic(), Results()
     _say(f"{len(seeds):,} schedules, seeds {seeds[0]} to {seeds[-1]}")
-    for part in run_in_processes(seeds, given.jobs or os.cpu_count() or 1):
-        for failure in part.failures[: max(0, _SHOWN_FAILURES - len(results.failures))]:
-            _say(f"\r{failure}")
-        results.add(part)
-        _say(f"\r{results.schedules:,} of {len(seeds):,}, {len(results.failures)} failed ", end="")
+    with _heard_interrupt() as interrupted:
+        for part in run_in_processes(seeds, given.jobs or os.cpu_count() or 1):
+            for failure in part.failures[: max(0, _SHOWN_FAILURES - len(results.failures))]:
+                _say(f"\r{failure}")
+            results.add(part)
+            _say(f"\r{_progress(results, len(seeds), time.monotonic() - started)} ", end="")
+            if interrupted.is_set():
+                break
     seconds = time.monotonic() - started
     _say("")
+    if results.schedules < len(seeds):
+        _say(f"interrupted after {results.schedules:,} of {len(seeds):,} schedules")
     if given.json:
         sys.stdout.write(json.dumps(_as_dict(results, first, seconds), indent=2) + "\n")
     else:
         sys.stdout.write(_told(results, seconds))
+    if results.schedules < len(seeds):
+        return _INTERRUPTED
     return 1 if results.failures else 0
+
+
+@contextmanager
+def _heard_interrupt() -> Iterator[Event]:
+    """Set by the first Ctrl-C. Raised wherever it comes, it would be taken for the doing of a simulated handler."""
+    heard = Event()
+
+    def hear(*_signal: object) -> None:
+        heard.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, hear)
+    try:
+        yield heard
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _progress(results: Results, wanted: int, seconds: float) -> str:
+    to_go = timedelta(seconds=seconds / results.schedules * (wanted - results.schedules))
+    end = (datetime.now(UTC) + to_go).astimezone()
+    return (
+        f"{results.schedules:,} of {wanted:,}, {len(results.failures)} failed, "
+        f"{results.schedules * 60 / seconds:,.0f} a minute, expected end {end:%H:%M:%S}"
+    )
 
 
 def _as_dict(results: Results, seed: int, seconds: float) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 import gc
 import multiprocessing
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -71,8 +72,17 @@ def run_in_processes(seeds: range, processes: int) -> Iterator[Results]:
         yield from map(run_schedules, parts)
         return
     # Not forked: a child would have whatever threads and loops the caller has, in whatever state.
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _ignore_interrupt)
+    try:
         yield from pool.map(run_schedules, parts)
+    finally:
+        # Whoever is interrupted takes no more than what it has.
+        pool.shutdown(cancel_futures=True)
+
+
+def _ignore_interrupt() -> None:
+    """Ctrl-C is meant for whoever started this process, which ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextmanager
