@@ -85,8 +85,10 @@ class Loop:
     async def _wait(self, seconds: float | None) -> None:
         if self._stopping:
             return
+        # Not asyncio.timeout, which interrupts the wait with an exception: the finisher waits after every batch.
+        timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self._awake.set)
         try:
-            async with asyncio.timeout(seconds):
-                await self._awake.wait()
-        except TimeoutError:
-            return
+            await self._awake.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()

@@ -76,6 +76,7 @@ class Starter:
             raise RuntimeError("a starter runs in a task of its own")
         waits = await self._until_one_waits(task)
         self._starting.discard(task)
+        task.remove_done_callback(self._ended)
         self.start()
         if waits is not None:
             held, context, rest = waits
