@@ -57,7 +57,9 @@ class Holdfast(Declaring, Producer):
         if self.settings.rabbitmq_url is not None:
             self._publisher = Publisher(Trigger(broker(self.settings)))
             self._exits.push_async_callback(self._publisher.close)
-        self._open = await self._exits.enter_async_context(opened(self.settings.store, self.settings.db_schema))
+        given = self.settings
+        store = opened(given.store, given.db_schema, direct_url=given.listen_url)
+        self._open = await self._exits.enter_async_context(store)
         self._exits.push_async_callback(self.relays.close)
         if self.settings.store.startswith("memory"):
             # Nobody else can declare anything there.

@@ -208,7 +208,8 @@ class Settings(BaseSettings):
 
     listen: bool = Field(True, description="Be woken by PostgreSQL's NOTIFY; polling goes on either way")
     listen_url: Annotated[str, _has_scheme("postgresql", "postgres")] | None = Field(
-        None, description="PostgreSQL address for the listener, past PgBouncer; unset: that of the store"
+        None,
+        description="PostgreSQL's own address, past PgBouncer, for all that needs a session; unset: that of the store",
     )
     rabbitmq_url: Annotated[str, _has_scheme("amqp", "amqps")] | None = Field(
         None, description="RabbitMQ that wakes workers, amqp://…; unset: none"

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 import psycopg
 import pytest
@@ -15,6 +16,7 @@ from holdfast.faults.proxy import Proxy
 from holdfast.job import JobState
 from holdfast.json_text import encode
 from holdfast.store.postgres import lock
+from holdfast.store.postgres.driver import open_connection
 from holdfast.store.postgres.lock import held_lock
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.runs import PostgresRuns
@@ -187,7 +189,7 @@ def impatient_lock(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_silent_connection_is_given_up(database: Database, proxy: Proxy, impatient_lock: None) -> None:
     async with opened_store(database.url) as store:
         schedule = await _due(store, inline=True)
-        async with held_lock(proxy.url, "holdfast", "report") as held:
+        async with held_lock(partial(open_connection, proxy.url), "holdfast", "report") as held:
             assert held is not None
             proxy.swallow()
             async with asyncio.timeout(30):
@@ -204,7 +206,7 @@ async def test_a_slot_cannot_be_marked_through_a_silent_connection(
     monkeypatch.setattr(lock, "PING_SECONDS", 600)
     async with opened_store(database.url) as store:
         schedule = await _due(store, inline=True)
-        async with held_lock(proxy.url, "holdfast", "report") as held:
+        async with held_lock(partial(open_connection, proxy.url), "holdfast", "report") as held:
             assert held is not None
             proxy.swallow()
             with pytest.raises(StoreUnavailable):
@@ -259,7 +261,7 @@ def test_an_event_loop_that_is_blocked_does_not_lose_the_lock(
     database: Database, impatient_lock: None, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     async def hold() -> bool:
-        async with held_lock(database.url, "holdfast", "report") as held:
+        async with held_lock(partial(open_connection, database.url), "holdfast", "report") as held:
             assert held is not None
             losing = asyncio.create_task(held.lost())
             for _ in range(15):

@@ -62,7 +62,7 @@ class Place:
 async def scratch_place(store: str | None) -> AsyncIterator[Place]:
     if store is not None and store.startswith("memory"):
         raise InvalidInput("store: memory: lives in one process, so no workers can share it; use postgresql://…")
-    if store is not None and Address.parse(store).statement_cache_size == 0:
+    if store is not None and Address.parse(store).pooled:
         raise InvalidInput("store: ?pgbouncer=1 cannot be measured; give the address of PostgreSQL itself")
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)

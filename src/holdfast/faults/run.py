@@ -1,7 +1,6 @@
 """Runs cases one after the other, or a few side by side on servers of their own, and gathers what they found."""
 
 import asyncio
-import shutil
 import tempfile
 import time
 import zlib
@@ -12,6 +11,7 @@ from pathlib import Path
 from random import Random
 
 from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.faults.bouncer import bouncer_program
 from holdfast.faults.broker import broker_program
 from holdfast.faults.case import Case, Need
 from holdfast.faults.disk import can_mount, mounted
@@ -143,4 +143,4 @@ def missing(need: Need, server: FaultServer) -> str | None:
         case Need.TMPFS:
             return None if can_mount() else "mounts a small disk, for which it has to be root"
         case Need.PGBOUNCER:
-            return None if shutil.which("pgbouncer") else "PgBouncer is not installed"
+            return None if bouncer_program() is not None else "kills PgBouncer, and pgbouncer is not installed"

@@ -14,7 +14,13 @@ from holdfast.insight.job_checks import (
     check_places,
 )
 from holdfast.insight.runtime_checks import check_listeners, check_runs, check_schedules
-from holdfast.insight.server_checks import check_answer, check_dead_rows, check_horizon, check_server
+from holdfast.insight.server_checks import (
+    check_answer,
+    check_dead_rows,
+    check_horizon,
+    check_pooler,
+    check_server,
+)
 from holdfast.log import get_logger
 from holdfast.store.postgres.examine import Examiner
 from holdfast.store.postgres.sql_files import newest_version
@@ -25,6 +31,7 @@ Check = Callable[[Examiner, Limits], AsyncIterator[Finding]]
 
 _OF_THE_SERVER: dict[str, Check] = {
     "store": check_answer,
+    "pooler": check_pooler,
     "server": check_server,
     "vacuum horizon": check_horizon,
 }
@@ -42,14 +49,20 @@ _OF_THE_SCHEMA: dict[str, Check] = {
 
 
 async def examine(
-    url: str, schema: str = "holdfast", *, deep: bool = False, limits: Limits | None = None
+    url: str,
+    schema: str = "holdfast",
+    *,
+    deep: bool = False,
+    limits: Limits | None = None,
+    direct_url: str | None = None,
 ) -> list[Finding]:
     """Everything there is to say about the store, in a fixed order. StoreUnavailable if it cannot be reached at all.
 
     Changes nothing. Checks of the tables are left out when the schema is not the one that this release knows.
+    `direct_url` is the way past a pooler.
     """
     limits = limits or Limits()
-    async with Examiner(url, schema) as examiner:
+    async with Examiner(url, schema, direct_url) as examiner:
         findings = await _found(_OF_THE_SERVER, examiner, limits)
         schema_finding = await _schema(examiner, schema)
         findings.append(schema_finding)

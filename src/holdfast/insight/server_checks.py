@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 from holdfast.duration import rough
+from holdfast.errors import HoldfastError
 from holdfast.insight.findings import Finding, Level, Limits, plural
 from holdfast.store.postgres.examine import Examiner, Pin
 
@@ -28,6 +29,26 @@ async def check_answer(examiner: Examiner, limits: Limits) -> AsyncIterator[Find
         )
     else:
         yield Finding("time", Level.OK, "the server's clock and this machine's agree")
+
+
+async def check_pooler(examiner: Examiner, _: Limits) -> AsyncIterator[Finding]:
+    """Says nothing where there is none."""
+    if not await examiner.is_pooled():
+        return
+    if examiner.direct_url is None:
+        yield Finding(
+            "pooler",
+            Level.WARNING,
+            "PgBouncer is before the server: workers only poll, and renewals of leases wait for its connections",
+            "set HOLDFAST_LISTEN_URL to the server's own address",
+        )
+        return
+    try:
+        await examiner.try_direct()
+    except HoldfastError as error:
+        yield Finding("pooler", Level.WARNING, f"no way past PgBouncer: {error}", "correct HOLDFAST_LISTEN_URL")
+    else:
+        yield Finding("pooler", Level.OK, "PgBouncer is before the server, and HOLDFAST_LISTEN_URL leads past it")
 
 
 async def check_server(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:

@@ -69,8 +69,11 @@ class OpenStore:
 
 
 @asynccontextmanager
-async def opened(url: str, schema: str = "holdfast") -> AsyncIterator[OpenStore]:
-    """An embedded PostgreSQL is started and migrated as needed; a server's schema must be there already."""
+async def opened(url: str, schema: str = "holdfast", *, direct_url: str | None = None) -> AsyncIterator[OpenStore]:
+    """An embedded PostgreSQL is started and migrated as needed; a server's schema must be there already.
+
+    `direct_url`: past a pooler, if `url` leads to one.
+    """
     if url.rstrip("/") in ("memory:", "memory"):
         memory = MemoryStore()
 
@@ -96,7 +99,7 @@ async def opened(url: str, schema: str = "holdfast") -> AsyncIterator[OpenStore]
     async with server_url(url) as server:
         if is_embedded(url):
             await migrate(server, schema)
-        store = PostgresStore(server, schema)
+        store = PostgresStore(server, schema, direct_url=direct_url)
         await store.open()
         try:
             yield OpenStore(
@@ -107,7 +110,7 @@ async def opened(url: str, schema: str = "holdfast") -> AsyncIterator[OpenStore]
                 store.finish_in,
                 schedules=PostgresSchedules(store),
                 runs=PostgresRuns(store),
-                url=server,
+                url=store.url,
                 upkeep=PostgresUpkeep(store),
                 events=PostgresEvents(store),
                 check=store.check,

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from holdfast.errors import StoreUnavailable
 from holdfast.retry import exponential
-from holdfast.store.postgres.driver import Address, open_connection
+from holdfast.store.postgres.driver import Address, open_session
 from holdfast.store.waiters import Heard
 from holdfast.wake.answers import answered
 from holdfast.wake.link import Link
@@ -66,7 +66,7 @@ class FinalListener:
         self._changed.set()
 
     async def _session(self) -> None:
-        connection = await self._link.within(_CONNECT_SECONDS, open_connection(self._url))
+        connection = await self._link.within(_CONNECT_SECONDS, open_session(self._url))
         try:
             connection.add_termination_listener(lambda _: self._changed.set())
             listening = connection.add_listener(channel(self._holder), self._rung)

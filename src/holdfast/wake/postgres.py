@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 from holdfast.errors import StoreUnavailable
 from holdfast.log import get_logger
 from holdfast.retry import exponential
-from holdfast.store.postgres.driver import Address, open_connection
+from holdfast.store.postgres.driver import Address, open_session
 from holdfast.store.postgres.sql_files import quoted, statement
 from holdfast.wake import Wake
 from holdfast.wake.answers import answered
@@ -55,7 +55,7 @@ def listener_url(store_url: str, listen_url: str | None) -> str | None:
     """Where to listen; None if the store is behind PgBouncer, where LISTEN is lost, and no way past it is known."""
     if listen_url is not None:
         return listen_url
-    if Address.parse(store_url).statement_cache_size == 0:
+    if Address.parse(store_url).pooled:
         log.warning("no wake-ups by PostgreSQL: set HOLDFAST_LISTEN_URL to its address past PgBouncer; polling goes on")
         return None
     return store_url
@@ -122,7 +122,7 @@ class Listener:
         self._changed.set()
 
     async def _session(self) -> None:
-        connection = await self._link.within(_CONNECT_SECONDS, open_connection(self._url))
+        connection = await self._link.within(_CONNECT_SECONDS, open_session(self._url))
         try:
             connection.add_termination_listener(lambda _: self._changed.set())
             await self._answer(connection, connection.add_listener(channel(self._schema), self._heard))

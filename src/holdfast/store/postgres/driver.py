@@ -120,10 +120,17 @@ def translation(error: BaseException) -> HoldfastError | None:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What asyncpg is told. `?pgbouncer=1` turns the statement cache off, which transaction pooling cannot bear."""
+    """What asyncpg is told. `?pgbouncer=1` says that a pooler is before the server, `?pgbouncer=0` that none is, or one
+    that bears prepared statements and sessions; without either the first connection finds out (`is_pooled`).
+    """
 
     dsn: str
-    statement_cache_size: int
+    pooled: bool | None
+
+    @property
+    def statement_cache_size(self) -> int:
+        """None with transaction pooling: a statement would be prepared on one connection and looked for on another."""
+        return 0 if self.pooled else 100
 
     @classmethod
     def parse(cls, url: str) -> "Address":
@@ -137,8 +144,26 @@ class Address:
                 "store: the PostgreSQL address cannot be read; write postgresql://user@host:port/database and "
                 "percent-encode special characters of the password"
             ) from None
-        pooled = options.pop("pgbouncer", "") not in ("", "0", "false")
-        return cls(urlunsplit(parts._replace(query=urlencode(options))), 0 if pooled else 100)
+        said = options.pop("pgbouncer", "")
+        pooled = None if not said else said not in ("0", "false")
+        return cls(urlunsplit(parts._replace(query=urlencode(options))), pooled)
+
+
+def through_pooler(url: str) -> str:
+    """The same address, which says that a pooler is before the server."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True)) | {"pgbouncer": "1"}
+    return urlunsplit(parts._replace(query=urlencode(options)))
+
+
+async def is_pooled(connection: "asyncpg.Connection[asyncpg.Record]") -> bool:
+    """Whether a pooler, such as PgBouncer, is between here and the server.
+
+    It makes up the process id that it tells its clients, because they have no process of their own there. Asked without
+    parameters, for whoever prepares a statement leaves it in a connection that is another client's next.
+    """
+    told = await connection.execute(f"SELECT FROM pg_backend_pid() AS pid WHERE pid = {connection.get_server_pid()}")
+    return told != "SELECT 1"
 
 
 class _Connection(asyncpg.Connection):
@@ -372,13 +397,34 @@ async def open_pool(url: str, size: int) -> Pool:
 async def open_connection(url: str) -> "asyncpg.Connection[asyncpg.Record]":
     address = Address.parse(url)
     with translated():
-        return await asyncpg.connect(
+        connection = await asyncpg.connect(
             address.dsn,
             timeout=CONNECT_SECONDS,
             command_timeout=COMMAND_SECONDS,
             statement_cache_size=address.statement_cache_size,
             server_settings=_SESSION,
         )
+        try:
+            if address.pooled is not None or not await is_pooled(connection):
+                return connection
+        except BaseException:
+            connection.terminate()
+            raise
+    await connection.close()
+    return await open_connection(through_pooler(url))
+
+
+async def open_session(url: str) -> "asyncpg.Connection[asyncpg.Record]":
+    """A connection that keeps what LISTEN says; StoreUnavailable if a pooler would lose it without a word."""
+    connection = await open_connection(url)
+    try:
+        with translated():
+            if Address.parse(url).pooled is not False and await is_pooled(connection):
+                raise StoreUnavailable("this address leads to PgBouncer, which loses LISTEN; name the server's own")
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
 
 
 def _line(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
 from holdfast.limits import check_schema
-from holdfast.store.postgres.driver import open_connection, translated
+from holdfast.store.postgres.driver import is_pooled, open_connection, open_session, translated
 from holdfast.store.postgres.migrate import Migrator
 from holdfast.store.postgres.sql_files import statement
 
@@ -143,10 +143,11 @@ class LostSleepers:
 
 
 class Examiner:
-    """`async with Examiner(url, schema) as examiner:`"""
+    """`async with Examiner(url, schema) as examiner:`; `direct_url` is the way past a pooler."""
 
-    def __init__(self, url: str, schema: str) -> None:
+    def __init__(self, url: str, schema: str, direct_url: str | None = None) -> None:
         self._url = url
+        self.direct_url = direct_url
         self._schema = check_schema(schema)
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
 
@@ -171,6 +172,15 @@ class Examiner:
             took = timedelta(seconds=time.monotonic() - started)
             found.append(RoundTrip(took, now - (before + took / 2)))
         return min(found, key=lambda each: each.took)
+
+    async def is_pooled(self) -> bool:
+        connection = await self._connected()
+        with translated():
+            return await is_pooled(connection)
+
+    async def try_direct(self) -> None:
+        """HoldfastError unless the way past the pooler leads to the server itself."""
+        (await open_session(self.direct_url or self._url)).terminate()
 
     async def server(self) -> Server:
         (row,) = await self._ask("server")

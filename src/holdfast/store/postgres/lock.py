@@ -5,7 +5,7 @@ the watch gives up after `PING_SECONDS + ANSWER_SECONDS` without an answer, so t
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
@@ -14,7 +14,7 @@ from holdfast.crash_points import reach
 from holdfast.errors import StoreUnavailable
 from holdfast.json_text import Json
 from holdfast.log import get_logger
-from holdfast.store.postgres.driver import open_connection, translated
+from holdfast.store.postgres.driver import translated
 from holdfast.store.postgres.schedule_rows import due_schedules
 from holdfast.store.postgres.sql_files import statement
 from holdfast.store.schedules import DueSchedules, Schedule
@@ -34,6 +34,7 @@ _STATEMENT_SECONDS = 20.0
 _NOTHING = "SELECT"
 
 Answer = TypeVar("Answer")
+Connect = Callable[[], Awaitable["asyncpg.Connection[asyncpg.Record]"]]
 
 
 class PostgresSingleton:
@@ -137,8 +138,8 @@ class PostgresSingleton:
 
 
 @asynccontextmanager
-async def held_lock(url: str, schema: str, lock: str) -> AsyncIterator[PostgresSingleton | None]:
-    connection = await open_connection(url)
+async def held_lock(connect: Connect, schema: str, lock: str) -> AsyncIterator[PostgresSingleton | None]:
+    connection = await connect()
     singleton = PostgresSingleton(connection, schema)
     watch: asyncio.Task[None] | None = None
     try:

@@ -87,5 +87,5 @@ class PostgresSchedules:
         if row["held"]:
             yield None
             return
-        async with held_lock(self._store.url, self._store.schema, lock) as singleton:
+        async with held_lock(self._store.open_connection, self._store.schema, lock) as singleton:
             yield singleton

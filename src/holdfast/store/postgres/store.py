@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from holdfast.crash_points import around, reach
-from holdfast.errors import KeyLocked, StoreUnavailable
+from holdfast.errors import HoldfastError, KeyLocked, StoreUnavailable
 from holdfast.handlers import FinishInTransaction
 from holdfast.job import JobState, Lease, LeasedJob, NewJob
 from holdfast.json_text import encode
 from holdfast.lifecycle import KEPT_ERRORS, LEASE_LOST, MAX_LOSSES, PLAIN_SUCCESS, Event, Transition
 from holdfast.limits import check_schema
+from holdfast.log import get_logger
 from holdfast.store.contract import (
     Canceling,
     ClaimRequest,
@@ -33,12 +34,15 @@ from holdfast.store.contract import (
 from holdfast.store.postgres.bulk import Bulk, one_row
 from holdfast.store.postgres.copying import copy_jobs
 from holdfast.store.postgres.driver import (
+    Address,
     CopyRefused,
     LeaseLocked,
     Pool,
+    is_pooled,
     open_connection,
     open_pool,
     round_trip,
+    through_pooler,
     translated,
     translation,
 )
@@ -48,6 +52,8 @@ from holdfast.store.postgres.sql_files import quoted, statement
 
 if TYPE_CHECKING:
     import asyncpg
+
+log = get_logger("holdfast.store")
 
 _POOL_SIZE = 8
 _CLOSE_SECONDS = 2.0
@@ -63,10 +69,17 @@ class Fetch(Protocol):
 
 
 class PostgresStore:
-    """Holds a small pool; `renewer` opens a connection of its own for the lease keeper's thread."""
+    """Holds a small pool; `renewer` opens a connection of its own for the lease keeper's thread.
 
-    def __init__(self, url: str, schema: str = "holdfast", pool_size: int = _POOL_SIZE) -> None:
+    `direct_url`: past a pooler, if `url` leads to one.
+    """
+
+    def __init__(
+        self, url: str, schema: str = "holdfast", pool_size: int = _POOL_SIZE, *, direct_url: str | None = None
+    ) -> None:
         self.url = url
+        """Once the store is open it says `?pgbouncer=1` if a pooler is before the server."""
+        self._direct_url = direct_url
         self.schema = check_schema(schema)
         self._pool_size = pool_size
         self._pool: Pool | None = None
@@ -80,6 +93,10 @@ class PostgresStore:
         pool = await open_pool(self.url, self._pool_size)
         try:
             with translated():
+                if Address.parse(self.url).pooled is None and await _is_pooled(pool):
+                    self.url = through_pooler(self.url)
+                    await pool.close()
+                    pool = await open_pool(self.url, self._pool_size)
                 async with pool.acquire() as connection:
                     await Migrator(connection, self.schema).check()  # type: ignore[arg-type]
                     self._round_trip = await round_trip(connection)  # type: ignore[arg-type]
@@ -113,11 +130,25 @@ class PostgresStore:
     @asynccontextmanager
     async def connection_of_its_own(self) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
         """One outside the pool, for a thread of its own; what it does is dropped when the block is left."""
-        connection = await open_connection(self.url)
+        connection = await self.open_connection()
         try:
             yield connection
         finally:
             connection.terminate()
+
+    async def open_connection(self) -> "asyncpg.Connection[asyncpg.Record]":
+        """One outside the pool, and past a pooler if there is a way past it.
+
+        There it would share the server's few connections with everybody, and wait while they are in use: a lease may
+        run out meanwhile, and a lock that is held for hours takes one of them for hours.
+        """
+        if self._direct_url is not None and Address.parse(self.url).pooled:
+            try:
+                return await open_connection(self._direct_url)
+            except HoldfastError as error:
+                # Later is better than never.
+                log.info("no connection past the pooler, going through it", error=str(error))
+        return await open_connection(self.url)
 
     def acquired(self) -> "AbstractAsyncContextManager[asyncpg.Connection[asyncpg.Record]]":
         """A pooled connection, for tables that are not Holdfast's own."""
@@ -381,6 +412,11 @@ def _shard(shard: Shard | None) -> tuple[int | None, int | None]:
 
 def _lease_columns(leases: Sequence[Lease]) -> tuple[list[UUID], list[int], list[UUID]]:
     return [lease.id for lease in leases], [lease.fence for lease in leases], [lease.holder for lease in leases]
+
+
+async def _is_pooled(pool: Pool) -> bool:
+    async with pool.acquire() as connection:
+        return await is_pooled(connection)  # type: ignore[arg-type]
 
 
 def _is_plain(transition: Transition) -> bool:
