@@ -76,7 +76,8 @@ async def work(job: Job) -> dict[str, int]:
 async def effect(job: Job) -> None:
     """Its effect is a row, committed together with its end."""
     with attempt(job):
-        connection = await asyncpg.connect(os.environ[STORE], timeout=5, command_timeout=5)
+        # Nothing is prepared, because the store may be behind a pooler.
+        connection = await asyncpg.connect(os.environ[STORE], timeout=5, command_timeout=5, statement_cache_size=0)
         try:
             async with connection.transaction():
                 if seconds := _seconds(job):

@@ -111,7 +111,8 @@ def _duplicates(starts: Sequence[Note], ends: Mapping[int, Note], times: "_Times
 def _attempts(starts: Sequence[Note], ends: Mapping[int, Note]) -> Iterator[tuple[str, str]]:
     for first, second in pairwise(starts):
         end = ends.get(first.fence)
-        is_given_back = end is not None and end.more.get("how") == "CancelledError"
+        # What is given back at a shutdown, or snoozed, is no attempt.
+        is_given_back = end is not None and end.more.get("how") in ("CancelledError", "Snooze")
         if second.fence <= first.fence:
             yield STALE_WRITE, f"fence {second.fence} started after fence {first.fence}"
         elif second.more["attempt"] <= first.more["attempt"] and not is_given_back:

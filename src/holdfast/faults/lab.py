@@ -182,6 +182,19 @@ class Lab:
             self.record.note(What.ACCEPTED, job.id)
         return [job.id for job in jobs]
 
+    @asynccontextmanager
+    async def producing(self, url: str, *, listen_url: str) -> AsyncIterator[None]:
+        """While the block runs the producer goes by another way to the same store."""
+        usual = self._producer
+        way = Holdfast(url, schema=self.schema)
+        way.settings = way.settings.changed(listen_url=listen_url)
+        async with way:
+            self._producer = way
+            try:
+                yield
+            finally:
+                self._producer = usual
+
     # Workers
 
     def start_worker(

@@ -72,7 +72,7 @@ async def wrong_clocks(lab: Lab) -> None:
     _check_delays(lab, lab.notes(), delays)
     slots = await lab.fetch("read_slots", schedule, SCHEDULE_HEADER, SLOT_HEADER)
     lab.adopt(WORK, (row["id"] for row in slots))
-    _check_slots(lab, [row["slot"] for row in slots], lab.count("seconds") // 2)
+    check_slots(lab, [row["slot"] for row in slots], lab.count("seconds") // 2)
     late = [row["late"] for row in slots if row["slot"] > began]
     lab.check("jobs after their slot by at most", max(late, default=0.0), "s", at_most=_RIGHT_WITHIN)
     lab.check("and by at least", min(late, default=0.0), "s", at_least=-_EARLY)
@@ -125,8 +125,8 @@ async def kills_at_the_slot(lab: Lab) -> None:
         await lab.drained(lab.lease + _PATIENCE + _DRAINED_SECONDS)
     rows = await lab.fetch("read_slots", EACH_SECOND, SCHEDULE_HEADER, SLOT_HEADER)
     lab.adopt(EACH_SECOND, (row["id"] for row in rows))
-    _check_slots(lab, [row["slot"] for row in rows], kills)
-    await _check_inline(lab, kills)
+    check_slots(lab, [row["slot"] for row in rows], kills)
+    await check_inline(lab, kills)
 
 
 async def _until_slot(lab: Lab) -> None:
@@ -159,7 +159,7 @@ async def _until_done(lab: Lab) -> None:
     lab.violation(STUCK, f"no slot of the inline runner was done in {_PATIENCE:g} s after the last kill")
 
 
-def _check_slots(lab: Lab, slots: Sequence[datetime], least: int) -> None:
+def check_slots(lab: Lab, slots: Sequence[datetime], least: int) -> None:
     """One job for each second."""
     for slot, number in Counter(slots).items():
         if number > 1:
@@ -170,7 +170,7 @@ def _check_slots(lab: Lab, slots: Sequence[datetime], least: int) -> None:
     lab.check("slots of the job schedule", len(slots), at_least=least)
 
 
-async def _check_inline(lab: Lab, least: int) -> None:
+async def check_inline(lab: Lab, least: int) -> None:
     done = Counter(row["slot"] for row in await lab.fetch("read_runs", INLINE) if row["is_done"])
     for slot, number in done.items():
         if number > 1:
