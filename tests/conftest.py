@@ -1,7 +1,8 @@
 """Fixtures for every test: PostgreSQL servers, databases and stores.
 
 `database` and `store_case` give each test something of its own and fail when it leaves a connection, a task or a
-thread behind. With HOLDFAST_TEST_URL set, everything runs against that server as well.
+thread behind. With HOLDFAST_TEST_URL set, everything runs against that server as well; with
+HOLDFAST_TEST_PGBOUNCER_URL, the address of a PgBouncer before that server, the stores run through it too.
 """
 
 import os
@@ -26,7 +27,9 @@ settings.register_profile("holdfast", deadline=None, print_blob=True)
 settings.load_profile("holdfast")
 
 _URL = os.environ.get("HOLDFAST_TEST_URL") or None
+_POOLER_URL = os.environ.get("HOLDFAST_TEST_PGBOUNCER_URL") or None
 SERVERS = ("embedded-16", "embedded-18", *(("url",) if _URL else ()))
+STORES = (*SERVERS, *(("pgbouncer",) if _URL and _POOLER_URL else ()))
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +38,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     base = tmp_path_factory.getbasetemp()
     # Below xdist every worker has a folder of its own, and the parent is common to all.
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    servers = Servers(shared, _URL)
+    servers = Servers(shared, _URL, _POOLER_URL)
     try:
         yield servers
     finally:
@@ -79,7 +82,7 @@ async def empty_database(threads_end: None, server: DatabaseMaker) -> AsyncItera
             yield database
 
 
-@pytest.fixture(params=("memory", *SERVERS))
+@pytest.fixture(params=("memory", *STORES))
 async def store_case(request: pytest.FixtureRequest, threads_end: None, servers: Servers) -> AsyncIterator[StoreCase]:
     """An open, empty store of each kind in turn."""
     async with opened_case(request.param, servers) as case, no_task_left():

@@ -58,15 +58,17 @@ class NamedServer:
 class Servers:
     """Starts each server when the first test asks for it; `close` leaves them all."""
 
-    def __init__(self, folder: Path, url: str | None) -> None:
+    def __init__(self, folder: Path, url: str | None, pooler_url: str | None = None) -> None:
         self._folder = folder
         self._url = url
+        self._pooler_url = pooler_url
         self._running: dict[str, DatabaseMaker] = {}
         self._embedded: list[EmbeddedServer] = []
 
     def get(self, name: str) -> "DatabaseMaker":
         if name not in self._running:
-            self._running[name] = DatabaseMaker(self._start(name))
+            pooler = NamedServer(self._pooler_url) if name == "pgbouncer" and self._pooler_url else None
+            self._running[name] = DatabaseMaker(self._start("url" if pooler else name), pooler)
         return self._running[name]
 
     def _start(self, name: str) -> Server:
@@ -126,13 +128,14 @@ ROW_CASES = {
 
 
 class DatabaseMaker:
-    """Makes and drops databases on one server.
+    """Makes and drops databases on one server, which tests reach through `pooler` if there is one.
 
     Its connection blocks: it outlives the event loops of the single tests.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, pooler: Server | None = None) -> None:
         self.url = server.url
+        self._pooler = pooler
         self._admin = psycopg.connect(server.url(), autocommit=True)
         self._template: str | None = None
         self._emptied: dict[str, list[str]] = {}
@@ -149,7 +152,7 @@ class DatabaseMaker:
         """A new database; leaving the block fails if somebody is still connected to it."""
         name = self._create(self._migrated_template() if migrated else "template0")
         try:
-            yield Database(self.url(name), name)
+            yield Database((self._pooler or self).url(name), name)
             left = self._wait_until_left(name)
         finally:
             self._drop(name)
@@ -165,7 +168,7 @@ class DatabaseMaker:
         name = emptied.pop() if emptied else self._create_with(tables)
         left = ["it failed"]
         try:
-            yield Database(self.url(name), name)
+            yield Database((self._pooler or self).url(name), name)
             left = self._wait_until_left(name)
         finally:
             if left:
@@ -223,6 +226,8 @@ class DatabaseMaker:
         """What the connections that stay did last. A client's close returns before its server process is gone."""
         query = (
             "SELECT state || ': ' || query FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend'"
+            # A pooler keeps its own.
+            + (" AND state <> 'idle'" if self._pooler else "")
         )
         deadline = time.monotonic() + _PATIENCE
         while left := self._admin.execute(query, (name,)).fetchall():

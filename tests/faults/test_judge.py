@@ -127,6 +127,8 @@ def test_an_old_fence_changes_nothing() -> None:
 def test_every_start_is_an_attempt_more() -> None:
     failed = [*enqueued(), start(1, 1, attempt=1), end(1.1, 1, "RuntimeError"), start(2, 2, attempt=1), end(2.1, 2)]
     assert kinds(failed, final(2)) == {UNCOUNTED}
+    snoozed = [*enqueued(), start(1, 1, attempt=1), end(1.1, 1, "Snooze"), start(2, 2, attempt=1), end(2.1, 2)]
+    assert kinds(snoozed, final(2)) == set()
     given_back = [
         *enqueued(),
         start(1, 1, attempt=1),

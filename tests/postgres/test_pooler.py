@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from holdfast import Holdfast
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import InvalidInput, StoreUnavailable
 from holdfast.insight.doctor import examine
 from holdfast.insight.findings import Finding, Level
 from holdfast.job import Lease
@@ -121,6 +121,15 @@ async def enqueue_some(url: str) -> None:
     async with Holdfast(url) as app:
         for _ in range(20):
             await app.enqueue("work", {}, delay=timedelta(hours=1))
+
+
+@needs_pgbouncer
+async def test_who_wrongly_says_that_there_is_none_is_told(database: Database, tmp_path: Path) -> None:
+    with bounced(database.url, tmp_path, pool=1) as bouncer:
+        async with opened_store(f"{bouncer.url}?pgbouncer=0"):
+            with pytest.raises(InvalidInput, match="leave `pgbouncer=0` out"):
+                async with opened_store(f"{bouncer.url}?pgbouncer=0"):
+                    pass
 
 
 @needs_pgbouncer

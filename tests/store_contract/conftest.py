@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.conftest import SERVERS
+from tests.conftest import STORES
 from tests.databases import ROW_CASES, Servers, StoreCase, no_task_left, opened_case
 from tests.store_contract.steps import START
 
 
-@pytest.fixture(params=("memory", *SERVERS, *ROW_CASES))
+@pytest.fixture(params=("memory", *STORES, *ROW_CASES))
 async def store_case(request: pytest.FixtureRequest, threads_end: None, servers: Servers) -> AsyncIterator[StoreCase]:
     """Also the tables of applications."""
     async with opened_case(request.param, servers) as case, no_task_left():

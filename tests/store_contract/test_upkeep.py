@@ -20,7 +20,7 @@ from holdfast.store.postgres.store import PostgresClock
 from holdfast.store.postgres.upkeep import PostgresUpkeep
 from holdfast.store.schedules import NewRun
 from holdfast.store.upkeep import Batch, Upkeep
-from tests.conftest import SERVERS
+from tests.conftest import STORES
 from tests.databases import Servers, StoreCase, opened_store
 from tests.store_contract.steps import (
     START,
@@ -41,7 +41,7 @@ class Kept(NamedTuple):
     upkeep: Upkeep
 
 
-@pytest.fixture(params=("memory", *SERVERS))
+@pytest.fixture(params=("memory", *STORES))
 async def kept(
     request: pytest.FixtureRequest, threads_end: None, cheap_looks: None, servers: Servers
 ) -> AsyncIterator[Kept]:

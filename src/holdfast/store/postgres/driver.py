@@ -95,6 +95,11 @@ def translation(error: BaseException) -> HoldfastError | None:
             return DuplicateJob(f"{taken}; use a new id, or a key if it is the same work")
         case _ if isinstance(error, _MISSING_SCHEMA):
             return SchemaMismatch(f"the database has no matching Holdfast schema ({error}); run `holdfast migrate`")
+        case pg.InvalidSQLStatementNameError() | pg.DuplicatePreparedStatementError():
+            return InvalidInput(
+                f"{_line(error)}: a pooler that bears no prepared statements is before PostgreSQL; leave `pgbouncer=0` "
+                "out of its address"
+            )
         case pg.InvalidCatalogNameError():
             return InvalidInput(
                 f"PostgreSQL refused: {error}; create it with createdb, or name another one in the store's address"
