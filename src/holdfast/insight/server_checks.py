@@ -32,8 +32,8 @@ async def check_answer(examiner: Examiner, limits: Limits) -> AsyncIterator[Find
 
 
 async def check_pooler(examiner: Examiner, _: Limits) -> AsyncIterator[Finding]:
-    """Says nothing where there is none."""
     if not await examiner.is_pooled():
+        yield Finding("pooler", Level.OK, "none is before the server")
         return
     if examiner.direct_url is None:
         yield Finding(
