@@ -7,6 +7,7 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from asyncpg import exceptions as pg
 
 from holdfast import Holdfast
 from holdfast.errors import InvalidInput, StoreUnavailable
@@ -15,7 +16,7 @@ from holdfast.insight.findings import Finding, Level
 from holdfast.job import Lease
 from holdfast.store.contract import Fenced, Renewal
 from holdfast.store.opening import migrate
-from holdfast.store.postgres.driver import Address, open_session, through_pooler
+from holdfast.store.postgres.driver import Address, open_session, through_pooler, translation
 from holdfast.store.postgres.store import PostgresStore
 from tests.databases import Database, connected, opened_store
 from tests.postgres.bouncers import bounced, needs_pgbouncer
@@ -124,13 +125,11 @@ async def enqueue_some(url: str) -> None:
             await app.enqueue("work", {}, delay=timedelta(hours=1))
 
 
-@needs_pgbouncer
-async def test_who_wrongly_says_that_there_is_none_is_told(database: Database, tmp_path: Path) -> None:
-    with bounced(database.url, tmp_path, pool=1) as bouncer:
-        async with opened_store(f"{bouncer.url}?pgbouncer=0"):
-            with pytest.raises(InvalidInput, match="leave `pgbouncer=0` out"):
-                async with opened_store(f"{bouncer.url}?pgbouncer=0"):
-                    pass
+@pytest.mark.parametrize("error", [pg.InvalidSQLStatementNameError, pg.DuplicatePreparedStatementError])
+def test_who_wrongly_says_that_there_is_none_is_told(error: type[Exception], server: object) -> None:
+    found = translation(error('prepared statement "a" is not as it should be'))
+    assert isinstance(found, InvalidInput)
+    assert "leave `pgbouncer=0` out" in str(found)
 
 
 @needs_pgbouncer
