@@ -143,7 +143,7 @@ def test_an_id_that_is_taken_is_refused(servers: Servers, tmp_path: Path, forkin
         assert cli.states() == {id: "ready"}
 
 
-@pytest.mark.parametrize("command", [ENQUEUE, ("worker", "shop"), ("jobs", "list"), ("migrate",)])
+@pytest.mark.parametrize("command", [ENQUEUE, ("tick", "shop"), ("jobs", "list"), ("migrate",)])
 def test_a_database_that_cannot_be_reached_is_one_line(cli: Cli, command: tuple[str, ...]) -> None:
     done = cli.run(*command, "--store", "postgresql://127.0.0.1:1/shop")
     assert "PostgreSQL is not available" in done.one_error_line()

@@ -110,6 +110,26 @@ def test_an_outage_of_the_store_is_told_without_a_traceback(cli: Cli, workers: W
     assert "asyncpg" not in cli.log, cli.log
 
 
+@pytest.mark.fault
+def test_a_worker_that_starts_in_an_outage_waits_for_its_end(cli: Cli, workers: Workers) -> None:
+    id = cli.enqueue("greet", '{"name": "Ann"}')
+    with refusing(cli.url):
+        worker = workers.start()
+        eventually(lambda: "trying again" in cli.log, "the outage is told")
+    eventually(lambda: cli.states() == {id: "succeeded"}, "the job succeeds")
+    worker.terminate()
+    assert worker.wait(30) == 0
+    assert cli.log.count("trying again") == 1
+    assert "Traceback" not in cli.log, cli.log
+
+
+def test_a_worker_that_waits_for_its_store_heeds_a_signal(cli: Cli, workers: Workers) -> None:
+    worker = workers.start("--store", "postgresql://postgres@127.0.0.1:1/nowhere")
+    eventually(lambda: "trying again" in cli.log, "the outage is told")
+    worker.terminate()
+    assert worker.wait(30) == 0
+
+
 def test_the_first_signal_lets_handlers_finish(cli: Cli, workers: Workers) -> None:
     handler_started = started(cli, "wait")
     worker = workers.start()

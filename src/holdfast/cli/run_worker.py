@@ -9,19 +9,25 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from random import Random
 
 from holdfast.app import Holdfast
+from holdfast.cli.errors import explained
 from holdfast.cli.options import without_password
 from holdfast.cli.stop_signals import StopSignals
+from holdfast.errors import StoreUnavailable
 from holdfast.http.health import ReadinessProbe
 from holdfast.http.health_server import HealthServer
 from holdfast.log import get_logger
+from holdfast.retry import exponential
 from holdfast.runtime.process import Process
 from holdfast.worker.settings import WorkerSettings
 
 log = get_logger("holdfast.worker")
 
 _PATIENCE_SECONDS = 1.0
+_BACKOFF = exponential(base="100ms", max="2s", jitter="200ms")
 _THREADS = "holdfast-"
 
 
@@ -29,14 +35,24 @@ Work = Callable[[Process], Awaitable[int]]
 
 
 def run_worker(
-    app: Holdfast, settings: WorkerSettings, runners: Sequence[str] | None, work: Work, signals: StopSignals
+    app: Holdfast,
+    settings: WorkerSettings,
+    runners: Sequence[str] | None,
+    work: Work,
+    signals: StopSignals,
+    *,
+    is_patient: bool = False,
 ) -> int:
-    """What `work` returns. Does not return if a handler cannot be stopped: the process then ends here."""
+    """What `work` returns. Does not return if a handler cannot be stopped: the process then ends here.
+
+    `is_patient`: waits for a store that is away, as a worker does that has met it before.
+    """
     _collect_garbage_less_often()
     threads = ThreadPoolExecutor(thread_name_prefix=f"{_THREADS}default")
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.get_loop().set_default_executor(threads)
-        exit_code = runner.run(_work(app, settings, runners, work, signals))
+        opening = _opened(app, signals, is_patient=is_patient)
+        exit_code = runner.run(_work(app, settings, runners, work, signals, opening))
         threads.shutdown(wait=False, cancel_futures=True)
         if runner.run(_tasks_left()) or _threads_left():
             log.error("exiting although handlers that could not be stopped are still running")
@@ -60,10 +76,15 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _work(
-    app: Holdfast, settings: WorkerSettings, runners: Sequence[str] | None, work: Work, signals: StopSignals
+    app: Holdfast,
+    settings: WorkerSettings,
+    runners: Sequence[str] | None,
+    work: Work,
+    signals: StopSignals,
+    opening: Awaitable[bool],
 ) -> int:
     try:
-        if not await _opened(app, signals):
+        if not await opening:
             return 0
         process = app.worker(settings, runners=runners)
         log.info(
@@ -80,10 +101,10 @@ async def _work(
         await app.close()
 
 
-async def _opened(app: Holdfast, signals: StopSignals) -> bool:
+async def _opened(app: Holdfast, signals: StopSignals, *, is_patient: bool) -> bool:
     """False if a signal came before; a store that does not answer makes nobody wait then."""
     loop = asyncio.get_running_loop()
-    opening = asyncio.ensure_future(app.open())
+    opening = asyncio.ensure_future(_opened_at_last(app) if is_patient else app.open())
     signals.then(lambda: _soon(loop, opening.cancel))
     try:
         await opening
@@ -91,6 +112,20 @@ async def _opened(app: Holdfast, signals: StopSignals) -> bool:
         if not signals.received:
             raise
     return not signals.received
+
+
+async def _opened_at_last(app: Holdfast) -> None:
+    """A server that is restarted is away for a moment: who starts then is to be there when it is back."""
+    random = Random()  # noqa: S311 - spreads tries, guards nothing
+    for failures in count(1):
+        try:
+            await app.open()
+        except StoreUnavailable as error:
+            if failures == 1:
+                log.warning("no store yet, trying again until it answers", error=explained(error).line)
+        else:
+            return
+        await asyncio.sleep(_BACKOFF.delay(failures, random).total_seconds())
 
 
 async def run_in_background(app: Holdfast, process: Process) -> int:

@@ -1,6 +1,6 @@
 """`holdfast worker`: runs an app's handlers until a signal asks it to stop."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,11 @@ from holdfast.cli.options import (
     to_shard,
 )
 from holdfast.cli.stop_signals import StopSignals
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from holdfast.runtime.process import Process
 
 _OPTIONS = {
     "concurrency": "--concurrency",
@@ -97,6 +102,8 @@ def worker(
     )
     settings = loaded.worker_settings()
     configure_logging(log_level)
-    raise typer.Exit(
-        run_worker(loaded, settings, to_names(runners), lambda process: run_in_background(loaded, process), signals)
-    )
+
+    def work(process: "Process") -> "Awaitable[int]":
+        return run_in_background(loaded, process)
+
+    raise typer.Exit(run_worker(loaded, settings, to_names(runners), work, signals, is_patient=True))

@@ -388,10 +388,15 @@ class Crew:
     def alive(self) -> list[FaultyProcess]:
         return [each for each in self.processes if each.is_alive]
 
-    async def start(self, number: int = 1) -> Sequence[FaultyProcess]:
-        """And wait until each of them works."""
+    def add(self, number: int = 1) -> Sequence[FaultyProcess]:
+        """Without waiting for them."""
         new = [self._start() for _ in range(number)]
         self.processes += new
+        return new
+
+    async def start(self, number: int = 1) -> Sequence[FaultyProcess]:
+        """And wait until each of them works."""
+        new = self.add(number)
         patience = time.monotonic() + _STARTED_SECONDS
         while any("worker started" not in each.output() for each in new):
             if any(not each.is_alive for each in new) or time.monotonic() > patience:

@@ -40,6 +40,7 @@ async def restarts(lab: Lab) -> None:
                 await _restart(lab)
                 lab.progress(f"{each + 1} of {number} restarts")
                 slowest = max(slowest, await _recovered(lab, 0.95 * before))
+            await _restart_while_one_starts(lab, crew)
         lab.note("rate before", before, "jobs/s")
         lab.check("95 % of the rate after a restart", slowest, "s", at_most=30.0)
         await lab.drained(lab.lease + _DRAINED_SECONDS)
@@ -51,6 +52,18 @@ async def _restart(lab: Lab) -> None:
     await lab.server.stop_immediately()
     await lab.server.start()
     lab.back()
+
+
+async def _restart_while_one_starts(lab: Lab, crew: Crew) -> None:
+    """It has never met the server, and is to be there when it is back all the same."""
+    lab.cut_off()
+    await lab.server.stop_immediately()
+    (new,) = crew.add()
+    words = "trying again until it answers"
+    await lab.until(lambda: words in new.output() or not new.is_alive, "a worker starts without a server")
+    await lab.server.start()
+    lab.back()
+    await lab.until(lambda: "worker started" in new.output(), "a worker that started without a server works")
 
 
 async def _recovered(lab: Lab, wanted: float) -> float:
