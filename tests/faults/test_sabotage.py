@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.faults.case import cases_named
-from holdfast.faults.judge import DUPLICATE, LOST, STALE_WRITE, STUCK, TARGET, UNCOUNTED
+from holdfast.faults.judge import DUPLICATE, LOST, STALE_WRITE, STUCK, UNCOUNTED, WRONG_DELAY
 from holdfast.faults.run import Plan, Result, run_plan
 from tests.faults.sabotage import SABOTAGE, SABOTAGES
 
@@ -19,7 +19,7 @@ CAUGHT = {
     "outcome_dropped_on_shutdown": ("R7", {DUPLICATE}, {"ends": 2, "side by side": 2}),
     "attempt_not_counted": ("R1", {UNCOUNTED}, {"jobs": 400, "kills": 2}),
     "notify_trusted": ("R16", {STUCK}, {}),
-    "workers_clock_used": ("R28", {TARGET, STUCK}, {"jobs": 30, "seconds": 2}),
+    "workers_clock_used": ("R28", {WRONG_DELAY}, {"jobs": 30, "seconds": 2}),
 }
 
 

@@ -133,6 +133,12 @@ def test_who_wrongly_says_that_there_is_none_is_told(error: type[Exception], ser
 
 
 @needs_pgbouncer
+async def test_what_it_does_not_know_in_an_address_is_a_mistake(database: Database, tmp_path: Path) -> None:
+    with bounced(database.url, tmp_path) as bouncer, pytest.raises(InvalidInput, match="lock_timeout; leave that out"):
+        await migrate(f"{bouncer.url}?lock_timeout=100", "holdfast")
+
+
+@needs_pgbouncer
 async def test_migrations_go_through_it(empty_database: Database, tmp_path: Path) -> None:
     with bounced(empty_database.url, tmp_path) as bouncer:
         await migrate(bouncer.url, "holdfast")

@@ -21,6 +21,7 @@ CHANGED = "final state changed"
 DISAGREE = "job and effect disagree"
 STUCK = "stuck"
 UNCOUNTED = "attempt not counted"
+WRONG_DELAY = "wrong delay"
 TARGET = "target missed"
 
 

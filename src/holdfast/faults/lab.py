@@ -121,9 +121,16 @@ class Lab:
         self.figures.append(Figure(name, value, unit))
 
     def check(
-        self, name: str, value: float, unit: str = "", *, at_most: float | None = None, at_least: float | None = None
+        self,
+        name: str,
+        value: float,
+        unit: str = "",
+        *,
+        at_most: float | None = None,
+        at_least: float | None = None,
+        kind: str = TARGET,
     ) -> None:
-        """A figure with a bound: beyond it the case has failed."""
+        """A figure with a bound: beyond it the case has failed, by a violation of this kind."""
         figure = Figure(name, value, unit, at_most, at_least)
         before = next((each for each in self.figures if each.name == name), None)
         if before is None:
@@ -133,7 +140,7 @@ class Lab:
             self.figures[self.figures.index(before)] = figure
         if not figure.is_met:
             bound = f"at most {at_most:g}" if at_most is not None else f"at least {at_least:g}"
-            self.violation(TARGET, f"{name} is {value:.3g}{unit and ' '}{unit}, and must be {bound}")
+            self.violation(kind, f"{name} is {value:.3g}{unit and ' '}{unit}, and must be {bound}")
 
     def faulted(self) -> None:
         """A fault was done just now."""

@@ -2,15 +2,16 @@
 
 import asyncio
 import contextlib
+import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from uuid import UUID
 
 from holdfast.faults.app import FLAKY, WORK
 from holdfast.faults.case import case
-from holdfast.faults.judge import DUPLICATE, LOST, STUCK, TARGET, UNEXPECTED
+from holdfast.faults.judge import DUPLICATE, LOST, STUCK, TARGET, UNEXPECTED, WRONG_DELAY
 from holdfast.faults.lab import Crew, Lab, Launch
 from holdfast.faults.record import Note, What
 from holdfast.faults.schedule_app import EACH_SECOND, INLINE, INLINE_SECONDS
@@ -69,7 +70,7 @@ async def wrong_clocks(lab: Lab) -> None:
         await lab.drained(lab.lease + max(_DELAYS) + _DRAINED_SECONDS)
     finally:
         await crew.close()
-    _check_delays(lab, lab.notes(), delays)
+    _check_delays(lab, lab.notes(), delays, time.monotonic())
     slots = await lab.fetch("read_slots", schedule, SCHEDULE_HEADER, SLOT_HEADER)
     lab.adopt(WORK, (row["id"] for row in slots))
     check_slots(lab, [row["slot"] for row in slots], lab.count("seconds") // 2)
@@ -78,8 +79,11 @@ async def wrong_clocks(lab: Lab) -> None:
     lab.check("and by at least", min(late, default=0.0), "s", at_least=-_EARLY)
 
 
-def _check_delays(lab: Lab, notes: Sequence[Note], delays: dict[UUID, float]) -> None:
-    """The store's clock read some time between the two notes of the enqueue, or after the note of a failed attempt."""
+def _check_delays(lab: Lab, notes: Sequence[Note], delays: dict[UUID, float], now: float) -> None:
+    """The store's clock read some time between the two notes of the enqueue, or after the note of a failed attempt.
+
+    What has not been started again is late by as much as there was time for it.
+    """
     of_job: dict[UUID, list[Note]] = defaultdict(list)
     for note in notes:
         if note.job is not None:
@@ -91,12 +95,14 @@ def _check_delays(lab: Lab, notes: Sequence[Note], delays: dict[UUID, float]) ->
             early.append(at[What.ENQUEUING] + delay - at[What.START])
             late.append(at[What.START] - at[What.ACCEPTED] - delay)
     for mine in of_job.values():
-        for ended, started in pairwise(note for note in mine if note.what in (What.START, What.END)):
+        notes_of_attempts = [note for note in mine if note.what in (What.START, What.END)]
+        for ended, started in zip_longest(notes_of_attempts, notes_of_attempts[1:]):
             if ended.what is What.END and ended.more.get("how") == "RuntimeError":
-                early.append(ended.at + _RETRY_SECONDS * 0.9 - started.at)
-                late.append(started.at - ended.at - _RETRY_SECONDS)
-    lab.check("delays too short by", max(early), "s", at_most=_EARLY)
-    lab.check("delays too long by", max(late), "s", at_most=_RIGHT_WITHIN)
+                again = now if started is None else started.at
+                early.append(ended.at + _RETRY_SECONDS * 0.9 - again)
+                late.append(again - ended.at - _RETRY_SECONDS)
+    lab.check("delays too short by", max(early), "s", at_most=_EARLY, kind=WRONG_DELAY)
+    lab.check("delays too long by", max(late), "s", at_most=_RIGHT_WITHIN, kind=WRONG_DELAY)
 
 
 @case(

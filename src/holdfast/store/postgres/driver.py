@@ -100,6 +100,9 @@ def translation(error: BaseException) -> HoldfastError | None:
                 f"{_line(error)}: a pooler that bears no prepared statements is before PostgreSQL; leave `pgbouncer=0` "
                 "out of its address"
             )
+        case pg.ProtocolViolationError() if "startup parameter" in str(error):
+            # PgBouncer's way to refuse what it does not know, with the code of a connection that is lost.
+            return InvalidInput(f"the pooler refused: {_line(error)}; leave that out of the store's address")
         case pg.InvalidCatalogNameError():
             return InvalidInput(
                 f"PostgreSQL refused: {error}; create it with createdb, or name another one in the store's address"
