@@ -24,6 +24,8 @@ from tests.databases import (
 
 # How long an example takes says more about this machine than about the code.
 settings.register_profile("holdfast", deadline=None, print_blob=True)
+# `pytest --hypothesis-profile soak`, when nobody waits for it.
+settings.register_profile("soak", settings.get_profile("holdfast"), max_examples=2_000)
 settings.load_profile("holdfast")
 
 _URL = os.environ.get("HOLDFAST_TEST_URL") or None
