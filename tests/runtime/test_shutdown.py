@@ -21,7 +21,7 @@ APP = "tests.runtime.apps.stopping"
 CONCURRENCY = 6
 LONG = 3
 """Long jobs hold half of the slots, so that there are always some to interrupt and some to be fast in."""
-ROUNDS = [*[signal.SIGTERM] * 6, *[signal.SIGINT] * 2]
+ROUNDS = [*[signal.SIGTERM] * 3, signal.SIGINT]
 AT_HAND = 3_000
 """Jobs at the start of a round: more than a fast machine gets through before it is stopped."""
 BOUND = 20.0

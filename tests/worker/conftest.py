@@ -20,7 +20,7 @@ _TABLES = "CREATE TABLE effect (number bigint GENERATED ALWAYS AS IDENTITY, job 
 def database(servers: Servers) -> Iterator[Database]:
     """A migrated database with a table `effect` for what handlers do. Afterwards nobody may be connected to it."""
     server = servers.get("embedded-18")
-    with server.emptied_database(_TABLES) as made, closing(Database(made.name, made.url, server.url())) as database:
+    with server.emptied_database(_TABLES) as made, closing(Database(made.name, made.url)) as database:
         yield database
 
 

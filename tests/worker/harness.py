@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,10 +27,9 @@ _ROOT = Path(__file__).parents[2]
 class Database:
     """The test's own view of its database, on one connection: conditions are looked at a hundred times a second."""
 
-    def __init__(self, name: str, url: str, admin_url: str) -> None:
+    def __init__(self, name: str, url: str) -> None:
         self.name = name
         self.url = url
-        self._admin_url = admin_url
         self._connection: psycopg.Connection[tuple[object, ...]] | None = None
 
     def query(self, sql: str, *parameters: object) -> list[tuple[object, ...]]:
@@ -46,17 +45,6 @@ class Database:
 
     def effects(self, job: UUID) -> list[object]:
         return [note for (note,) in self.query("SELECT note FROM effect WHERE job = %s ORDER BY number", job)]
-
-    def terminate_connections(self) -> int:
-        """Kill every server connection of this database, as an administrator would."""
-        self.close()
-        with psycopg.connect(self._admin_url, autocommit=True) as admin:
-            killed = admin.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE datname = %s AND backend_type = 'client backend'",
-                [self.name],
-            )
-            return len(killed.fetchall())
 
 
 def eventually(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
@@ -226,11 +214,6 @@ def journal(folder: Path) -> list[Entry]:
 
 def entries_of(folder: Path, job: UUID, what: str) -> list[Entry]:
     return [entry for entry in journal(folder) if entry.job == job and entry.what == what]
-
-
-def started_twice(entries: Iterable[Entry]) -> dict[UUID, int]:
-    starts = Counter(entry.job for entry in entries if entry.what == "start")
-    return {job: count for job, count in starts.items() if count > 1}
 
 
 def child_processes(parent: int | None = None) -> list[int]:

@@ -76,26 +76,6 @@ async def stubborn(job: RunningJob[Gate]) -> None:
     note(job, "end")
 
 
-async def killer(job: Job) -> None:
-    note(job, "start")
-    os._exit(3)
-
-
-async def blocker(job: Job) -> None:
-    note(job, "start")
-    time.sleep(job.payload["seconds"])  # noqa: ASYNC251 - blocking the event loop is what is tested
-    note(job, "end")
-
-
-async def spinner(job: Job) -> None:
-    note(job, "start")
-    end = time.monotonic() + job.payload["seconds"]
-    number = 0
-    while time.monotonic() < end:
-        number += 1
-    note(job, "end")
-
-
 def regex(job: Job) -> None:
     """Holds the interpreter lock for ever: no other thread of the process gets a turn."""
     note(job, "start")
@@ -110,8 +90,5 @@ def build(url: str) -> Holdfast:
     app.handler("gated_thread")(gated_thread)
     app.handler("gated_child", isolation="process")(gated_child)
     app.handler("stubborn")(stubborn)
-    app.handler("killer", attempts=10)(killer)
-    app.handler("blocker")(blocker)
-    app.handler("spinner")(spinner)
     app.handler("regex", isolation="process")(regex)
     return app

@@ -2,8 +2,6 @@
 
 import asyncio
 import threading
-from collections import Counter
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,11 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from holdfast import Holdfast, JobState, RunningJob, StoreUnavailable
+from holdfast import Holdfast, JobState, RunningJob
 from holdfast.faults.proxy import Proxy
 from holdfast.json_text import decode
-from tests.worker import children, jobs
-from tests.worker.conftest import Workers
+from tests.worker import children
 from tests.worker.harness import (
     Database,
     codes,
@@ -24,8 +21,6 @@ from tests.worker.harness import (
     final_job,
     is_alive,
     job_in_state,
-    journal,
-    started_twice,
     until,
     working,
 )
@@ -33,20 +28,6 @@ from tests.worker.harness import (
 pytestmark = [pytest.mark.postgres, pytest.mark.fault]
 
 SHORT = fast(lease=timedelta(seconds=2))
-
-
-@pytest.mark.parametrize("kind", ["blocker", "spinner"])
-async def test_a_handler_that_blocks_the_event_loop_for_three_leases_keeps_its_job(
-    kind: str, database: Database, workers: Workers, tmp_path: Path
-) -> None:
-    async with jobs.build(database.url) as app:
-        competitors = [workers.start(lease="2s"), workers.start(lease="2s")]
-        for worker in competitors:
-            await worker.started()
-        ids = [(await app.enqueue(kind, {"seconds": 6.2})).id, (await app.enqueue("quick")).id]
-        done = [await final_job(app, id) for id in ids]
-    assert [(job.state, job.attempt, job.losses) for job in done] == [(JobState.SUCCEEDED, 1, 0)] * 2
-    assert not started_twice(journal(tmp_path))
 
 
 @pytest.mark.parametrize("isolation", ["async", "thread"])
@@ -180,31 +161,6 @@ async def test_handlers_are_stopped_before_a_lease_that_cannot_be_renewed_ends(
             else:
                 await direct.cancel([id])
                 assert (await final_job(direct, id)).state is JobState.CANCELED
-
-
-async def test_connections_killed_all_the_time_cost_no_job_and_end_no_worker(database: Database) -> None:
-    app = Holdfast(database.url)
-    starts: Counter[UUID] = Counter()
-
-    @app.handler("do")
-    async def do(job: RunningJob[Any]) -> None:
-        starts[job.id] += 1
-        await asyncio.sleep(0.02)
-
-    async with app:
-        enqueued = await app.enqueue_many([app.job("do") for _ in range(500)])
-        async with working(app, fast(lease=timedelta(seconds=2), concurrency=8)) as worker:
-            kills = 0
-            while sum(worker.tally.values()) < 450 and kills < 200:
-                kills += await asyncio.to_thread(database.terminate_connections)
-                await asyncio.sleep(0.15)
-            with suppress(StoreUnavailable):
-                await app.jobs.count()  # finds out which of the pool's connections are dead
-            assert await drained(app) == {JobState.SUCCEEDED: 500}
-            explained = {job.id for each in enqueued if (job := await app.jobs.get(each.id)) is not None and job.errors}
-    assert kills > 10
-    assert len(starts) == 500
-    assert {id for id, count in starts.items() if count > 1} <= explained
 
 
 async def test_killing_the_keepers_connection_alone_costs_nothing(database: Database) -> None:
