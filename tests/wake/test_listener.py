@@ -242,8 +242,10 @@ async def test_a_database_that_is_away_at_the_start_is_waited_for(
 @pytest.mark.fault
 @pytest.mark.parametrize("moment", ["connecting", "listening"])
 async def test_a_database_that_hangs_does_not_keep_the_listener_from_stopping(
-    database: Database, proxy: Proxy, moment: str
+    database: Database, proxy: Proxy, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Whoever waits for an answer waits for longer than the test does.
+    monkeypatch.setattr(postgres, "_CONNECT_SECONDS", 600.0)
     if moment == "connecting":
         proxy.swallow()
     at = Listening(proxy.url)
@@ -253,7 +255,7 @@ async def test_a_database_that_hangs_does_not_keep_the_listener_from_stopping(
         proxy.swallow()
     await asyncio.sleep(0)
     at.listener.stop()
-    async with asyncio.timeout(4):
+    async with asyncio.timeout(PATIENCE):
         await task
 
 

@@ -256,7 +256,7 @@ async def test_a_lost_confirm_doubles_a_message_and_loses_none(
 
 @pytest.mark.fault
 @pytest.mark.postgres
-async def test_a_broker_stopped_and_started_during_300_events_gets_them_all(
+async def test_a_broker_stopped_and_started_gets_all_events(
     private_broker: PrivateBroker, servers: Servers, said: Warnings
 ) -> None:
     await asyncio.to_thread(private_broker.start)
@@ -275,15 +275,15 @@ async def test_a_broker_stopped_and_started_during_300_events_gets_them_all(
         async with app:
             await app.declare()
             async with working(app):
-                for number in range(300):
-                    if number == 100:
+                for number in range(60):
+                    if number == 20:
                         await asyncio.to_thread(private_broker.stop)
                     events.append(await app.publish("invoice.paid", {"number": number}))
                 # Those who have nothing to do with the broker do not wait for it.
                 await final_job(app, (await app.enqueue("other")).id)
                 assert (await app.jobs.count())[JobState.READY] > 0
                 await asyncio.to_thread(private_broker.start)
-                assert await drained(app) == {JobState.SUCCEEDED: 301}
+                assert await drained(app) == {JobState.SUCCEEDED: 61}
     async with channel_to(private_broker.url) as channel:
         queue = await channel.declare_queue("all", passive=True)
         arrived = await Bound(channel, queue).taken(queue.declaration_result.message_count or 0)
