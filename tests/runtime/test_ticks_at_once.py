@@ -12,11 +12,11 @@ from holdfast import Holdfast
 from tests.runtime.processes import Command, Commands
 from tests.worker.harness import Database, until
 
-KINDS = {"plain": 4_000, "flaky": 500, "patient": 500}
+KINDS = {"plain": 800, "flaky": 100, "patient": 100}
 SECONDS = timedelta(seconds=1)
 STEPS, STEP = 6, timedelta(seconds=25)
 """How far the store's clock is moved while the ticks run: over two whole minutes."""
-MOST = "500"
+MOST = "100"
 """Items for one runner in one tick, so that many ticks have to share the jobs."""
 
 
