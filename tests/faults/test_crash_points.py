@@ -29,9 +29,9 @@ from tests.worker.harness import Database, drained, until, working
 
 pytestmark = pytest.mark.fault
 
-LEASE = timedelta(seconds=1)
+LEASE = timedelta(seconds=6)
 _ROOT = Path(__file__).parents[2]
-_SETTINGS = {"lease": "1s", "poll": "50ms", "idle_backoff_min": "10ms", "concurrency": "8"}
+_SETTINGS = {"lease": "6s", "renew": "100ms", "poll": "50ms", "idle_backoff_min": "10ms", "concurrency": "8"}
 
 WORKING = (
     "declare.before", "declare.after", "rescue.before",

@@ -413,7 +413,7 @@ async def test_a_job_whose_claims_nobody_heard_of_is_given_back_and_no_loss_is_c
     async with app:
         proxy.plan(Cut("after", of=".claim_usual(", times=MAX_LOSSES + 1))
         enqueued = await app.enqueue("work", {})
-        async with working(app, fast(lease=timedelta(seconds=2))):
+        async with working(app, fast(lease=timedelta(seconds=12))):
             await drained(app)
         job = await app.jobs.get(enqueued.id)
     assert job is not None

@@ -196,7 +196,7 @@ async def test_a_killed_connection_is_back_at_once_with_one_warning(database: Da
         for outage in range(1, 4):
             at.calls.clear()
             await terminate_listener(database.url)
-            await until(lambda outage=outage: lines.returns == outage, "listening again", seconds=5)  # type: ignore[misc]
+            await until(lambda outage=outage: lines.returns == outage, "listening again")  # type: ignore[misc]
             await at.woken(None)
             assert at.calls == [None]
             assert lines.outages == outage

@@ -267,7 +267,7 @@ async def test_an_exception_that_cannot_tell_of_itself_ends_its_attempt(
     app.handler("do", attempts=1)(handler(raised))
     app.handler("next")(returning("still here"))
     async with app, working(app, fast(concurrency=1)) as worker:
-        job = await final_job(app, (await app.enqueue("do")).id, seconds=5)
+        job = await final_job(app, (await app.enqueue("do")).id)
         next_job = await final_job(app, (await app.enqueue("next")).id)
         await until(lambda: worker.worker.is_empty, "the slot is free")
     assert told in str(errors(job))

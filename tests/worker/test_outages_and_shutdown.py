@@ -101,7 +101,7 @@ async def test_no_error_of_the_store_ends_a_worker(verb: str, error: type[BaseEx
     app = FaultyApp()
     app.handler("quick")(quick)
     app.store.raises = {verb: [error(), error(), error()]}
-    async with app, working(app, fast(lease=timedelta(seconds=1))) as worker:
+    async with app, working(app, fast(lease=timedelta(seconds=3))) as worker:
         await app.enqueue_many([app.job("quick") for _ in range(20)])
         await until(lambda: not app.store.raises[verb], "the errors are over")
         later = (await app.enqueue("quick")).id
@@ -126,7 +126,7 @@ async def test_an_outcome_that_cannot_be_written_holds_up_no_other(
     async with app:
         enqueued = await app.enqueue_many([app.job("quick") for _ in range(50)])
         app.store.poison, app.store.poisonous = enqueued[25].id, poisonous
-        async with working(app, fast(lease=timedelta(milliseconds=500), concurrency=50)):
+        async with working(app, fast(lease=timedelta(seconds=1), concurrency=50)):
             assert await drained(app) == {JobState.SUCCEEDED: 49, state: 1}
         bad = await app.jobs.get(enqueued[25].id)
     assert bad is not None
@@ -169,7 +169,7 @@ async def test_a_keeper_that_cannot_renew_stops_handlers_in_time_also_those_that
             record = app.store._jobs[job.id]
             stopped[job.fence] = record.until is not None and app.store.clock.read() < record.until
 
-    async with app, working(app, fast(lease=timedelta(milliseconds=1500))):
+    async with app, working(app, fast(lease=timedelta(seconds=3))):
         first = (await app.enqueue("waits", attempts=1)).id
         await until(lambda: len(stopped) == 1, "the first handler was stopped")
         second = (await app.enqueue("waits", attempts=1)).id

@@ -25,6 +25,7 @@ from tests.worker.harness import (
     final_job,
     is_alive,
     job_in_state,
+    renewing,
     until,
     working,
 )
@@ -102,7 +103,7 @@ async def test_a_function_that_no_process_can_import_fails_its_attempts() -> Non
 
 async def test_progress_comes_from_any_thread_of_a_child_and_ends_with_its_attempt(tmp_path: Path) -> None:
     app = app_with(children.reports, children.reports_after_its_end, timeout="60s")
-    async with app, working(app, fast(concurrency=1, lease=timedelta(seconds=2))):
+    async with app, working(app, renewing(concurrency=1)):
         id = (await app.enqueue("reports", {"gate": str(tmp_path / "gate")})).id
 
         async def has_progress() -> bool:
@@ -179,7 +180,7 @@ async def test_a_child_can_terminate_the_programs_that_it_starts_but_is_not_term
 
 async def test_a_cancel_request_kills_the_child(tmp_path: Path) -> None:
     app = app_with(children.sleeps)
-    async with app, working(app, fast(lease=timedelta(seconds=1))):
+    async with app, working(app, renewing()):
         id = (await app.enqueue("sleeps", {"pid": str(tmp_path / "pid")})).id
         await until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the handler started")
         await app.cancel([id])
@@ -194,13 +195,15 @@ async def test_code_that_holds_the_interpreter_in_a_child_does_not_cost_the_leas
 ) -> None:
     monkeypatch.setenv("HOLDFAST_TEST_FOLDER", str(tmp_path))
     app = Holdfast(database.url)
-    app.handler("regex", isolation="process", timeout="5s", attempts=1)(jobs.regex)
-    async with app, working(app, fast(lease=timedelta(seconds=1))):
+    app.handler("regex", isolation="process", timeout="3s", attempts=1)(jobs.regex)
+    ends = set()
+    async with app, working(app, renewing()):
         id = (await app.enqueue("regex")).id
 
         async def is_over() -> bool:
-            assert await app.opened.store.rescue(10) == []
             job = await app.jobs.get(id)
+            if job is not None and entries_of(tmp_path, id, "start"):
+                ends.add(job.lease_until)
             return job is not None and job.state.is_final
 
         await until(is_over, "the job timed out")
@@ -209,6 +212,7 @@ async def test_code_that_holds_the_interpreter_in_a_child_does_not_cost_the_leas
         assert not is_alive(started.pid)
     assert (job.state, job.attempt, job.losses) == (JobState.DEAD, 1, 0)
     assert codes(job) == ["TIMEOUT"]
+    assert len(ends) > 3, "the lease was renewed all the time"
 
 
 @pytest.mark.postgres
@@ -227,7 +231,7 @@ async def test_no_child_outlives_a_worker_that_is_killed(
         worker.send(signal.SIGKILL)
         await worker.exit_code()
         try:
-            await until(lambda: not is_alive(started.pid), "the child is dead too", 5)
+            await until(lambda: not is_alive(started.pid), "the child is dead too")
         finally:
             # A runaway expression would otherwise keep a processor busy for years.
             with contextlib.suppress(ProcessLookupError):

@@ -63,15 +63,15 @@ async def test_a_worker_stopped_between_finish_and_commit_keeps_its_job_and_comm
 ) -> None:
     (tmp_path / "finished.hold").touch()
     async with jobs.build(database.url) as app:
-        first = workers.start(lease="1s", concurrency=1)
+        first = workers.start(lease="5s", concurrency=1)
         id = (await app.enqueue("asyncpg", {"url": database.url})).id
         await until((tmp_path / "finished.reached").exists, "the handler is inside its transaction")
         first.send(signal.SIGSTOP)
         (tmp_path / "finished.hold").unlink()
-        second = workers.start(lease="1s", concurrency=1)
+        second = workers.start(lease="5s", concurrency=1)
         await second.started()
         overdue = "SELECT 1 FROM holdfast.lease WHERE until < holdfast.now() - interval '1s'"
-        await until(lambda: database.query(overdue), "the lease ran out long ago")
+        await until(lambda: database.query(overdue), "the lease ran out a while ago")
         assert await app.opened.store.rescue(10) == []
         first.send(signal.SIGCONT)
         job = await final_job(app, id)

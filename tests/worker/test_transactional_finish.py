@@ -16,7 +16,7 @@ from holdfast.lifecycle import Event, Transition
 from holdfast.store.contract import Canceling, ClaimRequest, Fenced, Finish, JobFilter, KindClaim, Renewal, Renewed
 from holdfast.worker.lease_keeper import KeeperRules, Stop
 from tests.worker import transactional
-from tests.worker.harness import Database, codes, errors, fast, final_job, job_in_state, until, working
+from tests.worker.harness import Database, codes, errors, fast, final_job, job_in_state, renewing, until, working
 from tests.worker.transactional import KINDS, LEVELS, register
 
 pytestmark = pytest.mark.postgres
@@ -135,7 +135,7 @@ async def test_a_transaction_that_stays_open_for_three_leases_is_not_disturbed(
     """A long lease and many renewals: what a busy machine holds up for a second is not lost for that."""
     hold = Hold(folder, "finished")
     told = renewals_told(monkeypatch)
-    settings = fast(concurrency=1, most_ahead=0, lease=timedelta(seconds=12), renew=timedelta(milliseconds=100))
+    settings = renewing(concurrency=1, most_ahead=0)
     async with register(Holdfast(database.url)) as app, working(app, settings) as worker:
         id = (await app.enqueue(kind, {"url": database.url, "level": level})).id
         bystander = app.job("asyncpg", {"url": database.url}, priority=9)
@@ -194,8 +194,7 @@ async def test_a_renewal_between_the_snapshot_and_a_late_finish_fails_the_attemp
 ) -> None:
     """Under repeatable read `finish_in` belongs first; whoever calls it last gets a serialization error, not a mess."""
     hold = Hold(folder, "written")
-    settings = fast(concurrency=1, lease=timedelta(seconds=1))
-    async with register(Holdfast(database.url)) as app, working(app, settings):
+    async with register(Holdfast(database.url)) as app, working(app, renewing(concurrency=1)):
         payload = {"url": database.url, "level": "repeatable read", "finish_last": True}
         id = (await app.enqueue("asyncpg", payload)).id
         await hold.reached()

@@ -244,7 +244,7 @@ async def test_a_suspect_runs_alone_and_the_worker_goes_on_after_it() -> None:
             await app.clock.advance(timedelta(seconds=2))
             assert len(await store.rescue(10)) == 1
         await app.enqueue_many([app.job("quick") for _ in range(10)])
-        async with working(app, fast(lease=timedelta(seconds=1))) as worker:
+        async with working(app, fast(lease=timedelta(seconds=12))) as worker:
             job = await final_job(app, id)
             await drained(app)
             later = (await app.enqueue("quick")).id
