@@ -11,11 +11,13 @@ from holdfast.faults.run import Plan, Result, run_plan
 from tests.faults.sabotage import SABOTAGE, SABOTAGES
 
 SEED = 7
+LEASE = "lease"
+"""In seconds, where a shorter one than the case has lets the damage show sooner."""
 CAUGHT = {
     "no_fence_check": ("R2", {STALE_WRITE}, {"jobs": 60, "stops": 1}),
     "acknowledge_before_running": ("R1", {LOST}, {"jobs": 400, "kills": 2}),
-    "no_rescue": ("R1", {STUCK}, {"jobs": 200, "kills": 1}),
-    "lease_kept_by_the_event_loop": ("R4", {DUPLICATE}, {}),
+    "no_rescue": ("R1", {STUCK}, {"jobs": 100, "kills": 1, LEASE: 1}),
+    "lease_kept_by_the_event_loop": ("R4", {DUPLICATE}, {"leases": 2, LEASE: 1}),
     "outcome_dropped_on_shutdown": ("R7", {DUPLICATE}, {"ends": 2, "side by side": 2}),
     "attempt_not_counted": ("R1", {UNCOUNTED}, {"jobs": 400, "kills": 2}),
     "notify_trusted": ("R16", {STUCK}, {}),
@@ -26,9 +28,11 @@ CAUGHT = {
 async def run(name: str, size: Mapping[str, float], app: str) -> Result:
     (case,) = cases_named([name])
     assert case.small is not None
-    small = {**case.small, **size}
+    small = {name: size.get(name, usual) for name, usual in case.small.items()}
     (result,) = await run_plan(
-        Plan([replace(case, small=small)], SEED, worker_app=app), lambda case, text: None, lambda result: None
+        Plan([replace(case, small=small, lease=size.get(LEASE, case.lease))], SEED, worker_app=app),
+        lambda case, text: None,
+        lambda result: None,
     )
     assert not result.broken, result.broken
     assert not result.skipped
