@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -172,9 +171,7 @@ def test_a_handler_that_cannot_be_stopped_cannot_prevent_the_end(cli: Cli, worke
     worker = workers.start("--shutdown", "100ms")
     eventually(handler_started.exists, "the handler starts")
     worker.terminate()
-    began = time.monotonic()
     assert worker.wait(30) == 0
-    assert time.monotonic() - began < 15
 
 
 def test_a_signal_before_the_worker_is_ready_is_not_lost(cli: Cli, workers: Workers) -> None:
