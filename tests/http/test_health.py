@@ -191,7 +191,7 @@ async def test_a_blocked_loop_is_not_ready_at_once_and_not_alive_after_a_while(
     monkeypatch.setattr(health_server, "_ANSWER_SECONDS", 0.1)
     monkeypatch.setattr(health_server, "_NUDGE_SECONDS", 0.05)
     statuses: list[int] = []
-    async with serving(stalled_after=2.0) as server:
+    async with serving(stalled_after=5.0) as server:
         port = server.port
 
         def probe() -> None:
