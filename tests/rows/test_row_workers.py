@@ -216,7 +216,7 @@ async def application(database: Database) -> "AsyncIterator[asyncpg.Connection[a
 
 @pytest.fixture
 def commands(database: Database, tmp_path: Path) -> Iterator[Commands]:
-    started = Commands(NamedDatabase(database.name, database.url, ""), tmp_path)
+    started = Commands(NamedDatabase(database.name, database.url), tmp_path)
     try:
         yield started
     finally:
