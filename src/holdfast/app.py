@@ -6,7 +6,7 @@ What code declares is in declaring.py, what producers call in producer/producer.
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
 from uuid import UUID
 
 from holdfast.declaring import Declaring
@@ -18,7 +18,7 @@ from holdfast.runtime.compose import AppParts, broker, build_process
 from holdfast.runtime.process import Process
 from holdfast.runtime.tick import TickReport
 from holdfast.schedules import Schedules
-from holdfast.settings import Settings
+from holdfast.settings import GivenSettings, Settings, check_given
 from holdfast.store.contract import Canceling, JobReader, Retrying, Shard, StoreClock
 from holdfast.store.opening import OpenStore, opened
 from holdfast.store.rows.mapping import Rows
@@ -35,8 +35,12 @@ from holdfast.worker.settings import WorkerSettings
 class Holdfast(Declaring, Producer):
     """Register handlers at import time, open it to enqueue or to work: `async with app: await app.enqueue(…)`."""
 
-    def __init__(self, store: str | None = None, *, schema: str | None = None) -> None:
-        self.settings = Settings.load(called={"db_schema": "schema"}, store=store, db_schema=schema)
+    def __init__(
+        self, store: str | None = None, *, schema: str | None = None, **settings: Unpack[GivenSettings]
+    ) -> None:
+        """What is given goes before the environment, setting by setting; None leaves it to the environment."""
+        check_given(settings)
+        self.settings = Settings.load(called={"db_schema": "schema"}, store=store, db_schema=schema, **settings)
         super().__init__()
         self._open: OpenStore | None = None
         self._publisher: Publisher | None = None
@@ -164,8 +168,9 @@ class Holdfast(Declaring, Producer):
         """One bounded pass over the runners, for cron and the like."""
         return await self.worker(runners=runners).tick()
 
-    def worker_settings(self, **changes: Any) -> WorkerSettings:  # noqa: ANN401
+    def worker_settings(self, **changes: Unpack[GivenSettings]) -> WorkerSettings:
         """The app's settings with some of them changed; None changes nothing."""
+        check_given(changes)
         given = self.settings.changed(**changes)
         return WorkerSettings(
             concurrency=given.concurrency,

@@ -1,4 +1,4 @@
-"""Every setting in one class, read from the environment with the prefix HOLDFAST_.
+"""Every setting in one class, read from the environment with the prefix HOLDFAST_ or given in code.
 
 What one value may be stands with its field; what values may not be together stands in `_contradictions`. The page
 docs/settings.md is made from this class by `holdfast settings --markdown`.
@@ -7,16 +7,16 @@ docs/settings.md is made from this class by `holdfast settings --markdown`.
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from holdfast import crash_points
-from holdfast.duration import to_text, to_timedelta
+from holdfast.duration import Duration, to_text, to_timedelta
 from holdfast.errors import InvalidInput
 from holdfast.job import check_name
 from holdfast.limits import (
@@ -128,6 +128,43 @@ def _at_least(least: int) -> AfterValidator:
     return _checked(check)
 
 
+class GivenSettings(TypedDict, total=False):
+    """The settings that code may give by name, beside the store and its schema; None leaves one to the environment."""
+
+    concurrency: int | None
+    queues: Sequence[str] | None
+    lease: Duration | None
+    renew: Duration | None
+    most_ahead: int | None
+    shutdown: Duration | None
+    replica: str | None
+    runners: Sequence[str] | None
+    tick_max: Duration | None
+    tick_items: int | None
+    runner_max: Duration | None
+    runner_items: int | None
+    shard_index: int | None
+    shard_count: int | None
+    busy_delay: Duration | None
+    poll: Duration | None
+    idle_backoff_min: Duration | None
+    idle_backoff_jitter: Duration | None
+    error_backoff_max: Duration | None
+    error_backoff_min: Duration | None
+    error_backoff_jitter: Duration | None
+    listen: bool | None
+    listen_url: str | None
+    rabbitmq_url: str | None
+    rabbitmq_exchange: str | None
+    rabbitmq_routing_key: str | None
+    retention: Duration | None
+    dead_letter_retention: Duration | None
+    run_retention: Duration | None
+    health_port: int | None
+    health_host: str | None
+    health_broker: bool | None
+
+
 class Settings(BaseSettings):
     """What can be set from outside. Durations are written like "90s" or "5m"."""
 
@@ -233,6 +270,9 @@ class Settings(BaseSettings):
     health_host: Filled = Field("127.0.0.1", description="Address that the health port listens on")
     health_broker: bool = Field(False, description="Whether a worker without its RabbitMQ counts as not ready")
 
+    _given: Mapping[str, str] = PrivateAttr(default_factory=dict)
+    """Those that are not the environment's, and what they were called where they were given."""
+
     @classmethod
     def load(cls, *, called: Mapping[str, str] = _AS_HERE, **given: Any) -> "Settings":  # noqa: ANN401
         """The environment's settings with `given` on top; InvalidInput names the wrong one in a line.
@@ -243,31 +283,51 @@ class Settings(BaseSettings):
         values = {name: value for name, value in given.items() if value is not None}
         return cls._build(values, {name: called.get(name, name) for name in values})
 
+    @classmethod
+    def check_environment(cls) -> None:
+        """Each variable by itself: one that contradicts another may fit what the code gives in its place."""
+        _check_variables(os.environ)
+        cls._read({}, {})
+
     def changed(self, *, called: Mapping[str, str] = _AS_HERE, **changes: Any) -> "Settings":  # noqa: ANN401
         """These settings with some of them changed, and all of them checked again: for a command's options."""
         values = {name: value for name, value in changes.items() if value is not None}
         known = {name: getattr(self, name) for name in self.model_fields_set}
-        return self._build(known | values, {name: called.get(name, name) for name in values})
+        return self._build(known | values, {**self._given, **{name: called.get(name, name) for name in values}})
 
     @classmethod
     def _build(cls, values: Mapping[str, Any], given: Mapping[str, str]) -> "Settings":
-        """What was `given` has the name there in an error, and everything else that of its variable."""
+        settings = cls._read(values, given)
+        for contradiction in _contradictions(settings, lambda name: _called(name, given)):
+            raise InvalidInput(contradiction)
+        settings._given = given
+        return settings
 
-        def called(name: str) -> str:
-            return given[name] if name in given else variable(name)
-
+    @classmethod
+    def _read(cls, values: Mapping[str, Any], given: Mapping[str, str]) -> "Settings":
         try:
-            settings = cls(**values)
+            return cls(**values)
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             place = str(problem["loc"][0])
             name = next((name for name in cls.model_fields if place in (name, variable(name))), place)
-            raise InvalidInput(
-                f"{called(name)}: {_explained(problem['type'], problem['msg'], problem['input'])}"
-            ) from error
-        for contradiction in _contradictions(settings, called):
-            raise InvalidInput(contradiction)
-        return settings
+            explanation = _explained(problem["type"], problem["msg"], problem["input"])
+            raise InvalidInput(f"{_called(name, given)}: {explanation}") from error
+
+
+def _called(name: str, given: Mapping[str, str]) -> str:
+    """What was given has the name there in an error, and everything else that of its variable."""
+    return given[name] if name in given else variable(name)
+
+
+def check_given(names: Iterable[str]) -> None:
+    """Refuse a keyword that is no setting."""
+    known = ("store", "schema", *GivenSettings.__annotations__)
+    for name in names:
+        if name not in GivenSettings.__annotations__:
+            close = difflib.get_close_matches(name.lower().removeprefix(PREFIX.lower()), known, n=1)
+            advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            raise InvalidInput(f"{name!r} is not a setting; {advice}")
 
 
 def variable(name: str) -> str:

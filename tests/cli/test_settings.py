@@ -1,10 +1,12 @@
 """`holdfast settings`: values, where they come from, and the reference page."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from holdfast.cli.load_app import load_app
 from holdfast.settings import Settings, variable
 from tests.cli.conftest import Cli
 from tests.cli.forking import Forking
@@ -88,3 +90,27 @@ def test_an_option_that_contradicts_a_variable_is_refused(cli: Cli) -> None:
     cli.environment["HOLDFAST_RENEW"] = "10s"
     line = cli.run("worker", "shop", "--lease", "15s").one_error_line()
     assert "HOLDFAST_RENEW (10s) is more than half of --lease (15s)" in line
+
+
+APP = "from holdfast import Holdfast\napp = Holdfast('memory:', lease='60s', concurrency=5)\napp.handler('x')(print)\n"
+
+
+def test_an_option_goes_before_the_code_and_the_code_before_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "coded_app.py").write_text(APP, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("HOLDFAST_LEASE", "50s")
+    monkeypatch.setenv("HOLDFAST_CONCURRENCY", "4")
+    monkeypatch.setenv("HOLDFAST_POLL", "3s")
+    settings = load_app("coded_app", lease="70s").settings
+    assert (settings.lease, settings.concurrency) == (timedelta(seconds=70), 5)
+    assert settings.poll == timedelta(seconds=3)
+
+
+def test_a_variable_may_need_what_the_code_gives(cli: Cli) -> None:
+    (cli.folder / "coded_app.py").write_text(APP, encoding="utf-8")
+    cli.environment["HOLDFAST_RENEW"] = "25s"
+    assert cli.run("tick", "coded_app").code == 0
+    line = cli.run("tick", "shop").one_error_line()
+    assert "HOLDFAST_RENEW (25s) is more than half of HOLDFAST_LEASE (30s)" in line

@@ -46,7 +46,7 @@ def load_attribute(address: str) -> object:
     from holdfast.settings import Settings
 
     # Before the app does it, so that what is wrong in the environment is not blamed on the app's file.
-    Settings.load()
+    Settings.check_environment()
     place, _, attribute = address.rpartition(":") if ":" in address else (address, "", _DEFAULT_ATTRIBUTE)
     if not place or not attribute:
         raise InvalidInput(f"app: {address!r} names no app; write module:attribute or path/to/file.py:attribute")

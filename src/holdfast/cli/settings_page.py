@@ -9,11 +9,13 @@ _START = """\
 # Settings
 
 Made by `holdfast settings --markdown`: change `src/holdfast/settings.py`, not this page. `holdfast settings` shows the
-values in force and where each comes from.
+values in force where no code gives others, and where each comes from.
 
-Settings are environment variables; a command's options go before them. Durations are written like `500ms`, `90s`,
-`1h30m` or `7d`, lists are separated by commas, yes and no are `true` and `false`. An empty variable counts as unset.
-What is misspelt, out of range or contradictory is refused at start, in one line that names the variable.
+Settings are environment variables. Code gives the same ones by the name in small letters without the prefix,
+`Holdfast(lease="60s", runners=("queue", "sweep"))`: what it gives goes before the variable, and None leaves it to the
+variable. A command's options go before both. Durations are written like `500ms`, `90s`, `1h30m` or `7d`, lists are
+separated by commas, yes and no are `true` and `false`. An empty variable counts as unset. What is misspelt, out of
+range or contradictory is refused at start, in one line that names the variable or the keyword.
 
 The address of the store belongs into `HOLDFAST_STORE`, where every process and every command finds it. An address in
 the code, `Holdfast("postgresql://…")`, goes before the variable, but only for those who load that code: `holdfast
