@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     )
     from holdfast.event import PublishedEvent
     from holdfast.handlers import RunningJob
+    from holdfast.hosting.run import run_tick, run_worker
     from holdfast.job import IfExists, Job, JobState, NewJob
+    from holdfast.log import JobLogFilter
     from holdfast.producer.publish import Published
     from holdfast.retry import (
         decorrelated_jitter,
@@ -57,6 +59,7 @@ _HOME = {
     "InvalidInput": "holdfast.errors",
     "Job": "holdfast.job",
     "JobFilter": "holdfast.store.contract",
+    "JobLogFilter": "holdfast.log",
     "JobState": "holdfast.job",
     "KeyLocked": "holdfast.errors",
     "NewJob": "holdfast.job",
@@ -86,6 +89,8 @@ _HOME = {
     "exponential": "holdfast.retry",
     "full_jitter": "holdfast.retry",
     "power_of_two": "holdfast.retry",
+    "run_tick": "holdfast.hosting.run",
+    "run_worker": "holdfast.hosting.run",
     "steps": "holdfast.retry",
 }
 
@@ -101,6 +106,7 @@ __all__ = [
     "InvalidInput",
     "Job",
     "JobFilter",
+    "JobLogFilter",
     "JobState",
     "KeyLocked",
     "NewJob",
@@ -130,6 +136,8 @@ __all__ = [
     "exponential",
     "full_jitter",
     "power_of_two",
+    "run_tick",
+    "run_worker",
     "steps",
 ]
 

@@ -1,6 +1,9 @@
 """docs/reference.md has every public name, and each with the parameters that the code has."""
 
+import asyncio
+import os
 import re
+import sys
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from holdfast.store.schedules import RunStore
 from tests.databases import Database
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference.md").read_text(encoding="utf-8")
+CODE = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 PARTS: dict[str, type] = {
     "jobs": JobReader,
     "schedules": Schedules,
@@ -102,7 +106,7 @@ def test_every_answer_of_cancel_and_retry_is_explained() -> None:
 
 @pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 async def test_the_example_retries_dead_letters(database: Database) -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    code, _program = CODE
     example: dict[str, Any] = {}
     exec(code.replace("\nasyncio.run(main())\n", ""), example)  # noqa: S102
     app = Holdfast(database.url)
@@ -115,3 +119,33 @@ async def test_the_example_retries_dead_letters(database: Database) -> None:
         await app.enqueue("invoice.send")
         await app.tick(runners=["queue"])
         assert await example["retry_dead_letters"](app, "invoice.send") == ["ready"]
+
+
+@pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
+async def test_the_program_works_until_it_is_told_to_stop(database: Database, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(CODE[1], encoding="utf-8")
+    environment = {**os.environ, "HOLDFAST_STORE": database.url, "DATABASE_URL": database.url}
+    async with Holdfast(database.url) as app:
+        enqueued = await app.enqueue("order.ship", {"order": 7})
+        program = await asyncio.create_subprocess_exec(
+            sys.executable, "program.py", cwd=tmp_path, env=environment, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            assert (await app.wait(enqueued.id)).state == "succeeded"
+            program.terminate()
+            _, log = await program.communicate()
+        finally:
+            if program.returncode is None:
+                program.kill()
+                await program.wait()
+    assert program.returncode == 0
+    assert f"INFO {enqueued.id} shipping 7" in log.decode()
+
+
+def test_the_functions_of_a_program_are_there_with_their_parameters() -> None:
+    written = dict(re.findall(r"^\| `(run_\w+)\((.*?)\)` \|", PAGE, re.MULTILINE))
+    assert list(written) == ["run_worker", "run_tick"]
+    for name, parameters in written.items():
+        app, *named = signature(getattr(holdfast, name)).parameters.values()
+        assert {each.kind for each in named} == {Parameter.KEYWORD_ONLY}
+        assert parameters == ", ".join([app.name, "*", *(each.name for each in named)])

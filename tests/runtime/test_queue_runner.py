@@ -32,6 +32,7 @@ class Scripted:
         self.tally: Counter[str] = Counter()
         self.on_wake: Callable[[], None] = lambda: None
         self.on_settled: Callable[[], None] = lambda: None
+        self.is_stuck = False
         self.look = NOTHING
         self.only_if_due: list[bool] = []
         self.glances: list[bool] = []

@@ -1,13 +1,12 @@
 """Options that several commands share, and how the text given for them becomes values."""
 
-import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
 from uuid import UUID
 
 import typer
 
+from holdfast.address import without_password
 from holdfast.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -73,9 +72,6 @@ def to_shard(text: str | None) -> tuple[int | None, int | None]:
     return int(index), int(count)
 
 
-_UNREADABLE = "(an address that cannot be read)"
-
-
 def to_uuid(text: str) -> UUID:
     try:
         return UUID(text)
@@ -118,17 +114,3 @@ def store_of(app: "Holdfast") -> str:
     if address.startswith("embedded:"):
         return f"embedded:{EmbeddedAddress.parse(address).folder}"
     return without_password(address)
-
-
-def without_password(url: str) -> str:
-    """For log lines. An address that cannot be read may have its password anywhere, so it is not shown at all."""
-    try:
-        parts = urlsplit(url)
-        password = parts.password
-    except ValueError:
-        return _UNREADABLE
-    if any("@" in part for part in (parts.path, parts.query, parts.fragment)):
-        # An unquoted / ? or # ends the address's first part early, in the middle of a password.
-        return _UNREADABLE
-    shown = url if password is None else url.replace(f":{password}@", ":…@", 1)
-    return re.sub(r"([?&](?:password|sslpassword|passfile)=)[^&]*", r"\1…", shown)

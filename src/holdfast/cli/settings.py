@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.options import JsonOption, without_password
+from holdfast.address import without_password
+from holdfast.cli.options import JsonOption
 from holdfast.cli.output import console, print_json, printable
 
 if TYPE_CHECKING:

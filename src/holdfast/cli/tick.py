@@ -15,10 +15,9 @@ from holdfast.cli.options import (
     to_shard,
 )
 from holdfast.cli.output import console, print_json, printable, rough
-from holdfast.cli.stop_signals import StopSignals
+from holdfast.hosting.stop_signals import exit_when_told
 
 if TYPE_CHECKING:
-    from holdfast.runtime.process import Process
     from holdfast.runtime.runner import RunnerReport
     from holdfast.runtime.tick import TickReport
 
@@ -59,10 +58,10 @@ def tick(
     Any number of ticks may run at the same time, on any number of machines. The exit code is 0 only if every runner was
     fine; a job that failed is retried or kept as a dead letter and does not count as a runner's error.
     """
-    signals = StopSignals()
+    exit_when_told()
     from holdfast.cli.load_app import load_app
     from holdfast.cli.logs import configure_logging
-    from holdfast.cli.run_worker import run_worker
+    from holdfast.hosting.run import run_tick
 
     index, count = to_shard(shard)
     loaded = load_app(
@@ -78,13 +77,9 @@ def tick(
         shard_count=count,
     )
     configure_logging(log_level)
-
-    async def work(process: "Process") -> int:
-        report = await process.tick()
-        print_json(_as_json(report)) if json else _show(report)
-        return 0 if report.is_fine and not process.is_stuck else 1
-
-    raise typer.Exit(run_worker(loaded, loaded.worker_settings(), to_names(runners), work, signals))
+    report = run_tick(loaded, runners=to_names(runners))
+    print_json(_as_json(report)) if json else _show(report)
+    raise typer.Exit(0 if report.is_fine else 1)
 
 
 def _as_json(report: "TickReport") -> dict[str, object]:
@@ -124,7 +119,8 @@ def _show(report: "TickReport") -> None:
             printable(_notes(part)),
             style=style,
         )
-    console().print(table)
+    if report.runners:
+        console().print(table)
 
 
 def _notes(part: "RunnerReport") -> str:

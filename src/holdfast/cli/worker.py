@@ -1,6 +1,6 @@
 """`holdfast worker`: runs an app's handlers until a signal asks it to stop."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,12 +13,7 @@ from holdfast.cli.options import (
     to_names,
     to_shard,
 )
-from holdfast.cli.stop_signals import StopSignals
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from holdfast.runtime.process import Process
+from holdfast.hosting.stop_signals import exit_when_told
 
 _OPTIONS = {
     "concurrency": "--concurrency",
@@ -79,10 +74,10 @@ def worker(
 
     The first signal lets running handlers finish and gives the rest back; a second one exits at once.
     """
-    signals = StopSignals()
+    exit_when_told()
     from holdfast.cli.load_app import load_app
     from holdfast.cli.logs import configure_logging
-    from holdfast.cli.run_worker import run_in_background, run_worker
+    from holdfast.hosting.run import run_worker
 
     index, count = to_shard(shard)
     loaded = load_app(
@@ -100,10 +95,5 @@ def worker(
         listen=listen,
         health_port=health_port,
     )
-    settings = loaded.worker_settings()
     configure_logging(log_level)
-
-    def work(process: "Process") -> "Awaitable[int]":
-        return run_in_background(loaded, process)
-
-    raise typer.Exit(run_worker(loaded, settings, to_names(runners), work, signals, is_patient=True))
+    raise typer.Exit(run_worker(loaded, runners=to_names(runners)))

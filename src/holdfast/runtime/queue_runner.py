@@ -190,7 +190,8 @@ class QueueRunner:
             self._name,
             processed=sum(number for ending, number in since.items() if ending not in _UNDONE),
             failed=sum(since[ending] for ending in _DEAD),
-            counts=dict(since),
+            error="too many handlers could not be stopped" if self._worker.is_stuck else None,
+            counts={str(ending): number for ending, number in since.items()},
         )
 
     def stop(self) -> None:

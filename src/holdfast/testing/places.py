@@ -5,11 +5,9 @@ import sysconfig
 from pathlib import Path
 from types import FrameType
 
-import holdfast
-
+_PACKAGE = Path(__file__).parents[1]
 _NOT_THE_APPLICATION = tuple(
-    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    | {str(Path(holdfast.__file__).parent)}
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {str(_PACKAGE)}
 )
 
 

@@ -12,18 +12,27 @@ _Work = tuple[Future[object], Callable[[], object]]
 
 
 class HandlerThreads:
-    """Started when first needed and kept for the next handler. The caller bounds how many run at once: by its slots."""
+    """Started when first needed and kept for the next handler.
 
-    def __init__(self) -> None:
+    Without `most` the caller bounds how many run at once: by its slots.
+    """
+
+    def __init__(self, name: str = "holdfast-handler", most: int | None = None) -> None:
+        self._name = name
+        self._most = most
+        self._started = 0
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
 
     def submit(self, call: Callable[[], object]) -> Future[object]:
         future: Future[object] = Future()
         self._work.put((future, call))
-        if not self._idle.acquire(blocking=False):
+        # With all threads at work, the first that is free finds it, and counts as idle once too often: no matter, for
+        # there is none left to start.
+        if not self._idle.acquire(blocking=False) and (self._most is None or self._started < self._most):
             try:
-                threading.Thread(target=self._serve, name="holdfast-handler", daemon=True).start()
+                threading.Thread(target=self._serve, name=self._name, daemon=True).start()
+                self._started += 1
             except RuntimeError:
                 # Or the next idle thread would run it, without a slot.
                 future.cancel()
