@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         steps,
     )
     from holdfast.runtime.process import Process
+    from holdfast.runtime.runner import RunnerReport
     from holdfast.runtime.tick import TickReport
     from holdfast.schedules import InlineSlot, Schedules
     from holdfast.statement import Statement
@@ -71,6 +72,7 @@ _HOME = {
     "RowStates": "holdfast.store.rows.mapping",
     "Rows": "holdfast.store.rows.mapping",
     "Run": "holdfast.store.schedules",
+    "RunnerReport": "holdfast.runtime.runner",
     "RunningJob": "holdfast.handlers",
     "Schedule": "holdfast.store.schedules",
     "Schedules": "holdfast.schedules",
@@ -118,6 +120,7 @@ __all__ = [
     "RowStates",
     "Rows",
     "Run",
+    "RunnerReport",
     "RunningJob",
     "Schedule",
     "Schedules",

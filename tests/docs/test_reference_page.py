@@ -140,6 +140,7 @@ async def test_the_program_works_until_it_is_told_to_stop(database: Database, tm
                 await program.wait()
     assert program.returncode == 0
     assert f"INFO {enqueued.id} shipping 7" in log.decode()
+    assert "INFO - queue processed 1, failed 0" in log.decode()
 
 
 def test_the_functions_of_a_program_are_there_with_their_parameters() -> None:

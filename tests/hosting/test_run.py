@@ -102,6 +102,25 @@ def test_a_tick_reports_what_the_chosen_runners_did() -> None:
     assert report.runners[1].processed == 1
 
 
+def test_a_worker_tells_of_its_ticks_on_its_loop() -> None:
+    shop, told = Shop(), list[tuple[str, int]]()
+
+    def tell(report: TickReport) -> None:
+        assert asyncio.get_running_loop().is_running()
+        assert shop.app.is_open
+        told.extend((part.runner, part.processed) for part in report.runners if not part.is_idle)
+
+    assert run_worker(shop.app, runners=["queue"], on_tick=tell, around=shop.around) == 0
+    assert told == [("queue", 1)]
+
+
+def test_an_async_on_tick_is_refused() -> None:
+    async def tell(report: TickReport) -> None: ...
+
+    with pytest.raises(InvalidInput, match="on_tick: give a plain function"):
+        run_worker(Shop().app, on_tick=tell)
+
+
 @pytest.mark.parametrize("run", [run_worker, run_tick])
 def test_runners_that_are_not_known_are_refused_before_anything_is_entered(
     run: Callable[..., object],

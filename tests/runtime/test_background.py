@@ -1,7 +1,7 @@
 """The background repeats the tick: who is due gets a turn, a wake-up ends any wait, and one failure is one runner's."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -11,7 +11,8 @@ from holdfast.errors import StoreUnavailable
 from holdfast.runtime.background import Background
 from holdfast.runtime.budget import Budget
 from holdfast.runtime.pacing import Pacing
-from holdfast.runtime.tick import TickLimits
+from holdfast.runtime.runner import RunnerReport
+from holdfast.runtime.tick import TickLimits, TickReport
 from tests.runtime.fakes import FakeRunner
 from tests.worker.harness import until
 
@@ -19,8 +20,11 @@ FOR_EVER = 3600.0
 
 
 @asynccontextmanager
-async def running(*runners: FakeRunner, pacing: Pacing | None = None) -> AsyncIterator[Background]:
+async def running(
+    *runners: FakeRunner, pacing: Pacing | None = None, on_tick: Callable[[TickReport], object] | None = None
+) -> AsyncIterator[Background]:
     background = Background(runners, TickLimits(), pacing or Pacing(), shutdown=7.0)
+    background.on_tick = on_tick
     task = asyncio.create_task(background.run())
     try:
         yield background
@@ -146,3 +150,52 @@ async def test_wake_ups_do_not_turn_an_outage_into_a_storm(caplog: pytest.LogCap
         await until(lambda: failing.turns > 1, "it is tried again")
         assert failing.turns < 50
     assert caplog.text.count("Traceback") == 1
+
+
+async def test_who_wants_to_know_gets_the_report_of_each_tick_that_did_something() -> None:
+    async def act(budget: Budget) -> None:
+        busy.due = FOR_EVER
+        if busy.turns == 2:
+            raise StoreUnavailable("gone")
+
+    class Idle(FakeRunner):
+        async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:
+            await super().run(budget, to_end=to_end)
+            self.due = FOR_EVER
+            return RunnerReport(self.name, skipped="nothing to do")
+
+    class Late(FakeRunner):
+        async def close(self, seconds: float) -> RunnerReport | None:
+            return RunnerReport(self.name, processed=2)
+
+    busy, idle, late = FakeRunner("busy", act), Idle("idle"), Late("late")
+    late.due = None
+    reports: list[TickReport] = []
+    async with running(busy, idle, late, on_tick=reports.append) as background:
+        await until(lambda: busy.turns == 1, "the first tick")
+        background.wake("idle")
+        await until(lambda: idle.turns == 2, "a tick that does nothing")
+        background.wake("busy")
+        await until(lambda: busy.turns == 2, "a tick that fails")
+    told = [[(part.runner, part.processed, part.error) for part in report.runners] for report in reports]
+    assert told == [
+        [("busy", 1, None), ("idle", 0, None)],
+        [("busy", 0, "gone")],
+        [("late", 2, None)],
+    ]
+
+
+async def test_an_error_in_what_is_told_stops_nobody_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def rest_after_three(budget: Budget) -> None:
+        runner.due = 0.0 if runner.turns < 3 else FOR_EVER
+
+    def fail(report: TickReport) -> None:
+        calls.append(report)
+        raise LookupError("no such gauge")
+
+    calls: list[TickReport] = []
+    runner = FakeRunner("queue", rest_after_three)
+    async with running(runner, on_tick=fail):
+        await until(lambda: len(calls) == 3, "three calls")
+    assert caplog.text.count("on_tick failed") == 1
+    assert caplog.text.count("LookupError: no such gauge") == 1

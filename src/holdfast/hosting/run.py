@@ -29,7 +29,13 @@ Value = TypeVar("Value")
 Around = Callable[[], AbstractAsyncContextManager[object]]
 
 
-def run_worker(app: Holdfast, *, runners: Sequence[str] | None = None, around: Around | None = None) -> int:
+def run_worker(
+    app: Holdfast,
+    *,
+    runners: Sequence[str] | None = None,
+    on_tick: Callable[[TickReport], object] | None = None,
+    around: Around | None = None,
+) -> int:
     """Run the app's handlers and schedules until SIGTERM or Ctrl-C; the exit code for `sys.exit`.
 
     The first signal lets running handlers finish and gives the rest back, a second one exits at once. The code is 0, or
@@ -41,10 +47,14 @@ def run_worker(app: Holdfast, *, runners: Sequence[str] | None = None, around: A
     store that does not answer is waited for, at the start too: who starts while a server is restarted is there when it
     is back.
 
+    `on_tick` is called on that loop after each tick in which a runner did something or failed, and at the end with what
+    ended since. If it raises, that is logged once and the worker goes on.
+
     Logging is left to the program: nothing is set up here, and lines go to the loggers below "holdfast".
     """
 
     async def work(process: Process) -> int:
+        process.on_tick = on_tick
         return await _run_with_health(app, process)
 
     return _run(_Hosted(app, runners, around, work, unstarted=0, is_patient=True), "run_worker")

@@ -4,14 +4,14 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from holdfast.log import get_logger
 from holdfast.runtime.budget import Budget
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.runner import Runner, RunnerReport
-from holdfast.runtime.tick import TickLimits, run_tick
+from holdfast.runtime.tick import TickLimits, TickReport, run_tick
 from holdfast.worker.loop import cancel_within
 
 log = get_logger("holdfast.background")
@@ -35,6 +35,9 @@ class Background:
         self._not_before: dict[str, float] = {}
         self._awake = asyncio.Event()
         self._stop_requested = asyncio.Event()
+        self.on_tick: Callable[[TickReport], object] | None = None
+        """Called after each tick that has something to tell, and with what ended since the last one at the end."""
+        self._has_failed_to_tell = False
         for runner in self._runners:
             runner.on_wake = self._awake.set
 
@@ -87,6 +90,8 @@ class Background:
                 report = await run_tick(due, self._limits, Budget(items=self._limits.items), to_end=False)
                 for part in report.runners:
                     self._take_in(part)
+                if self.on_tick is not None:
+                    self._tell(self.on_tick, report)
             await self._pause(min(map(self._due_in, self._runners), default=math.inf))
 
     def _due_in(self, runner: Runner) -> float:
@@ -109,6 +114,20 @@ class Background:
             self._not_before.pop(name, None)
             log.warning("runner works again", runner=name, after_failures=failures)
 
+    def _tell(self, on_tick: Callable[[TickReport], object], report: TickReport) -> None:
+        if report.is_idle:
+            return
+        try:
+            on_tick(report)
+        except Exception as error:  # noqa: BLE001 - logged below
+            self._log_failure_to_tell(error)
+
+    def _log_failure_to_tell(self, error: Exception) -> None:
+        """What an application does with a report is no reason to stop, nor to fill its log."""
+        if not self._has_failed_to_tell:
+            self._has_failed_to_tell = True
+            log.error("on_tick failed; further errors of it are not logged", exc_info=error)
+
     async def _pause(self, seconds: float) -> None:
         if seconds <= 0 or self._awake.is_set():
             await asyncio.sleep(0)
@@ -128,7 +147,9 @@ class Background:
         end = time.monotonic() + grace
         # A claim that is under way may still bring jobs, and those must be given back too.
         await asyncio.wait([ticks], timeout=_LAST_TICK_SECONDS)
-        await close_all(self._runners, max(0.0, end - time.monotonic()))
+        ended = await close_all(self._runners, max(0.0, end - time.monotonic()))
+        if self.on_tick is not None:
+            self._tell(self.on_tick, TickReport(ended))
         if ticks.done():
             ticks.result()
         await cancel_within(_CANCELED_SECONDS, ticks)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from inspect import iscoroutinefunction
 
 from holdfast.errors import InvalidInput, StoreUnavailable
 from holdfast.log import get_logger
@@ -68,6 +69,17 @@ class Process:
         """Asked once before anything starts; what one raises ends the process, unless the store is only away."""
         for each in self._workers:
             each.on_stuck = self.stop
+
+    @property
+    def on_tick(self) -> Callable[[TickReport], object] | None:
+        """Called by `run`, on its event loop, after each tick in which a runner did something or failed."""
+        return self._background.on_tick
+
+    @on_tick.setter
+    def on_tick(self, on_tick: Callable[[TickReport], object] | None) -> None:
+        if iscoroutinefunction(on_tick):
+            raise InvalidInput("on_tick: give a plain function; the ticks would not wait for an async one")
+        self._background.on_tick = on_tick
 
     @property
     def tally(self) -> Counter[str]:

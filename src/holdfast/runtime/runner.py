@@ -31,6 +31,11 @@ class RunnerReport:
     def is_fine(self) -> bool:
         return self.error is None
 
+    @property
+    def is_idle(self) -> bool:
+        """It did nothing, and nothing went wrong."""
+        return self.is_fine and not (self.processed or self.failed or self.counts)
+
 
 class Runner(Protocol):
     """An error that `run` raises is the store's or a bug: the tick reports it and goes on with the next runner."""

@@ -34,6 +34,11 @@ class TickReport:
     def is_fine(self) -> bool:
         return all(report.is_fine for report in self.runners)
 
+    @property
+    def is_idle(self) -> bool:
+        """No runner did anything, and none had an error."""
+        return all(report.is_idle for report in self.runners)
+
     def add(self, later: RunnerReport) -> None:
         """Take in what a runner reported after its turn."""
         for report in self.runners:
