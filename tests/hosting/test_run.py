@@ -185,12 +185,21 @@ def test_a_signal_that_was_swallowed_while_entering_is_not_forgotten() -> None:
     assert run_tick(shop.app, around=around) == TickReport()
 
 
-@pytest.mark.parametrize("run", [run_worker, run_tick])
-def test_a_store_that_cannot_be_reached_is_told(run: Callable[[Holdfast], object]) -> None:
+def test_a_store_that_cannot_be_reached_ends_a_tick() -> None:
     app = Holdfast("postgresql://127.0.0.1:1/nowhere")
     app.handler("sell")(print)
     with pytest.raises(StoreUnavailable):
-        run(app)
+        run_tick(app)
+    assert not app.is_open
+
+
+def test_a_worker_waits_for_a_store_that_cannot_be_reached(caplog: pytest.LogCaptureFixture) -> None:
+    app = Holdfast("postgresql://127.0.0.1:1/nowhere")
+    app.handler("sell")(print)
+    # It is told once, however often it is tried, and a signal ends the wait.
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    assert run_worker(app) == 0
+    assert len([record for record in caplog.records if "no store yet" in record.getMessage()]) == 1
     assert not app.is_open
 
 
