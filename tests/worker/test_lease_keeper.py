@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import cast
 from uuid import uuid4
 
@@ -29,12 +30,15 @@ async def _nothing(job: object) -> None:
     """A handler."""
 
 
+_FENCES = count(1)
+
+
 def held_job(
     *, timeout: str = "1h", extend: float = LEASE, started: float | None = CLAIMED, claimed: float = CLAIMED
 ) -> HeldJob:
     now = datetime.now(UTC)
     job = LeasedJob(
-        lease=Lease(uuid4(), 1, uuid4()),
+        lease=Lease(uuid4(), next(_FENCES), uuid4()),
         kind="do",
         queue="default",
         priority=5,

@@ -216,6 +216,9 @@ class Oracle:
         self.note(by.name, account.label, f"started, fence {lease.fence}")
         if claim.has_started:
             self.blame("unexplained duplicate", account.label, f"fence {lease.fence} started twice")
+        if self._clock() > claim.until + _NO_TIME:
+            told = f"fence {lease.fence} started {self._clock() - claim.until:.3f} s after the end of its lease"
+            self.blame("unexpected", account.label, told)
         claim.has_started = claim.is_active = True
         claim.is_stubborn = is_stubborn
         active = [each for each in account.claims.values() if each.is_active and each.by.died_at == math.inf]
