@@ -93,6 +93,8 @@ class Lab:
     _producer: Holdfast | None = None
     _seen: dict[UUID, Final] = field(default_factory=dict)
     _number: int = 0
+    _notes: list[Note] = field(default_factory=list)
+    _read_bytes: int = 0
     _is_cut_off: bool = False
 
     @property
@@ -310,9 +312,14 @@ class Lab:
         return True
 
     def notes(self) -> list[Note]:
-        """All that was noted so far."""
-        lines = (self.folder / "record.jsonl").read_text().splitlines()
-        return [Note.read(line) for line in lines]
+        """All that was noted so far. Each is read once: there may be tens of thousands, and somebody looks often."""
+        with (self.folder / "record.jsonl").open("rb") as file:
+            file.seek(self._read_bytes)
+            # The last line may be on its way.
+            whole, end, _ = file.read().rpartition(b"\n")
+        self._read_bytes += len(whole) + len(end)
+        self._notes += [Note.read(line) for line in whole.decode().splitlines()]
+        return list(self._notes)
 
     def starts(self) -> dict[UUID, list[Note]]:
         """The attempts at each job so far, the earliest first."""

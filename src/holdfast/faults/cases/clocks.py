@@ -125,7 +125,7 @@ async def kills_at_the_slot(lab: Lab) -> None:
             lab.faulted()
             await crew.start()
             lab.progress(f"{number + 1} of {kills} killed")
-        await _until_done(lab)
+        await until_slot_done(lab)
         for name in (EACH_SECOND, INLINE):
             await lab.producer.schedules.pause(name)
         await lab.drained(lab.lease + _PATIENCE + _DRAINED_SECONDS)
@@ -152,7 +152,7 @@ def _at_work(notes: Sequence[Note]) -> set[int]:
     return {note.pid for note in runs.values()}
 
 
-async def _until_done(lab: Lab) -> None:
+async def until_slot_done(lab: Lab) -> None:
     """Until a slot that came after the last kill is done, and so all before it."""
     began = await lab.producer.clock.now()
     with contextlib.suppress(TimeoutError):

@@ -15,8 +15,8 @@ from holdfast.faults.case import Need, case
 from holdfast.faults.cases.clocks import check_inline, check_slots
 from holdfast.faults.judge import DUPLICATE, TARGET
 from holdfast.faults.lab import Broken, Crew, Lab
-from holdfast.faults.pooler_app import EACH_SECOND, HAPPENED, INLINE, SNOOZY, TOLD
 from holdfast.faults.record import What
+from holdfast.faults.whole_app import EACH_SECOND, HAPPENED, INLINE, SNOOZY, TOLD, WHOLE_APP
 from holdfast.runtime.job_schedules import SCHEDULE_HEADER, SLOT_HEADER
 from holdfast.store.contract import Canceling
 
@@ -42,7 +42,7 @@ async def pooled(lab: Lab) -> None:
     rounds = lab.count("rounds")
     keys: dict[UUID, str] = {}
     with lab.proxy() as server, Bouncer(server.url, lab.folder / "pgbouncer", pool=_POOL) as bouncer:
-        through = lab.workers(2, "holdfast.faults.pooler_app:app", url=bouncer.url, listen_url=lab.url)
+        through = lab.workers(2, WHOLE_APP, url=bouncer.url, listen_url=lab.url)
         async with lab.producing(bouncer.url, listen_url=lab.url), through as crew:
             for number in range(rounds):
                 fault = _fault(lab, number, rounds, bouncer, crew)

@@ -6,9 +6,10 @@ from holdfast import Snooze
 from holdfast.faults.app import WORK, Job, app, attempt, work
 from holdfast.faults.schedule_app import EACH_SECOND, INLINE
 
-SNOOZY, TOLD, HAPPENED = "fault.snoozy", "fault.told", "fault.happened"
+SNOOZY, TELLS, TOLD, HAPPENED = "fault.snoozy", "fault.tells", "fault.told", "fault.happened"
+WHOLE_APP = f"{__name__}:app"
 
-__all__ = ["EACH_SECOND", "HAPPENED", "INLINE", "SNOOZY", "TOLD", "WORK", "app", "snooze"]
+__all__ = ["EACH_SECOND", "HAPPENED", "INLINE", "SNOOZY", "TELLS", "TOLD", "WHOLE_APP", "WORK", "app", "snooze", "tell"]
 
 app.on(HAPPENED, name=TOLD)(work)
 
@@ -19,4 +20,12 @@ async def snooze(job: Job) -> dict[str, int]:
     with attempt(job):
         if time.time() < float(job.payload["until"]):
             raise Snooze("200ms")
+        return {"fence": job.fence}
+
+
+@app.handler(TELLS)
+async def tell(job: Job) -> dict[str, int]:
+    """By a key, so that another attempt tells nothing new."""
+    with attempt(job):
+        await app.publish(HAPPENED, {}, key=str(job.id))
         return {"fence": job.fence}
