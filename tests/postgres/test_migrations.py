@@ -245,9 +245,14 @@ def test_a_schema_name_that_could_do_harm_is_refused(name: object) -> None:
 async def test_partitions_are_made_ahead_and_only_once(database: Database) -> None:
     query = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'holdfast.job'::regclass"
     async with opened_store(database.url) as store, connected(database.url) as connection:
-        await store.rescue(1)
+        clock = PostgresClock(store)
+        await clock.freeze(await clock.now())
         before = await connection.fetchval(query)
         assert before >= 9
+        # The template may be of yesterday, when the tests run at midnight.
+        (row,) = await store.fetch("add_partitions", 8)
+        assert row[0] in (0, 2)
+        before = await connection.fetchval(query)
         (row,) = await store.fetch("add_partitions", 8)
         assert row[0] == 0
         (row,) = await store.fetch("add_partitions", 10)

@@ -85,6 +85,8 @@ async def test_a_job_whose_lease_was_lost_while_it_waited_is_not_started_with_it
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.worker.held._LookAhead.size", lambda self: 20)
+    # Or they are given back before the keeper has asked about them.
+    monkeypatch.setattr("holdfast.worker.worker._LONGEST_WAIT_SECONDS", 600.0)
     app = Holdfast(database.url)
     let_go = asyncio.Event()
     fences: dict[UUID, list[int]] = {}
