@@ -179,6 +179,7 @@ class Holdfast(Declaring, Producer):
             poll=given.poll,
             shutdown=given.shutdown,
             most_ahead=given.most_ahead,
+            claim_max=given.claim_max,
             renew=given.renew,
             shard=_shard(given.shard_index, given.shard_count),
         )

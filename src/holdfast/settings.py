@@ -136,6 +136,7 @@ class GivenSettings(TypedDict, total=False):
     lease: Duration | None
     renew: Duration | None
     most_ahead: int | None
+    claim_max: int | None
     shutdown: Duration | None
     replica: str | None
     runners: Sequence[str] | None
@@ -197,6 +198,9 @@ class Settings(BaseSettings):
     )
     most_ahead: Annotated[int, _at_least(0)] = Field(
         2000, description="Most jobs to claim beyond the free slots when jobs are fast"
+    )
+    claim_max: Annotated[int, _at_least(1)] | None = Field(
+        None, description="Most jobs that one claim takes; unset: as many as there are slots and look-ahead for"
     )
     shutdown: Length = Field(timedelta(seconds=30), description="How long a stopping process waits for what it runs")
     replica: Annotated[str, _checked(lambda name: name and check_name("replica", name))] = Field(

@@ -48,6 +48,7 @@ REFUSED = {
     "too much concurrency": ({"CONCURRENCY": "10001"}, "HOLDFAST_CONCURRENCY: 10001 is not a number from 1"),
     "concurrency in words": ({"CONCURRENCY": "many"}, "HOLDFAST_CONCURRENCY: 'many' is not a whole number"),
     "look-ahead": ({"MOST_AHEAD": "-1"}, "HOLDFAST_MOST_AHEAD: -1 is less than 0"),
+    "claims of nothing": ({"CLAIM_MAX": "0"}, "HOLDFAST_CLAIM_MAX: 0 is less than 1"),
     "poll": ({"POLL": "9ms"}, "HOLDFAST_POLL: shorter than 10ms"),
     "poll without a unit": ({"POLL": "5"}, "HOLDFAST_POLL: '5' is not a duration"),
     "negative wait": ({"BUSY_DELAY": "-1s"}, "HOLDFAST_BUSY_DELAY: '-1s' is negative"),

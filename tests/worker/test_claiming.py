@@ -6,13 +6,17 @@ from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
+
+import pytest
 
 from holdfast import Holdfast, JobState, RunningJob, WorkerSettings
 from holdfast.handlers import Room, make_handler
+from holdfast.job import LeasedJob
 from holdfast.json_text import decode
-from holdfast.store.contract import JobFilter
+from holdfast.store.contract import ClaimRequest, JobFilter
 from holdfast.worker.claimer import _Clearing
-from tests.worker.harness import until
+from tests.worker.harness import Database, until
 
 LEASE = 30.0
 
@@ -189,3 +193,45 @@ def test_other_jobs_have_their_turn_between_suspects() -> None:
     assert not is_on(clearing)
     clearing.begin(1000.0 + 2.1 * LEASE)
     assert is_on(clearing)
+
+
+async def test_no_claim_takes_more_than_it_may_and_the_next_one_follows_at_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nobody rings and nobody polls: only a claim that found all it asked for is a reason for the next one.
+    app = Holdfast(database.url, claim_max=3, concurrency=8, listen=False, poll="1h", idle_backoff_min="1h")
+    let_go, running, taken = asyncio.Event(), set[UUID](), list[int]()
+
+    @app.handler("work")
+    async def work(job: RunningJob[Any]) -> None:
+        running.add(job.id)
+        await let_go.wait()
+
+    async with app:
+        claim = app.opened.store.claim
+
+        async def counted(request: ClaimRequest) -> list[LeasedJob]:
+            jobs = await claim(request)
+            taken.append(len(jobs))
+            return jobs
+
+        monkeypatch.setattr(app.opened.store, "claim", counted)
+        await app.enqueue_many([app.job("work") for _ in range(50)])
+        worker = app.worker(runners=["queue"])
+        task = asyncio.create_task(worker.run())
+        await until(lambda: len(running) == 8, "every slot has a job")
+        let_go.set()
+        await until(lambda: worker.tally["succeed"] == 50, "everything is done")
+        worker.stop()
+        assert await task == 0
+    assert sum(taken) == 50
+    assert max(taken) == 3
+
+
+async def test_a_tick_goes_on_claiming_by_small_claims() -> None:
+    app = Holdfast("memory:", claim_max=1)
+    app.handler("work")(lambda job: None)
+    async with app:
+        await app.enqueue_many([app.job("work") for _ in range(20)])
+        (report,) = (await app.tick(runners=["queue"])).runners
+    assert report.processed == 20

@@ -44,6 +44,7 @@ _KNOBS = (
     ("WORKER_TICK_RUNNER_MAX_ITEMS", "runner_items", "no limit unless set; 200 there"),
     ("WORKER_TICK_SHARD_INDEX", "shard_index", "only together with the count"),
     ("WORKER_TICK_SHARD_COUNT", "shard_count", "only together with the index"),
+    ("OUTBOX_BATCH_SIZE", "claim_max", "no limit unless set, but never more than there are slots and look-ahead for"),
     ("WORKER_BUSY_LOOP_DELAY_MS", "busy_delay", "none unless set; 250ms there"),
     ("WORKER_IDLE_BACKOFF_MIN_MS", "idle_backoff_min", "1s there"),
     ("WORKER_IDLE_BACKOFF_MAX_MS", "poll", "30s there; a wake-up ends the wait early"),

@@ -118,7 +118,7 @@ class Claimer:
 
     async def _claim(self, limit: int | None, *, only_if_due: bool, glance_first: bool) -> Look:
         free = self._slots.wanted
-        wanted = free if limit is None else min(free, limit)
+        wanted = min(most for most in (free, limit, self._settings.claim_max) if most is not None)
         if not wanted:
             # Whatever the last claim found, there may be more by the time a slot is free.
             self._nothing_due = False

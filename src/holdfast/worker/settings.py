@@ -21,6 +21,7 @@ class WorkerSettings:
     poll: timedelta = timedelta(seconds=1)
     shutdown: timedelta = timedelta(seconds=30)
     most_ahead: int = 2000
+    claim_max: int | None = None
     renew: timedelta | None = None
     shard: Shard | None = None
 
@@ -29,6 +30,8 @@ class WorkerSettings:
         check_lease(self.lease)
         check_poll(self.poll)
         at_least("most_ahead", self.most_ahead, 0)
+        if self.claim_max is not None:
+            at_least("claim_max", self.claim_max, 1)
         if self.renew is not None:
             check_renewal(self.lease, self.renew)
         for queue in self.queues:
