@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.tick import TickReport
     from holdfast.schedules import InlineSlot, Schedules
     from holdfast.statement import Statement
-    from holdfast.store.contract import Enqueued, JobFilter
+    from holdfast.store.contract import Backlog, Enqueued, JobFilter
     from holdfast.store.events import EventJob, Subscription
     from holdfast.store.rows.mapping import Rows, RowStates
     from holdfast.store.schedules import Run, Schedule
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from holdfast.worker.settings import WorkerSettings
 
 _HOME = {
+    "Backlog": "holdfast.store.contract",
     "Cancel": "holdfast.errors",
     "DuplicateJob": "holdfast.errors",
     "Enqueued": "holdfast.store.contract",
@@ -97,6 +98,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Backlog",
     "Cancel",
     "DuplicateJob",
     "Enqueued",

@@ -14,6 +14,7 @@ import pytest
 from holdfast.job import IfExists, Lease, NewJob
 from holdfast.lifecycle import Event, Transition
 from holdfast.store.contract import Fenced, Finish, Renewal
+from holdfast.store.postgres.reader import PostgresReader
 from tests.databases import Database, DatabaseMaker, OneConnectionStore, connected
 from tests.store_contract.steps import BROKEN, LEASE, job, wants
 
@@ -206,6 +207,19 @@ async def test_what_is_wanted_of_suspects_walks_over_nobody_else(measured: tuple
     due, blocks["next_due"] = await at.blocks(lambda: at.store.next_due(["default"], ["work"], suspects=True))
     assert due is None
     assert {verb: number for verb, number in blocks.items() if number > AT_MOST} == {}, blocks
+
+
+async def test_a_backlog_reads_no_more_than_it_may_count(measured: tuple[Measured, bool]) -> None:
+    at, analyzed = measured
+    await at.fill(timedelta(hours=1), 0, "work")
+    for kind in ("one", "other"):
+        await at.fill(timedelta(hours=-1), 1, kind)
+    if analyzed:
+        await at.connection.execute("VACUUM ANALYZE")
+    (backlog,), blocks = await at.blocks(lambda: PostgresReader(at.store).backlog(100))
+    assert (backlog.queue, backlog.due, backlog.is_more) == ("default", 100, True)
+    assert backlog.oldest > timedelta(minutes=59)
+    assert blocks <= AT_MOST
 
 
 async def test_a_claim_walks_only_over_the_suspects_of_its_own_lanes(measured: tuple[Measured, bool]) -> None:

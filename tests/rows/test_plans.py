@@ -8,6 +8,7 @@ import pytest
 from holdfast.store.rows.access import Choose, RowTable
 from holdfast.store.rows.check import check_rows
 from holdfast.store.rows.mapping import Rows
+from holdfast.store.rows.reader import _backlog
 from tests.rows.conftest import Place
 from tests.rows.tables import DISPATCH, OUTBOX
 from tests.store_contract.steps import HOLDER
@@ -73,6 +74,8 @@ async def test_the_deliveries_are_read_by_index(deliveries: Place, analyzed: str
     )  # fmt: skip
     due = await _read(deliveries, DISPATCH, lambda sql: sql.next_due(suspects=False), kinds, None, None)
     rescue = await _read(deliveries, DISPATCH, lambda sql: sql.rescue, 10, [], None)
+    backlog, _ = await _read(deliveries, DISPATCH, _backlog)
+    assert "Seq Scan" not in backlog
     for (plan, blocks), index in zip(
         (claim, due, rescue), ("dispatch_claim", "dispatch_due", "deliveries_locks"), strict=True
     ):
@@ -95,6 +98,8 @@ async def test_the_outbox_is_read_by_index_and_not_over_other_kinds(outbox: Plac
         assert blocks < AT_MOST
     due = await _read(outbox, OUTBOX, lambda sql: sql.next_due(suspects=False), kinds, None, None)
     rescue = await _read(outbox, OUTBOX, lambda sql: sql.rescue, 10, [], None)
+    backlog, _ = await _read(outbox, OUTBOX, _backlog)
+    assert "Seq Scan" not in backlog
     for (plan, blocks), index in zip((due, rescue), ("outbox_due", "OutboxEvent_locks"), strict=True):
         assert index in plan
         assert blocks < AT_MOST

@@ -38,6 +38,7 @@ from holdfast.store.contract import (
     Fenced,
     Finish,
     JobFilter,
+    JobReader,
     KindClaim,
     Renewal,
     Rescued,
@@ -45,6 +46,7 @@ from holdfast.store.contract import (
     StoreClock,
 )
 from holdfast.store.memory import MemoryStore
+from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.sql_files import statement
 from holdfast.store.postgres.store import PostgresClock
 from tests.databases import DatabaseMaker, OneConnectionStore
@@ -296,6 +298,13 @@ class StoresAgree(RuleBasedStateMachine):
     def next_due(self, asked: tuple[tuple[str, ...], dict[str, int], bool]) -> None:
         queues, kinds, suspects = asked
         self.agree(lambda store: store.next_due(queues, list(kinds), suspects=suspects))
+
+    @rule(limit=st.sampled_from([MOST_JOBS * 2, 1, 0, 3]))
+    def backlog(self, limit: int) -> None:
+        def reader(store: Store) -> JobReader:
+            return self.memory if store is self.memory else PostgresReader(self.bench.store)
+
+        self.agree(lambda store: reader(store).backlog(limit))
 
     @invariant()
     def everything_is_the_same(self) -> None:

@@ -17,6 +17,9 @@ from holdfast.job import Job, JobState, Lease, LeasedJob, NewJob
 from holdfast.json_text import Json
 from holdfast.lifecycle import Transition
 
+MOST_DUE = 10_000
+"""How many due jobs of a queue are counted unless somebody says otherwise: beyond that a number says no more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
@@ -190,6 +193,25 @@ class JobFilter:
     tenant: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The jobs of one queue that are due and wait to be claimed, whoever has a handler for them.
+
+    `due` says how many, up to a limit; `is_more`: there are more than that. `oldest` is for how long the first of them
+    has been due. What runs is not counted, nor what lost its lease and was not rescued yet.
+    """
+
+    queue: str
+    due: int
+    oldest: timedelta
+    is_more: bool = False
+
+    @classmethod
+    def of(cls, queue: str, found: int, oldest: timedelta, limit: int) -> "Backlog":
+        """`found` of at most one more than the limit."""
+        return cls(queue, min(found, limit), oldest, is_more=found > limit)
+
+
 class JobReader(Protocol):
     async def get(self, id: UUID | str) -> Job | None: ...
 
@@ -197,6 +219,9 @@ class JobReader(Protocol):
         """The newest jobs first, by id."""
 
     async def count(self) -> Mapping[JobState, int]: ...
+
+    async def backlog(self, limit: int = MOST_DUE) -> Sequence[Backlog]:
+        """One for each queue that has due jobs, by name; of each queue no more than `limit` jobs are counted."""
 
 
 class StoreClock(Protocol):

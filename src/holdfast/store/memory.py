@@ -5,6 +5,7 @@ survives the process; it is for unit tests.
 """
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,10 @@ from holdfast.lifecycle import (
     after_cancel_request,
     after_loss,
 )
+from holdfast.limits import at_least
 from holdfast.store.contract import (
+    MOST_DUE,
+    Backlog,
     Canceling,
     ClaimRequest,
     Enqueued,
@@ -274,6 +278,16 @@ class MemoryStore:
         with self._lock:
             states = [record.state for record in self._jobs.values()]
             return {state: states.count(state) for state in JobState}
+
+    async def backlog(self, limit: int = MOST_DUE) -> Sequence[Backlog]:
+        at_least("limit", limit, 0)
+        with self._lock:
+            now = self.clock.read()
+            due: defaultdict[str, list[datetime]] = defaultdict(list)
+            for record in self._jobs.values():
+                if record.state is JobState.READY and record.run_at <= now:
+                    due[record.new.queue].append(record.run_at)
+            return [Backlog.of(queue, len(times), now - min(times), limit) for queue, times in sorted(due.items())]
 
     def remove_final(self, states: Collection[JobState], retention: timedelta) -> int:
         """For upkeep: forget jobs that have been in one of these final states for longer than the retention."""

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 COMMAND_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
+# A plan that was made while the table was small would read it from end to end when it is large. For one transaction:
+# settings of a session do not survive PgBouncer, and a function to pin them to would be one more thing to install.
+BY_INDEX = """
+SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off;
+SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; SET LOCAL jit = off
+"""
 _AT_HAND = 2
 """One for whoever claims or enqueues, one for whoever finishes meanwhile."""
 _IDLE_SECONDS = 60.0

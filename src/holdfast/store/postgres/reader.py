@@ -1,11 +1,12 @@
 """Reading jobs, apart from the verbs that move them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from holdfast.job import Job, JobState, to_id
-from holdfast.store.contract import JobFilter
+from holdfast.limits import at_least
+from holdfast.store.contract import MOST_DUE, Backlog, JobFilter
 from holdfast.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ class PostgresReader:
         for row in await self._store.fetch("count"):
             counts[JobState(row["state"])] += row["jobs"]
         return counts
+
+    async def backlog(self, limit: int = MOST_DUE) -> Sequence[Backlog]:
+        rows = await self._store.fetch_by_index("backlog", at_least("limit", limit, 0) + 1)
+        return [Backlog.of(row["queue"], row["jobs"], row["oldest"], limit) for row in rows]
 
 
 def to_job(row: "asyncpg.Record") -> Job:

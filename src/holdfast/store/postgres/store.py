@@ -34,6 +34,7 @@ from holdfast.store.contract import (
 from holdfast.store.postgres.bulk import Bulk, one_row
 from holdfast.store.postgres.copying import copy_jobs
 from holdfast.store.postgres.driver import (
+    BY_INDEX,
     Address,
     CopyRefused,
     LeaseLocked,
@@ -166,6 +167,12 @@ class PostgresStore:
             if found is None:
                 raise
             raise found from error
+
+    async def fetch_by_index(self, verb: str, *arguments: object) -> "list[asyncpg.Record]":
+        """Like fetch, for what reads a table that was small when it was last looked at, and has no pinned function."""
+        async with self._acquire() as connection, connection.transaction():
+            await connection.execute(BY_INDEX)
+            return await connection.fetch(statement(verb, self.schema), *arguments)
 
     async def fetch_upkeep(self, verb: str, *arguments: object) -> "list[asyncpg.Record]":
         """Like fetch, for statements of maintenance: they may take long, and count on read committed."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from asyncpg import exceptions as pg
 
 from holdfast.errors import InvalidInput, SchemaMismatch
-from holdfast.store.postgres.driver import translated
+from holdfast.store.postgres.driver import BY_INDEX, translated
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.rows.columns import read_columns
 from holdfast.store.rows.mapping import Rows
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 
     Connection = asyncpg.Connection[asyncpg.Record]
 
-# A plan that was made while the table was small would read it from end to end when it is large. For one transaction:
-# settings of a session do not survive PgBouncer, and a function to pin them to would be one more thing to install.
-BY_INDEX = """
-SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off;
-SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; SET LOCAL jit = off
-"""
 # For SQL of the application's own in the same transaction.
 AS_PLANNED = "; ".join(f"{setting} TO DEFAULT" for setting in re.findall(r"SET LOCAL \w+", BY_INDEX))
 _NOT_AS_MAPPED = (

@@ -1,4 +1,7 @@
-"""Reading an application's rows as jobs. Counting them, and listing by anything but the key, reads the table."""
+"""Reading an application's rows as jobs. Counting them, and listing by anything but the key, reads the table.
+
+The backlog reads what is ready, by the index of the claim.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -6,7 +9,8 @@ from uuid import UUID
 
 from holdfast.job import Job, JobError, JobState, to_id
 from holdfast.json_text import Json, encode
-from holdfast.store.contract import JobFilter
+from holdfast.limits import at_least
+from holdfast.store.contract import MOST_DUE, Backlog, JobFilter
 from holdfast.store.rows.access import RowRefused, RowTable
 from holdfast.store.rows.identity import Keys
 from holdfast.store.rows.sql import RowSql
@@ -46,6 +50,11 @@ class RowReader:
         for row in await self._table.fetch(_count, by_index=False):
             counts[JobState(row["state"])] += row["jobs"]
         return counts
+
+    async def backlog(self, limit: int = MOST_DUE) -> Sequence[Backlog]:
+        at_least("limit", limit, 0)
+        (row,) = await self._table.fetch(_backlog)
+        return [Backlog.of(self._table.rows.queue, row["jobs"], row["oldest"], limit)] if row["jobs"] else []
 
     def _job(self, row: "asyncpg.Record") -> Job:
         values = dict(row)
@@ -121,3 +130,12 @@ def _count(sql: RowSql) -> str:
     return f"""
 SELECT {sql.terms.state} AS state, count(*) AS jobs FROM {sql.terms.table} AS item
 WHERE {sql.terms.state} IS NOT NULL GROUP BY 1"""
+
+
+def _backlog(sql: RowSql) -> str:
+    terms = sql.terms
+    return f"""
+WITH {sql.moment}
+SELECT count(*) AS jobs, (SELECT moment.now FROM moment) - min({terms.run_at_time}) AS oldest
+FROM {terms.table} AS item
+WHERE {terms.ready} AND {terms.run_at} <= (SELECT {terms.moment("moment.now")} FROM moment)"""
