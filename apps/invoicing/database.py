@@ -24,6 +24,14 @@ def sql(name: str) -> str:
     return (_FOLDER / f"{name}.sql").read_text(encoding="utf-8")
 
 
+async def one(connection: "Pool | Connection", name: str, *arguments: object) -> asyncpg.Record:
+    """The row of a statement that has one whenever the code is right."""
+    row = await connection.fetchrow(sql(name), *arguments)
+    if row is None:
+        raise LookupError(f"{name}.sql gave no row")
+    return row
+
+
 @asynccontextmanager
 async def opened_pool(url: str, *, most: int = 10) -> AsyncIterator["Pool"]:
     """With the tables made. `url` is that of the store, `app.opened.url`: jobs and business rows share transactions."""

@@ -48,6 +48,7 @@ CREATE TABLE IF NOT EXISTS invoicing.invoice (
     CHECK ((number IS NULL) = (issued_on IS NULL) AND (number IS NULL) = (due_on IS NULL))
 );
 CREATE INDEX IF NOT EXISTS invoice_open ON invoicing.invoice (due_on) WHERE status = 'ISSUED';
+CREATE INDEX IF NOT EXISTS invoice_newest ON invoicing.invoice (created_at, id);
 
 CREATE TABLE IF NOT EXISTS invoicing.invoice_line (
     invoice_id uuid NOT NULL REFERENCES invoicing.invoice,
