@@ -1,0 +1,107 @@
+"""The PDF of an invoice as the tables have it: `platform.document`, `platform.file`, and the job that makes them."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+from uuid import UUID, uuid4
+
+from apps.invoicing.api.errors import not_found, wrong_state
+from apps.invoicing.api.service import Service
+from apps.invoicing.database import sql
+from apps.invoicing.jobs import INVOICE_PDF, RENDER_FAILED, RENDER_PDF, RenderPdf
+from holdfast import Holdfast, Job, NewJob
+
+if TYPE_CHECKING:
+    from apps.invoicing.database import Connection, Pool
+
+_CONTENT_TYPE = "application/pdf"
+
+
+@dataclass(frozen=True, slots=True)
+class Pdf:
+    invoice_id: UUID
+    number: str
+    document_id: UUID
+    document_state: str
+    job_id: UUID | None
+    error_message: str | None
+    file_id: UUID
+    file_state: str
+    content_type: str
+    bytes: int | None
+    sha256: str | None
+
+    @property
+    def state(self) -> Literal["READY", "PENDING", "FAILED"]:
+        """It takes both to be ready, and either to have failed."""
+        states = {self.document_state, self.file_state}
+        if "FAILED" in states:
+            return "FAILED"
+        return "READY" if states == {"READY"} else "PENDING"
+
+
+async def pdf_of(service: Service, invoice_id: UUID) -> Pdf:
+    """As it is now; while it is pending, it has a job.
+
+    The connection goes back to the pool at once: whoever waits for a PDF holds none.
+    """
+    found = await _look(service.pool, invoice_id)
+    if found is None or (found.state == "PENDING" and found.job_id is None):
+        return await ensure_enqueued(service, invoice_id)
+    return found
+
+
+async def _look(connection: "Pool | Connection", invoice_id: UUID) -> Pdf | None:
+    """None if the invoice has no document."""
+    row = await connection.fetchrow(sql("api/document"), invoice_id, INVOICE_PDF)
+    if row is None:
+        raise not_found("invoiceId", invoice_id)
+    values = dict(row)
+    if values.pop("status") == "DRAFT":
+        raise wrong_state("DRAFT", "issued, so it has no PDF")
+    return Pdf(**values) if values["document_id"] is not None else None
+
+
+def render_job(app: Holdfast, document_id: UUID, invoice_id: UUID, if_exists: str = "keep") -> NewJob:
+    return app.job(
+        RENDER_PDF,
+        RenderPdf(document_id),
+        key=str(document_id),
+        if_exists=if_exists,
+        correlation_id=str(invoice_id),
+    )
+
+
+async def add_document(connection: "Connection", document_id: UUID, invoice_id: UUID, job_id: UUID) -> None:
+    key = f"invoices/{invoice_id}.pdf"
+    file_id = await connection.fetchval(sql("api/add_file"), uuid4(), key, _CONTENT_TYPE)
+    await connection.execute(sql("api/add_document"), document_id, INVOICE_PDF, invoice_id, file_id, job_id)
+
+
+async def ensure_enqueued(service: Service, invoice_id: UUID, gone: UUID | None = None) -> Pdf:
+    """A document that is pending has a job. `gone`: the job that it has, and that will not settle it any more.
+
+    However many ask at once, one job is made: the first one changes the document, and the others see that.
+    """
+    async with service.pool.acquire() as connection, connection.transaction():
+        await connection.execute(sql("api/lock_invoice"), invoice_id)
+        pdf = await _look(connection, invoice_id)
+        if pdf is None:
+            document_id = uuid4()
+            job = render_job(service.app, document_id, invoice_id)
+            await add_document(connection, document_id, invoice_id, job.id)
+            await service.app.enqueue_in(connection, job)
+        elif pdf.state == "PENDING" and pdf.job_id == gone:
+            job = render_job(service.app, pdf.document_id, invoice_id, "keep" if gone is None else "replace")
+            enqueued = await service.app.enqueue_in(connection, job)
+            await connection.execute(sql("api/use_job"), pdf.document_id, enqueued.id)
+        ensured = await _look(connection, invoice_id)
+    if ensured is None:
+        raise LookupError("a document that was just made is not there")
+    return ensured
+
+
+async def give_up(service: Service, pdf: Pdf, job: Job) -> None:
+    """The job has ended, and nobody has told the document: its worker died with it, or a person canceled it."""
+    why = job.last_error.message if job.last_error else ""
+    message = why or f"the job that renders it ended {job.state}"
+    await service.pool.execute(sql("api/fail_document"), pdf.document_id, job.id, RENDER_FAILED, message)

@@ -1,0 +1,67 @@
+"""Who takes part in which class, and so is billed every month."""
+
+from decimal import Decimal
+from typing import Annotated
+from uuid import UUID, uuid4
+
+import asyncpg
+from fastapi import APIRouter, Path
+
+from apps.invoicing.api.errors import ApiError, documented, not_found
+from apps.invoicing.api.invoices import unknown_customer
+from apps.invoicing.api.issuing import Draft
+from apps.invoicing.api.models import EndEnrolment, Enrolment, NewEnrolment
+from apps.invoicing.api.service import Service, TheService
+from apps.invoicing.database import sql
+from apps.invoicing.money import Line
+
+router = APIRouter(tags=["enrolments"])
+
+EnrolmentId = Annotated[UUID, Path(alias="enrolmentId")]
+
+
+@router.post(
+    "/enrolments",
+    status_code=201,
+    summary="Enrol a student",
+    responses=documented(_422="A field is wrong, or the customer is not known."),
+)
+async def add_enrolment(new: NewEnrolment, service: TheService) -> Enrolment:
+    """Each month is billed when it begins, and the current one at once."""
+    month = Line(new.class_name, Decimal(1), new.monthly_price, new.tax_rate)
+    Draft(new.customer_id, new.currency, [month]).check()
+    enrolment_id = uuid4()
+    try:
+        await service.pool.execute(
+            sql("api/add_enrolment"),
+            enrolment_id, new.customer_id, new.class_name, new.student, new.monthly_price, new.currency, new.tax_rate,
+            new.first_month, new.last_month,
+        )  # fmt: skip
+    except asyncpg.ForeignKeyViolationError:
+        raise unknown_customer(new.customer_id) from None
+    return await _read(service, enrolment_id)
+
+
+@router.get("/enrolments/{enrolmentId}", summary="Read an enrolment", responses=documented(_404="No such enrolment."))
+async def enrolment(enrolment_id: EnrolmentId, service: TheService) -> Enrolment:
+    return await _read(service, enrolment_id)
+
+
+@router.post(
+    "/enrolments/{enrolmentId}/end",
+    summary="Say which month is the last",
+    responses=documented(_404="No such enrolment.", _422="The month is wrong, or before the first one."),
+)
+async def end_enrolment(enrolment_id: EnrolmentId, end: EndEnrolment, service: TheService) -> Enrolment:
+    """Bills that were made already stay."""
+    if end.last_month < (await _read(service, enrolment_id)).first_month:
+        raise ApiError(422, "INVALID_REQUEST", "lastMonth: is before firstMonth")
+    await service.pool.execute(sql("api/end_enrolment"), enrolment_id, end.last_month)
+    return await _read(service, enrolment_id)
+
+
+async def _read(service: Service, enrolment_id: UUID) -> Enrolment:
+    row = await service.pool.fetchrow(sql("api/enrolment"), enrolment_id)
+    if row is None:
+        raise not_found("enrolmentId", enrolment_id)
+    return Enrolment.model_validate(dict(row))

@@ -1,0 +1,109 @@
+"""Invoices: drafts, their issue, their payment."""
+
+from typing import Annotated
+from uuid import UUID
+
+import asyncpg
+from fastapi import APIRouter, Path, Query
+
+from apps.invoicing.api.errors import ApiError, documented, not_found, wrong_state
+from apps.invoicing.api.issuing import Draft, add_draft, issue
+from apps.invoicing.api.models import Invoice, InvoicePage, InvoiceStatus, InvoiceSummary, Issue, NewInvoice
+from apps.invoicing.api.service import Service, TheService
+from apps.invoicing.database import sql
+from apps.invoicing.money import Line, totals
+
+router = APIRouter(tags=["invoices"])
+
+InvoiceId = Annotated[UUID, Path(alias="invoiceId")]
+
+
+@router.post(
+    "/invoices",
+    status_code=201,
+    summary="Write a draft",
+    responses=documented(_422="A field is wrong, the customer is not known, or the amounts are beyond all bounds."),
+)
+async def add_invoice(new: NewInvoice, service: TheService) -> Invoice:
+    lines = [Line(each.description, each.quantity, each.unit_price, each.tax_rate) for each in new.lines]
+    draft = Draft(new.customer_id, new.currency, lines, new.due_days, new.note, new.template)
+    draft.check()
+    async with service.pool.acquire() as connection, connection.transaction():
+        try:
+            invoice_id = await add_draft(connection, draft)
+        except asyncpg.ForeignKeyViolationError:
+            raise unknown_customer(new.customer_id) from None
+    return await read(service, invoice_id)
+
+
+@router.get("/invoices", summary="List invoices, the newest first", responses=documented(_422="A filter is wrong."))
+async def list_invoices(
+    service: TheService,
+    status: InvoiceStatus | None = None,
+    customer_id: Annotated[UUID | None, Query(alias="customerId")] = None,
+    after: Annotated[UUID | None, Query(description="The `next` of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> InvoicePage:
+    rows = await service.pool.fetch(sql("api/list_invoices"), status, customer_id, after, limit + 1)
+    items = [InvoiceSummary.model_validate(dict(row)) for row in rows[:limit]]
+    return InvoicePage(items=items, next=items[-1].id if len(rows) > limit else None)
+
+
+@router.get("/invoices/{invoiceId}", summary="Read an invoice", responses=documented(_404="No such invoice."))
+async def invoice(invoice_id: InvoiceId, service: TheService) -> Invoice:
+    return await read(service, invoice_id)
+
+
+@router.post(
+    "/invoices/{invoiceId}/issue",
+    summary="Issue a draft",
+    responses=documented(
+        _404="No such invoice.", _409="The invoice is issued already.", _422="The recipient is no address."
+    ),
+)
+async def issue_invoice(invoice_id: InvoiceId, service: TheService, wish: Issue | None = None) -> Invoice:
+    """Gives it a number and its dates, and asks for its PDF, for the snapshot of its tax and, if wished, for a mail.
+
+    All of that is one transaction: after an answer other than 200 nothing of it has happened.
+    """
+    today = await service.today()
+    async with service.pool.acquire() as connection, connection.transaction():
+        row = await connection.fetchrow(sql("api/lock_invoice"), invoice_id)
+        if row is None:
+            raise not_found("invoiceId", invoice_id)
+        if row["status"] != "DRAFT":
+            raise wrong_state(row["status"], "a draft")
+        recipient = (wish.recipient or str(row["email"])) if wish is not None and wish.send_email else None
+        await issue(service, connection, invoice_id, today, recipient)
+    return await read(service, invoice_id)
+
+
+@router.post(
+    "/invoices/{invoiceId}/pay",
+    summary="Note that an invoice was paid",
+    responses=documented(_404="No such invoice.", _409="The invoice is a draft, or paid already."),
+)
+async def pay_invoice(invoice_id: InvoiceId, service: TheService) -> Invoice:
+    """No reminder is made from then on."""
+    async with service.pool.acquire() as connection, connection.transaction():
+        row = await connection.fetchrow(sql("api/lock_invoice"), invoice_id)
+        if row is None:
+            raise not_found("invoiceId", invoice_id)
+        if row["status"] != "ISSUED":
+            raise wrong_state(row["status"], "waiting to be paid")
+        await connection.execute(sql("api/pay_invoice"), invoice_id)
+    return await read(service, invoice_id)
+
+
+def unknown_customer(customer_id: UUID) -> ApiError:
+    return ApiError(422, "CUSTOMER_NOT_FOUND", f"customerId: no customer has the id {customer_id}")
+
+
+async def read(service: Service, invoice_id: UUID) -> Invoice:
+    row = await service.pool.fetchrow(sql("api/invoice"), invoice_id)
+    if row is None:
+        raise not_found("invoiceId", invoice_id)
+    lines = [dict(line) for line in await service.pool.fetch(sql("api/lines"), invoice_id)]
+    sums = totals(Line(line["description"], line["quantity"], line["unit_price"], line["tax_rate"]) for line in lines)
+    taxes = [{"rate": each.rate, "net": each.net, "tax": each.tax} for each in sums.by_rate]
+    return Invoice.model_validate({**dict(row), "lines": lines, "taxes": taxes})

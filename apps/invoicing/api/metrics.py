@@ -1,0 +1,110 @@
+"""What the API tells Prometheus: its requests and waits, and the health of the queue."""
+
+import time
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from holdfast import Holdfast, JobFilter, JobState, StoreUnavailable
+
+if TYPE_CHECKING:
+    from starlette.routing import Route
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+STATES = {
+    JobState.READY: "PENDING",
+    JobState.RUNNING: "PROCESSING",
+    JobState.SUCCEEDED: "SENT",
+    JobState.FAILED: "FAILED",
+    JobState.DEAD: "FAILED",
+    JobState.CANCELED: "CANCELED",
+}
+"""The outbox's own words for the states of its jobs. It has none for a job that a person gave up."""
+_RETRIES_LOOKED_AT = 500
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "invoicing_http_requests", "Requests answered", ("method", "route", "status"), registry=registry
+        )
+        self.seconds = Histogram(
+            "invoicing_http_request_seconds",
+            "Time until a request was answered",
+            ("route",),
+            buckets=(0.005, 0.02, 0.1, 0.5, 2, 5, 15, 30),
+            registry=registry,
+        )
+        self.waits = Gauge("invoicing_pdf_waits", "Requests that wait for a PDF now", registry=registry)
+        self.answers = Counter(
+            "invoicing_pdf_answers",
+            "Answers of waits; GONE: to nobody",
+            ("status",),
+            registry=registry,
+        )
+        self._is_up = Gauge("invoicing_store_up", "Whether the store answered this scrape", registry=registry)
+        self._jobs = Gauge("invoicing_outbox_jobs", "Jobs by state", ("state",), registry=registry)
+        self._due = Gauge(
+            "invoicing_outbox_due_pending", "Jobs that could be claimed now, up to 10,000 of a queue", registry=registry
+        )
+        self._oldest = Gauge(
+            "invoicing_outbox_oldest_pending_seconds", "How long the oldest due job has waited", registry=registry
+        )
+        self._retrying = Gauge(
+            "invoicing_outbox_retrying",
+            f"Pending jobs that were tried before, among the newest {_RETRIES_LOOKED_AT} pending ones",
+            registry=registry,
+        )
+
+    async def scrape(self, app: Holdfast) -> bytes:
+        """With the store away there is still what this process knows by itself."""
+        try:
+            await self._look(app)
+            self._is_up.set(1)
+        except StoreUnavailable:
+            self._is_up.set(0)
+        return generate_latest(self._registry)
+
+    async def _look(self, app: Holdfast) -> None:
+        counts = dict.fromkeys(STATES.values(), 0)
+        for state, jobs in (await app.jobs.count()).items():
+            counts[STATES[state]] += jobs
+        for name, jobs in counts.items():
+            self._jobs.labels(name).set(jobs)
+        backlog = await app.jobs.backlog()
+        self._due.set(sum(queue.due for queue in backlog))
+        self._oldest.set(max((queue.oldest.total_seconds() for queue in backlog), default=0.0))
+        pending = await app.jobs.list(JobFilter(state=JobState.READY), limit=_RETRIES_LOOKED_AT)
+        self._retrying.set(sum(job.attempt > 0 for job in pending))
+
+
+class CountRequests:
+    """Counts by the path as the route has it: ids in a label would make a new series for each invoice."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = time.perf_counter()
+        status = 500
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            matched: Route | None = scope.get("route")
+            route = matched.path if matched is not None else "none"
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            self._metrics.requests.labels(method, route, status).inc()
+            self._metrics.seconds.labels(route).observe(time.perf_counter() - begun)

@@ -1,0 +1,66 @@
+"""What the endpoints share while the API is up."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, date
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import Depends, Request
+
+from apps.invoicing.api.metrics import Metrics
+from apps.invoicing.database import opened_pool
+from apps.invoicing.links import Links
+from apps.invoicing.settings import Misconfigured, Settings
+from apps.invoicing.storage import Files, open_files
+from holdfast import Holdfast
+
+if TYPE_CHECKING:
+    from apps.invoicing.database import Pool
+
+log = logging.getLogger("invoicing.api")
+
+_CONNECTIONS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    settings: Settings
+    app: Holdfast
+    """Without handlers: the API enqueues, and never does the work."""
+    pool: "Pool"
+    files: Files
+    links: Links
+    metrics: Metrics
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server begins to stop: waits end then."""
+
+    async def today(self) -> date:
+        """By the store's clock, as everything else that has a date. It is the same for all processes."""
+        return (await self.app.clock.now()).astimezone(UTC).date()
+
+
+@asynccontextmanager
+async def opened_service(settings: Settings, metrics: Metrics) -> AsyncIterator[Service]:
+    links = Links(link_secret(settings))
+    files = open_files(settings.files_url)
+    if settings.worker_api_service_token is None:
+        log.warning("WORKER_API_SERVICE_TOKEN is not set: every call of an internal endpoint is refused")
+    async with Holdfast(settings.database_url) as app, opened_pool(app.opened.url, most=_CONNECTIONS) as pool:
+        yield Service(settings, app, pool, files, links, metrics)
+
+
+def link_secret(settings: Settings) -> str:
+    if settings.download_link_secret is None:
+        raise Misconfigured("DOWNLOAD_LINK_SECRET: is not set; give the API a long random text to sign links with")
+    return settings.download_link_secret
+
+
+async def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+TheService = Annotated[Service, Depends(_service)]

@@ -1,0 +1,1 @@
+UPDATE invoicing.enrolment SET last_month = $2 WHERE id = $1

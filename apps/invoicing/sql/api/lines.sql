@@ -1,0 +1,4 @@
+SELECT position, description, quantity, unit_price, tax_rate, net
+FROM invoicing.invoice_line
+WHERE invoice_id = $1
+ORDER BY position

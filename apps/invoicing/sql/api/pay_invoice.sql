@@ -1,0 +1,1 @@
+UPDATE invoicing.invoice SET status = 'PAID' WHERE id = $1
