@@ -1,0 +1,205 @@
+"""The API as a process of its own, what its metrics say, and how it is described."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from apps.invoicing.api.app import create_api
+from apps.invoicing.api.pdfs import LONGEST_WAIT_MS
+from apps.invoicing.api.serving import KEEP_ALIVE_SECONDS, ApiServer, serve
+from apps.invoicing.jobs import RENDER_PDF, SNAPSHOT_TAX
+from apps.invoicing.settings import Settings
+from holdfast import Holdfast, Permanent, Retryable, RunningJob
+from tests.apps.invoicing.conftest import TOKEN, Api
+from tests.apps.invoicing.steps import Client, working
+from tests.databases import Database
+from tests.worker.harness import until
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = (
+    "import sys; from apps.invoicing.api import serve; from apps.invoicing.settings import Settings;"
+    " sys.exit(serve(Settings.load()))"
+)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def variables(**given: str) -> dict[str, str]:
+    """The process finds its code where this one has."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    return kept | {"PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(ROOT)]), **given}
+
+
+async def started(**given: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, env=variables(**given), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+@asynccontextmanager
+async def serving(database: Database, folder: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, Client]]:
+    port = free_port()
+    process = await started(
+        DATABASE_URL=database.url,
+        DOWNLOAD_LINK_SECRET="secret",
+        FILES_URL=f"file://{folder}",
+        WORKER_API_SERVICE_TOKEN=TOKEN,
+        API_PORT=str(port),
+    )
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
+
+            async def is_up() -> bool:
+                assert process.returncode is None, "it ended at once"
+                try:
+                    return (await http.get("/healthz")).status_code == 200
+                except httpx.TransportError:
+                    return False
+
+            await until(is_up, "the API answers")
+            yield process, Client(http, TOKEN)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_it_with_0_and_those_who_wait_are_answered(
+    database: Database, tmp_path: Path, number: signal.Signals
+) -> None:
+    async with serving(database, tmp_path) as (process, client):
+        invoice = (await client.issued())["id"]
+        asking = asyncio.create_task(client.http.get(f"/invoices/{invoice}/pdf?waitMs=30000"))
+
+        async def it_waits() -> bool:
+            return "invoicing_pdf_waits 1.0" in (await client.http.get("/metrics")).text
+
+        await until(it_waits, "it waits")
+        process.send_signal(number)
+        assert (await asking).status_code == 202
+        _, errors = await asyncio.wait_for(process.communicate(), 60)
+    assert (process.returncode, "Traceback" in errors.decode()) == (0, False)
+
+
+def test_what_keeps_it_from_starting_is_told_in_one_line(
+    settings: Settings, database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        cases: dict[str, tuple[int, dict[str, object]]] = {
+            "DOWNLOAD_LINK_SECRET": (2, {"download_link_secret": None}),
+            "API_PORT": (2, {"api_port": taken.getsockname()[1]}),
+            "API_HOST": (2, {"api_host": "no.such.host.invalid"}),
+            "FILES_URL": (2, {"files_url": "ftp://somewhere"}),
+            "refused": (1, {"database_url": f"postgresql://postgres@127.0.0.1:{free_port()}/none"}),
+            "does not exist": (1, {"database_url": database.url.replace(database.name, "nobody_made_it")}),
+        }
+        for named, (code, changes) in cases.items():
+            assert (named, serve(settings.model_copy(update={"api_port": free_port(), **changes}))) == (named, code)
+            (line,) = capsys.readouterr().err.splitlines()
+            assert line.startswith("invoicing: ")
+            assert named in line
+
+
+def test_its_timeouts_allow_the_longest_wait(settings: Settings) -> None:
+    assert LONGEST_WAIT_MS + 5_000 <= KEEP_ALIVE_SECONDS * 1000
+    assert ApiServer(create_api(settings)).config.timeout_keep_alive == KEEP_ALIVE_SECONDS
+
+
+async def values(api: Api) -> dict[str, float]:
+    lines = (await api.client.http.get("/metrics")).text.splitlines()
+    pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in pairs}
+
+
+async def test_the_metrics_tell_the_health_of_the_queue(api: Api, database: Database) -> None:
+    assert (await values(api))["invoicing_outbox_due_pending"] == 0
+    for _ in range(2):
+        await api.client.issued(send_email=True)
+    found = await values(api)
+    assert found["invoicing_store_up"] == 1
+    assert found['invoicing_outbox_jobs{state="PENDING"}'] == 6
+    assert found["invoicing_outbox_due_pending"] == 6
+    await api.service.app.clock.advance(timedelta(hours=1))
+    assert (await values(api))["invoicing_outbox_oldest_pending_seconds"] >= 3600
+
+    app = Holdfast(database.url)
+
+    @app.handler(RENDER_PDF)
+    async def fail(job: RunningJob[dict[str, str]]) -> None:
+        raise Permanent("BROKEN")
+
+    @app.handler(SNAPSHOT_TAX)
+    async def try_again(job: RunningJob[dict[str, str]]) -> None:
+        raise Retryable("not now", after="1h")
+
+    async def both_have_run() -> bool:
+        found = await values(api)
+        return (found['invoicing_outbox_jobs{state="FAILED"}'], found["invoicing_outbox_retrying"]) == (2, 2)
+
+    async with working(app):
+        await until(both_have_run, "two have failed, and two wait for another attempt")
+    found = await values(api)
+    assert (found['invoicing_outbox_jobs{state="PENDING"}'], found["invoicing_outbox_due_pending"]) == (4, 2)
+
+
+async def test_requests_are_counted_by_route_and_not_by_id(api: Api) -> None:
+    invoice = await api.client.draft()
+    for _ in range(3):
+        await api.client.get(f"/invoices/{invoice}")
+    await api.client.http.request("BREW", "/coffee")
+    found = await values(api)
+    assert found['invoicing_http_requests_total{method="GET",route="/invoices/{invoiceId}",status="200"}'] == 3
+    assert found['invoicing_http_requests_total{method="other",route="none",status="404"}'] == 1
+    assert not [name for name in found if invoice in name]
+
+
+DOCUMENTED: dict[str, dict[str, set[str]]] = {
+    "/customers": {"post": {"201", "422", "503"}},
+    "/customers/{customerId}": {"get": {"200", "404", "503"}},
+    "/invoices": {"post": {"201", "422", "503"}, "get": {"200", "422", "503"}},
+    "/invoices/{invoiceId}": {"get": {"200", "404", "503"}},
+    "/invoices/{invoiceId}/issue": {"post": {"200", "404", "409", "422", "503"}},
+    "/invoices/{invoiceId}/pay": {"post": {"200", "404", "409", "503"}},
+    "/invoices/{invoiceId}/pdf": {"get": {"200", "202", "400", "404", "409", "422", "503"}},
+    "/invoices/{invoiceId}/email": {"post": {"202", "400", "404", "409", "422", "503"}},
+    "/deliveries/{deliveryId}": {"get": {"200", "404", "503"}},
+    "/enrolments": {"post": {"201", "422", "503"}},
+    "/enrolments/{enrolmentId}": {"get": {"200", "404", "503"}},
+    "/enrolments/{enrolmentId}/end": {"post": {"200", "404", "422", "503"}},
+    "/internal/scheduler/invoice-reminders": {"post": {"200", "401", "422", "503"}},
+    "/internal/scheduler/classes-billing": {"post": {"200", "401", "422", "503"}},
+    "/files/{fileId}": {"get": {"200", "403", "404", "503"}},
+    "/healthz": {"get": {"200", "503"}},
+    "/metrics": {"get": {"200"}},
+}
+
+
+async def test_it_is_described_as_it_is(api: Api) -> None:
+    described: dict[str, Any] = await api.client.get("/openapi.json")
+    found = {
+        path: {method: set(operation["responses"]) for method, operation in operations.items()}
+        for path, operations in described["paths"].items()
+    }
+    assert found == DOCUMENTED
+    for operations in described["paths"].values():
+        for operation in operations.values():
+            assert operation["summary"]
+    pdf = described["paths"]["/invoices/{invoiceId}/pdf"]["get"]
+    wait = next(each for each in pdf["parameters"] if each["name"] == "waitMs")
+    assert (wait["schema"]["type"], wait["schema"]["default"]) == ("integer", 15_000)
+    assert "HTTPValidationError" not in described["components"]["schemas"]
