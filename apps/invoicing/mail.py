@@ -1,0 +1,163 @@
+"""Mails with an invoice attached: what they say, and how they are handed to an SMTP server."""
+
+import html
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from email.message import EmailMessage
+from email.utils import format_datetime, parseaddr
+from urllib.parse import unquote, urlsplit
+
+import aiosmtplib
+
+from apps.invoicing.rendering import amount, long_date
+from apps.invoicing.settings import Misconfigured
+
+_TIMEOUT_SECONDS = 30.0
+_GOODBYE_SECONDS = 1.0
+_PORTS = {"smtp": 25, "smtps": 465}
+_NO_ADDRESS = "SMTP_URL: write smtp://[user:password@]host:port, or smtps://…"
+
+
+class MailRefused(Exception):
+    """For good: the server said 5xx, or the message cannot be written."""
+
+
+class MailDeferred(Exception):
+    """For now: the server said 4xx, or could not be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class InvoiceMail:
+    message_id: str
+    """That of the delivery record, the same for every attempt: whoever gets the mail twice can tell."""
+    recipient: str
+    reminder_level: int
+    """0: the invoice itself. From 1: how often it was overdue by now."""
+    created_at: datetime
+    customer_name: str
+    number: str
+    issued_on: date
+    due_on: date
+    total: Decimal
+    currency: str
+
+
+_WORDINGS = (
+    (
+        "Invoice {number}",
+        "please find attached our invoice {number} of {issued_on} over {total}. It is due on {due_on}.",
+    ),
+    (
+        "Reminder: invoice {number} is overdue",
+        (
+            "our invoice {number} over {total} was due on {due_on}, and we have not seen your payment yet. Perhaps it "
+            "has slipped your attention: the invoice is attached once more."
+        ),
+    ),
+    (
+        "Second reminder: invoice {number} is overdue",
+        (
+            "we wrote to you about our invoice {number} over {total}, which was due on {due_on}. It is still open. "
+            "Please pay it within the next days, or tell us if something is wrong with it."
+        ),
+    ),
+    (
+        "Final reminder: invoice {number}",
+        (
+            "our invoice {number} over {total} has been open since {due_on}, in spite of two reminders. This is the "
+            "last one: if your payment does not arrive within seven days, we will have to take further steps."
+        ),
+    ),
+)
+"""Subject and text: those of the invoice itself, then those of each level of reminder."""
+_CLOSING = "If you have paid in the meantime, please take no notice of this mail."
+
+
+def compose(mail: InvoiceMail, sender: str, pdf: bytes) -> EmailMessage:
+    """The same message for every attempt. MailRefused if it cannot be written, as with a line break in an address."""
+    subject, text = _WORDINGS[min(mail.reminder_level, len(_WORDINGS) - 1)]
+    values = {
+        "number": mail.number,
+        "issued_on": long_date(mail.issued_on),
+        "due_on": long_date(mail.due_on),
+        "total": f"{amount(mail.total)} {mail.currency}",
+    }
+    paragraphs = [f"Dear {mail.customer_name},", text.format(**values)]
+    if mail.reminder_level:
+        paragraphs.append(_CLOSING)
+    paragraphs.append(f"Kind regards\n{parseaddr(sender)[0] or sender}")
+    message = EmailMessage()
+    try:
+        message["From"] = sender
+        message["To"] = mail.recipient
+        message["Subject"] = subject.format(**values)
+        message["Date"] = format_datetime(mail.created_at)
+        message["Message-ID"] = mail.message_id
+        # Nobody's absence note need come back to us.
+        message["Auto-Submitted"] = "auto-generated"
+        message.set_content("\n\n".join(paragraphs) + "\n")
+        message.add_alternative(_as_html(paragraphs), subtype="html")
+        message.add_attachment(pdf, maintype="application", subtype="pdf", filename=f"invoice-{mail.number}.pdf")
+    except ValueError as error:
+        raise MailRefused(f"the message cannot be written: {error}") from error
+    return message
+
+
+def _as_html(paragraphs: list[str]) -> str:
+    body = "\n".join(f"<p>{html.escape(paragraph).replace(chr(10), '<br>')}</p>" for paragraph in paragraphs)
+    style = "font-family: sans-serif; line-height: 1.5; color: #222222"
+    return f'<!DOCTYPE html>\n<html lang="en">\n<body style="{style}">\n{body}\n</body>\n</html>\n'
+
+
+class Mailer:
+    def __init__(self, url: str, sender: str) -> None:
+        """`url`: smtp://[user:password@]host:port, or smtps://… for TLS from the first byte."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port or _PORTS[parts.scheme]
+        except (ValueError, KeyError):
+            raise Misconfigured(_NO_ADDRESS) from None
+        if parts.scheme not in _PORTS or not parts.hostname:
+            raise Misconfigured(_NO_ADDRESS)
+        if "@" not in parseaddr(sender)[1]:
+            raise Misconfigured("MAIL_FROM: write Name <address@host>")
+        self.sender = sender
+        self._host = parts.hostname
+        self._port = port
+        self._user = unquote(parts.username) if parts.username else None
+        self._password = unquote(parts.password) if parts.password else None
+        self._tls = parts.scheme == "smtps"
+
+    async def send(self, message: EmailMessage) -> None:
+        """Returns when the server has accepted the message, whatever becomes of the connection afterwards."""
+        client = aiosmtplib.SMTP(
+            hostname=self._host,
+            port=self._port,
+            username=self._user,
+            password=self._password,
+            use_tls=self._tls,
+            timeout=_TIMEOUT_SECONDS,
+        )
+        try:
+            await client.connect()
+            await client.send_message(message)
+            with suppress(aiosmtplib.SMTPException, OSError):
+                await client.quit(timeout=_GOODBYE_SECONDS)
+        except aiosmtplib.SMTPRecipientsRefused as error:
+            raise _refusal(error.recipients[0]) from error
+        except aiosmtplib.SMTPResponseException as error:
+            raise _refusal(error) from error
+        except (aiosmtplib.SMTPNotSupported, ValueError) as error:
+            raise MailRefused(f"the server cannot take it: {error}") from error
+        except (aiosmtplib.SMTPException, OSError) as error:
+            raise MailDeferred(f"{self._host}:{self._port} could not be reached: {error}") from error
+        finally:
+            # Without a goodbye if something went wrong: who is stopped must not wait for a server that hangs.
+            client.close()
+
+
+def _refusal(reply: aiosmtplib.SMTPResponseException) -> MailRefused | MailDeferred:
+    kind = MailRefused if reply.code >= 500 else MailDeferred
+    return kind(f"the server said {reply.code} {reply.message}")

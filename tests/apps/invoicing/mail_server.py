@@ -1,0 +1,68 @@
+"""An SMTP server of a test's own."""
+
+import asyncio
+import email
+import email.policy
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from email.message import EmailMessage
+
+from aiosmtpd.smtp import SMTP, Envelope, Session
+
+
+@dataclass
+class MailServer:
+    """Keeps what it accepts. `refuse` is what it answers to the recipients, as long as it is set."""
+
+    url: str = ""
+    refuse: str | None = None
+    hold: asyncio.Event = field(default_factory=asyncio.Event)
+    """Not set: mails wait for it before they are accepted."""
+    accept_and_hold: bool = False
+    """Mails are accepted and wait then: their senders do not hear of it."""
+    at_once: int = 0
+    most_at_once: int = 0
+    mails: list[EmailMessage] = field(default_factory=list)
+
+    @property
+    def message_ids(self) -> list[str]:
+        return [str(mail["Message-ID"]) for mail in self.mails]
+
+    async def handle_RCPT(  # noqa: N802 - the name is aiosmtpd's
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        if self.refuse is not None:
+            return self.refuse
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802
+        assert isinstance(envelope.content, bytes)
+        mail = email.message_from_bytes(envelope.content, _class=EmailMessage, policy=email.policy.default)
+        if self.accept_and_hold:
+            self.mails.append(mail)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await self.hold.wait()
+        finally:
+            self.at_once -= 1
+        if not self.accept_and_hold:
+            self.mails.append(mail)
+        return "250 OK"
+
+
+@asynccontextmanager
+async def mail_server() -> AsyncIterator[MailServer]:
+    kept = MailServer()
+    kept.hold.set()
+    loop = asyncio.get_running_loop()
+    listening = await loop.create_server(lambda: SMTP(kept, loop=loop), "127.0.0.1", 0)
+    try:
+        kept.url = f"smtp://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        yield kept
+    finally:
+        kept.hold.set()
+        listening.close()
+        await listening.wait_closed()

@@ -1,0 +1,106 @@
+"""What the mails say, and which answers of a server are final."""
+
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from email.message import EmailMessage
+
+import pytest
+
+from apps.invoicing.mail import InvoiceMail, MailDeferred, Mailer, MailRefused, compose
+from apps.invoicing.settings import Misconfigured
+from tests.apps.invoicing.mail_server import mail_server
+
+SENDER = "Corely Billing <billing@corely.example>"
+PDF = b"%PDF-1.7 a page"
+MAIL = InvoiceMail(
+    message_id="<1@corely.example>",
+    recipient="accounts@example.com",
+    reminder_level=0,
+    created_at=datetime(2026, 11, 16, 9, tzinfo=UTC),
+    customer_name="Møller & Søn <b>",
+    number="2026-00017",
+    issued_on=date(2026, 11, 16),
+    due_on=date(2026, 11, 30),
+    total=Decimal("1876.83"),
+    currency="EUR",
+)
+
+
+def body(message: EmailMessage, kind: str) -> str:
+    part = message.get_body((kind,))
+    assert part is not None
+    return str(part.get_content())
+
+
+def test_a_mail_has_a_plain_and_an_html_body_and_the_pdf() -> None:
+    message = compose(MAIL, SENDER, PDF)
+    assert (message["From"], message["To"]) == (SENDER, MAIL.recipient)
+    assert (message["Subject"], message["Message-ID"]) == ("Invoice 2026-00017", MAIL.message_id)
+    for text in ("Dear Møller & Søn <b>,", "1,876.83 EUR", "30 November 2026", "Corely Billing"):
+        assert text in body(message, "plain")
+    assert "<p>Dear Møller &amp; Søn &lt;b&gt;,</p>" in body(message, "html")
+    (attached,) = message.iter_attachments()
+    assert attached.get_filename() == "invoice-2026-00017.pdf"
+    assert (attached.get_content_type(), attached.get_content()) == ("application/pdf", PDF)
+
+
+def test_each_level_of_reminder_has_a_wording_of_its_own() -> None:
+    messages = [compose(replace(MAIL, reminder_level=level), SENDER, PDF) for level in range(4)]
+    assert len({str(message["Subject"]) for message in messages}) == 4
+    assert len({body(message, "plain") for message in messages}) == 4
+    assert ["reminder" in str(message["Subject"]).lower() for message in messages] == [False, True, True, True]
+    assert "If you have paid" not in body(messages[0], "plain")
+    assert all("If you have paid" in body(message, "plain") for message in messages[1:])
+
+
+def test_a_level_beyond_the_last_has_the_last_wording() -> None:
+    last, beyond = (compose(replace(MAIL, reminder_level=level), SENDER, PDF) for level in (3, 9))
+    assert body(last, "plain") == body(beyond, "plain")
+
+
+def test_the_headers_are_the_same_for_every_attempt() -> None:
+    first, second = (compose(MAIL, SENDER, PDF) for _ in range(2))
+    assert first.items() == second.items()
+    assert first["Date"].datetime == MAIL.created_at
+
+
+def test_a_line_break_in_an_address_cannot_add_a_header() -> None:
+    with pytest.raises(MailRefused):
+        compose(replace(MAIL, recipient="a@example.com\nBcc: b@example.com"), SENDER, PDF)
+
+
+async def test_an_accepted_mail_arrives_whole() -> None:
+    async with mail_server() as server:
+        await Mailer(server.url, SENDER).send(compose(MAIL, SENDER, PDF))
+        (arrived,) = server.mails
+    assert body(arrived, "plain").splitlines() == body(compose(MAIL, SENDER, PDF), "plain").splitlines()
+    assert [part.get_content() for part in arrived.iter_attachments()] == [PDF]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"), [("550 no such user", MailRefused), ("554 no", MailRefused), ("451 later", MailDeferred)]
+)
+async def test_5xx_is_final_and_4xx_is_not(answer: str, kind: type[Exception]) -> None:
+    async with mail_server() as server:
+        server.refuse = answer
+        with pytest.raises(kind, match=answer):
+            await Mailer(server.url, SENDER).send(compose(MAIL, SENDER, PDF))
+
+
+async def test_a_server_that_is_away_is_asked_again() -> None:
+    async with mail_server() as server:
+        url = server.url
+    with pytest.raises(MailDeferred, match="could not be reached"):
+        await Mailer(url, SENDER).send(compose(MAIL, SENDER, PDF))
+
+
+@pytest.mark.parametrize("url", ["http://host", "smtp://", "host:25", "smtp://host:port"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(Misconfigured, match="SMTP_URL"):
+        Mailer(url, SENDER)
+
+
+def test_a_sender_without_an_address_is_refused() -> None:
+    with pytest.raises(Misconfigured, match="MAIL_FROM"):
+        Mailer("smtp://host", "Corely Billing")
