@@ -1,0 +1,183 @@
+"""What the outbox does: the PDF of an invoice, its mails, what was owed in tax.
+
+Each handler may be run again after any part of itself: what is READY or SENT is left alone, a file has a key that was
+known beforehand, and rows are written in the transaction that finishes the job.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+from uuid import UUID
+
+from apps.invoicing.database import sql
+from apps.invoicing.jobs import (
+    INVOICE_PDF,
+    RENDER_FAILED,
+    RENDER_PDF,
+    SEND_EMAIL,
+    SNAPSHOT_TAX,
+    RenderPdf,
+    SendEmail,
+    SnapshotTax,
+)
+from apps.invoicing.mail import InvoiceMail, MailDeferred, MailRefused, compose
+from apps.invoicing.money import Line, totals
+from apps.invoicing.rendering import PrintedInvoice, RenderFailed, render
+from apps.invoicing.settings import Settings, milliseconds
+from apps.invoicing.storage import StorageUnavailable
+from apps.invoicing.tools import Tools
+from holdfast import Holdfast, JobState, Permanent, RunningJob, Snooze, StaleLease, exponential
+
+if TYPE_CHECKING:
+    import asyncpg
+
+Payload = TypeVar("Payload")
+
+_SHORTEST_SNOOZE, _LONGEST_SNOOZE = timedelta(milliseconds=200), timedelta(seconds=5)
+
+
+def add_handlers(app: Holdfast, settings: Settings, tools: Tools) -> None:
+    attempts = settings.outbox_max_attempts
+    backoff = exponential(
+        milliseconds(settings.outbox_retry_base_ms),
+        milliseconds(settings.outbox_retry_max_ms),
+        milliseconds(settings.outbox_retry_jitter_ms),
+    )
+
+    @app.handler(RENDER_PDF, attempts=attempts, backoff=backoff, limit=settings.pdf_render_concurrency)
+    async def render_pdf(job: RunningJob[RenderPdf]) -> None:
+        async def failed(_: str, message: str) -> None:
+            await tools.pool.execute(sql("worker/document_failed"), job.payload.document_id, RENDER_FAILED, message)
+
+        async with _telling(job, failed):
+            await _render_pdf(job, tools)
+
+    @app.handler(SEND_EMAIL, attempts=attempts, backoff=backoff)
+    async def send_email(job: RunningJob[SendEmail]) -> None:
+        async def failed(code: str, _: str) -> None:
+            await tools.pool.execute(sql("worker/delivery_failed"), job.payload.delivery_id, code)
+
+        async with _telling(job, failed):
+            await _send_email(job, tools, app)
+
+    @app.handler(SNAPSHOT_TAX, attempts=attempts, backoff=backoff)
+    async def snapshot_tax(job: RunningJob[SnapshotTax]) -> None:
+        await _snapshot_tax(job, tools)
+
+    app.error(MailDeferred, code="MAIL_DEFERRED")
+    app.error(StorageUnavailable, code="STORAGE_UNAVAILABLE")
+
+
+@asynccontextmanager
+async def _telling(job: RunningJob[Payload], failed: Callable[[str, str], Awaitable[None]]) -> AsyncIterator[None]:
+    """If the job ends here for good and in vain, whoever looks at its document or delivery is to know."""
+    try:
+        yield
+    except (Snooze, StaleLease):
+        raise
+    except Permanent as error:
+        await failed(error.code, str(error))
+        raise
+    except Exception:
+        if job.attempt >= job.max_attempts:
+            # What went wrong is in the dead letter; it may tell what is not for everybody.
+            await failed("ATTEMPTS_EXHAUSTED", f"it could not be done in {job.attempt} attempts")
+        raise
+
+
+async def _render_pdf(job: RunningJob[RenderPdf], tools: Tools) -> None:
+    document_id = job.payload.document_id
+    found = await tools.pool.fetchrow(sql("worker/document_to_render"), document_id)
+    if found is None:
+        raise Permanent("DOCUMENT_NOT_FOUND", f"there is no document {document_id}")
+    if found["state"] == "READY":
+        return
+    invoice = PrintedInvoice(
+        number=found["number"],
+        template=found["template"],
+        issued_on=found["issued_on"],
+        due_on=found["due_on"],
+        currency=found["currency"],
+        customer_name=found["customer_name"],
+        customer_address=found["customer_address"],
+        customer_email=found["customer_email"],
+        lines=await _lines(tools, found["invoice_id"]),
+        note=found["note"],
+    )
+    try:
+        content = await asyncio.to_thread(render, invoice, tools.templates)
+    except RenderFailed as error:
+        raise Permanent(RENDER_FAILED, str(error)) from error
+    await tools.files.write(found["storage_key"], content, found["content_type"])
+    digest = hashlib.sha256(content).hexdigest()
+    async with tools.pool.acquire() as connection, connection.transaction():
+        await connection.execute(sql("worker/document_ready"), document_id, len(content), digest)
+        await job.finish_in(connection)
+
+
+async def _send_email(job: RunningJob[SendEmail], tools: Tools, app: Holdfast) -> None:
+    delivery_id = job.payload.delivery_id
+    found = await tools.pool.fetchrow(sql("worker/delivery_to_send"), delivery_id, INVOICE_PDF)
+    if found is None:
+        raise Permanent("DELIVERY_NOT_FOUND", f"there is no delivery {delivery_id}")
+    if found["status"] == "SENT":
+        return
+    await _pdf_is_ready(found, job, app)
+    mail = InvoiceMail(
+        message_id=found["message_id"],
+        recipient=found["recipient"],
+        reminder_level=found["reminder_level"],
+        created_at=found["created_at"],
+        customer_name=found["customer_name"],
+        number=found["number"],
+        issued_on=found["issued_on"],
+        due_on=found["due_on"],
+        total=found["total"],
+        currency=found["currency"],
+    )
+    try:
+        await tools.mailer.send(compose(mail, tools.mailer.sender, await tools.files.read(found["storage_key"])))
+    except MailRefused as error:
+        raise Permanent("MAIL_REFUSED", str(error)) from error
+    # A crash here sends the mail again, with the same Message-ID: SMTP knows no transaction to be part of.
+    async with tools.pool.acquire() as connection, connection.transaction():
+        await connection.execute(sql("worker/delivery_sent"), delivery_id)
+        await job.finish_in(connection)
+
+
+async def _pdf_is_ready(delivery: "asyncpg.Record", job: RunningJob[SendEmail], app: Holdfast) -> None:
+    """Or else comes back soon, at first very soon, for as long as somebody is about to make one."""
+    state, rendering = delivery["document_state"], delivery["document_job_id"]
+    if state == "READY":
+        return
+    if state is None or rendering is None:
+        raise Permanent("DOCUMENT_NOT_FOUND", "the invoice has no PDF, and nobody makes one")
+    made_by = await app.jobs.get(rendering)
+    is_over = made_by is None or made_by.state.is_final
+    if is_over and not (state == "PENDING" and made_by is not None and made_by.state is JobState.SUCCEEDED):
+        # A state of PENDING says that its last worker died before it could tell.
+        why = delivery["document_error"] or "its job has ended without it"
+        raise Permanent(RENDER_FAILED, f"the PDF could not be made: {why}")
+    waited = await app.clock.now() - job.created_at
+    raise Snooze(min(max(waited / 2, _SHORTEST_SNOOZE), _LONGEST_SNOOZE))
+
+
+async def _snapshot_tax(job: RunningJob[SnapshotTax], tools: Tools) -> None:
+    """From the lines of the invoice, which no one changes once it is issued: the same numbers whenever it runs."""
+    invoice_id = job.payload.invoice_id
+    currency = await tools.pool.fetchval(sql("worker/invoice_to_tax"), invoice_id)
+    if currency is None:
+        raise Permanent("INVOICE_NOT_FOUND", f"there is no invoice {invoice_id}, or it is not issued")
+    sums = totals(await _lines(tools, invoice_id)).by_rate
+    columns = [each.rate for each in sums], [each.net for each in sums], [each.tax for each in sums]
+    async with tools.pool.acquire() as connection, connection.transaction():
+        await connection.execute(sql("worker/save_tax_snapshot"), invoice_id, currency, *columns)
+        await job.finish_in(connection)
+
+
+async def _lines(tools: Tools, invoice_id: UUID) -> tuple[Line, ...]:
+    rows = await tools.pool.fetch(sql("worker/lines_to_print"), invoice_id)
+    return tuple(Line(row["description"], row["quantity"], row["unit_price"], row["tax_rate"]) for row in rows)

@@ -1,0 +1,12 @@
+SELECT delivery.status, delivery.purpose, delivery.recipient, delivery.message_id, delivery.created_at,
+    coalesce(reminder.level, 0) AS reminder_level,
+    invoice.number, invoice.issued_on, invoice.due_on, invoice.total, invoice.currency, customer.name AS customer_name,
+    document.id AS document_id, document.state AS document_state, document.error_message AS document_error,
+    document.job_id AS document_job_id, file.storage_key
+FROM invoicing.email_delivery AS delivery
+JOIN invoicing.invoice ON invoice.id = delivery.invoice_id
+JOIN invoicing.customer ON customer.id = invoice.customer_id
+LEFT JOIN invoicing.reminder ON reminder.delivery_id = delivery.id
+LEFT JOIN platform.document ON document.kind = $2 AND document.subject_id = invoice.id
+LEFT JOIN platform.file ON file.id = document.file_id
+WHERE delivery.id = $1;

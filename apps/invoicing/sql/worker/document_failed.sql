@@ -1,0 +1,6 @@
+-- Never takes back what is READY: a worker that was cut off may say so late.
+WITH failed AS (
+    UPDATE platform.document SET state = 'FAILED', error_code = $2, error_message = $3, updated_at = now()
+    WHERE id = $1 AND state <> 'READY' RETURNING file_id
+)
+UPDATE platform.file SET state = 'FAILED', updated_at = now() FROM failed WHERE file.id = failed.file_id;

@@ -1,0 +1,1 @@
+SELECT currency FROM invoicing.invoice WHERE id = $1 AND status <> 'DRAFT';

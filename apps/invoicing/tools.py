@@ -1,0 +1,36 @@
+"""What the handlers work with. It is known when they are registered, and open while the worker runs."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from apps.invoicing.database import opened_pool
+from apps.invoicing.mail import Mailer
+from apps.invoicing.settings import Settings
+from apps.invoicing.storage import open_files
+
+if TYPE_CHECKING:
+    from apps.invoicing.database import Pool
+
+
+class Tools:
+    def __init__(self, settings: Settings) -> None:
+        self.templates = settings.templates_folder
+        self.files = open_files(settings.files_url)
+        self.mailer = Mailer(settings.smtp_url, settings.mail_from)
+        self._pool: Pool | None = None
+
+    @asynccontextmanager
+    async def opened(self, url: str) -> "AsyncIterator[Tools]":
+        async with opened_pool(url) as pool:
+            self._pool = pool
+            try:
+                yield self
+            finally:
+                self._pool = None
+
+    @property
+    def pool(self) -> "Pool":
+        if self._pool is None:
+            raise RuntimeError("the tools are not open; use `async with tools.opened(url):`")
+        return self._pool
