@@ -1,0 +1,52 @@
+"""What a tick did, in the words of this service: its runners' names, and SENT, FAILED or tried again."""
+
+from dataclasses import dataclass
+
+from apps.invoicing.settings import LOCKS, OUTBOX
+from holdfast import TickReport
+
+QUEUE = "queue"
+"""What Holdfast calls the outbox."""
+
+_OUTCOMES = {"succeed": "sent", "fail": "failed", "exhaust": "failed", "retry": "retried", "snooze": "postponed"}
+OUTCOMES = ("sent", "failed", "retried")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One runner's turn. An item is a job of the outbox, or what a scheduler had the API make."""
+
+    runner: str
+    processed: int
+    failed: int
+    seconds: float
+    counts: dict[str, int]
+    skipped: str | None
+    error: str | None
+
+    @property
+    def notes(self) -> str:
+        counts = ", ".join(f"{number} {name}" for name, number in self.counts.items())
+        return "; ".join(filter(None, (self.error, self.skipped, counts)))
+
+
+def turns(report: TickReport) -> list[Turn]:
+    told = []
+    for part in report.runners:
+        counts: dict[str, int] = {}
+        for name, number in part.counts.items():
+            if isinstance(number, int):
+                shown = _OUTCOMES.get(name, name) if part.runner == QUEUE else name
+                counts[shown] = counts.get(shown, 0) + number
+        told.append(
+            Turn(
+                runner=OUTBOX if part.runner == QUEUE else part.runner,
+                processed=counts.get("created", 0) if part.runner in LOCKS else part.processed,
+                failed=part.failed,
+                seconds=part.seconds,
+                counts=counts,
+                skipped=part.skipped,
+                error=part.error,
+            )
+        )
+    return told

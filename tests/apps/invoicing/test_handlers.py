@@ -1,0 +1,298 @@
+"""What each handler leaves behind, and that a crash anywhere in it leaves nothing else."""
+
+import hashlib
+import io
+import json
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from pypdf import PdfReader
+
+from apps.invoicing.jobs import RENDER_FAILED, RENDER_PDF, SEND_EMAIL, SNAPSHOT_TAX, RenderPdf, SendEmail, SnapshotTax
+from apps.invoicing.money import totals
+from apps.invoicing.settings import Settings
+from apps.invoicing.tools import Tools
+from apps.invoicing.worker import build_app
+from holdfast import Holdfast, JobState
+from holdfast.testing import Tables, check_idempotency
+from tests.apps.invoicing.issuing import LINES, Bench, Issued, opened_bench, worker_settings
+from tests.apps.invoicing.mail_server import MailServer, mail_server
+from tests.databases import Database
+
+pytestmark = pytest.mark.postgres
+
+TEMPLATES = Settings.model_fields["templates_folder"].default
+
+
+@pytest.fixture
+async def mails() -> AsyncIterator[MailServer]:
+    async with mail_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def bench(database: Database, mails: MailServer, tmp_path: Path) -> AsyncIterator[Bench]:
+    templates = shutil.copytree(TEMPLATES, tmp_path / "templates")
+    settings = worker_settings(
+        database.url, tmp_path, smtp_url=mails.url, outbox_retry_jitter_ms=0, templates_folder=templates
+    )
+    async with opened_bench(settings) as bench:
+        yield bench
+
+
+async def error_code(bench: Bench, issued: Issued, which: str) -> str | None:
+    error = (await bench.job(getattr(issued, which))).last_error
+    return None if error is None else error.code
+
+
+async def test_an_issued_invoice_gets_its_pdf_its_mail_and_its_tax(bench: Bench, mails: MailServer) -> None:
+    issued = await bench.issue(customer="Zoë & Co")
+    await bench.work_off()
+
+    document = await bench.document(issued)
+    content = await bench.tools.files.read(issued.storage_key)
+    assert (document["state"], document["file_state"]) == ("READY", "READY")
+    assert (document["bytes"], document["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+    text = " ".join(PdfReader(io.BytesIO(content)).pages[0].extract_text().split())
+    assert "Zoë & Co" in text
+    assert f"Total {totals(LINES).total:,} EUR" in text
+
+    delivery = await bench.delivery(issued)
+    assert (delivery["status"], mails.message_ids) == ("SENT", [issued.message_id])
+    assert [part.get_content() for part in mails.mails[0].iter_attachments()] == [content]
+
+    rows = await bench.tools.pool.fetch("SELECT tax_rate, net, tax, currency FROM invoicing.tax_snapshot ORDER BY 1")
+    assert [tuple(row) for row in rows] == [(each.rate, each.net, each.tax, "EUR") for each in totals(LINES).by_rate]
+    for job in (issued.render_job, issued.email_job, issued.tax_job):
+        assert (await bench.job(job)).state is JobState.SUCCEEDED
+
+
+async def test_a_mail_waits_for_its_pdf_without_counting_attempts(bench: Bench, mails: MailServer) -> None:
+    issued = await bench.issue()
+    rendering = await bench.app.cancel([issued.render_job])
+    await bench.tools.pool.execute(
+        "UPDATE platform.document SET job_id = $1",
+        (await bench.app.enqueue(RENDER_PDF, RenderPdf(issued.document_id), delay="1h")).id,
+    )
+    for _ in range(4):
+        await bench.work()
+        await bench.app.clock.advance(timedelta(seconds=5))
+    waiting = await bench.job(issued.email_job)
+    assert (rendering, waiting.state, waiting.attempt) == (["canceled"], JobState.READY, 0)
+    assert mails.mails == []
+    await bench.app.clock.advance(timedelta(hours=1))
+    await bench.work_off()
+    assert mails.message_ids == [issued.message_id]
+
+
+async def test_a_mail_comes_back_soon_at_first_and_later_less_often(bench: Bench) -> None:
+    issued = await bench.issue()
+    await bench.tools.pool.execute(
+        "UPDATE platform.document SET job_id = $1",
+        (await bench.app.enqueue(RENDER_PDF, RenderPdf(issued.document_id), delay="1h")).id,
+    )
+    await bench.app.cancel([issued.render_job])
+    waits = []
+    for age in (0, 4, 600):
+        await bench.app.clock.advance(timedelta(seconds=age))
+        await bench.work()
+        job = await bench.job(issued.email_job)
+        assert job.run_at is not None
+        waits.append(job.run_at - await bench.app.clock.now())
+    assert waits[0] < waits[1] < waits[2] <= timedelta(seconds=5)
+
+
+async def test_a_template_that_fails_is_final_for_the_document_the_job_and_the_mail(
+    bench: Bench, mails: MailServer, tmp_path: Path
+) -> None:
+    (tmp_path / "templates" / "broken.typ").write_text("#no_such_thing()")
+    issued = await bench.issue(template="broken")
+    await bench.work_off()
+    document, delivery = await bench.document(issued), await bench.delivery(issued)
+    assert (document["state"], document["file_state"], document["error_code"]) == ("FAILED", "FAILED", RENDER_FAILED)
+    assert "no_such_thing" in document["error_message"]
+    assert (delivery["status"], delivery["error_code"], mails.mails) == ("FAILED", RENDER_FAILED, [])
+    for which in ("render_job", "email_job"):
+        job = await bench.job(getattr(issued, which))
+        assert (job.state, job.attempt) == (JobState.FAILED, 1)
+        assert await error_code(bench, issued, which) == RENDER_FAILED
+
+
+async def test_a_failed_pdf_is_made_when_a_person_retries_it(bench: Bench, mails: MailServer, tmp_path: Path) -> None:
+    issued = await bench.issue(template="new")
+    await bench.work_off()
+    assert (await bench.document(issued))["state"] == "FAILED"
+    shutil.copy(tmp_path / "templates" / "invoice.typ", tmp_path / "templates" / "new.typ")
+    await bench.app.retry([issued.render_job, issued.email_job])
+    await bench.work_off()
+    document = await bench.document(issued)
+    assert (document["state"], document["error_code"], document["error_message"]) == ("READY", None, None)
+    assert mails.message_ids == [issued.message_id]
+
+
+async def test_a_mail_gives_up_when_the_job_of_its_pdf_has_ended_without_one(bench: Bench) -> None:
+    issued = await bench.issue()
+    await bench.app.cancel([issued.render_job])
+    await bench.work_off()
+    assert (await bench.document(issued))["state"] == "PENDING"
+    assert (await bench.delivery(issued))["error_code"] == RENDER_FAILED
+
+
+@pytest.mark.parametrize(("answer", "attempts"), [("550 no such user", 1), ("451 try later", 3)])
+async def test_a_refused_mail_is_final_at_once_or_after_the_last_attempt(
+    bench: Bench, mails: MailServer, answer: str, attempts: int
+) -> None:
+    issued = await bench.issue()
+    mails.refuse = answer
+    await bench.work_off()
+    job, delivery = await bench.job(issued.email_job), await bench.delivery(issued)
+    assert (job.attempt, job.state.is_dead_letter) == (attempts, True)
+    assert delivery["status"] == "FAILED"
+    assert delivery["error_code"] == ("MAIL_REFUSED" if attempts == 1 else "ATTEMPTS_EXHAUSTED")
+
+
+async def test_a_mail_is_sent_when_the_server_takes_it_later(bench: Bench, mails: MailServer) -> None:
+    issued = await bench.issue()
+    mails.refuse = "451 try later"
+    await bench.work()
+    await bench.app.clock.advance(timedelta(seconds=5))
+    await bench.work()
+    assert (await bench.delivery(issued))["status"] == "PENDING"
+    assert await error_code(bench, issued, "email_job") == "MAIL_DEFERRED"
+    mails.refuse = None
+    await bench.work_off()
+    assert (await bench.delivery(issued))["status"] == "SENT"
+    assert mails.message_ids == [issued.message_id]
+
+
+async def test_a_pdf_that_cannot_be_stored_fails_after_the_last_attempt(bench: Bench, tmp_path: Path) -> None:
+    issued = await bench.issue()
+    (tmp_path / "files" / "invoices").write_text("not a folder")
+    await bench.work_off()
+    document, job = await bench.document(issued), await bench.job(issued.render_job)
+    assert (job.state, job.attempt) == (JobState.DEAD, bench.settings.outbox_max_attempts)
+    assert await error_code(bench, issued, "render_job") == "STORAGE_UNAVAILABLE"
+    assert (document["state"], document["error_code"]) == ("FAILED", RENDER_FAILED)
+    # Where the files are is nobody's business who asks for an invoice.
+    assert str(tmp_path) not in document["error_message"]
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+async def test_a_reminder_says_which_one_it_is(bench: Bench, mails: MailServer, level: int) -> None:
+    await bench.issue(reminder_level=level)
+    await bench.work_off()
+    opening = ("Reminder", "Second reminder", "Final reminder")[level - 1]
+    assert str(mails.mails[0]["Subject"]).startswith(f"{opening}: ")
+
+
+async def test_what_is_ready_or_sent_is_left_alone(bench: Bench, mails: MailServer) -> None:
+    issued = await bench.issue()
+    await bench.work_off()
+    before = await bench.document(issued), await bench.delivery(issued)
+    await bench.app.enqueue(RENDER_PDF, RenderPdf(issued.document_id))
+    await bench.app.enqueue(SEND_EMAIL, SendEmail(issued.delivery_id))
+    await bench.work_off()
+    assert (await bench.document(issued), await bench.delivery(issued)) == before
+    assert len(mails.mails) == 1
+
+
+async def test_a_tax_snapshot_has_the_same_numbers_whenever_it_is_taken(bench: Bench) -> None:
+    issued = await bench.issue()
+    await bench.work_off()
+    query = "SELECT * FROM invoicing.tax_snapshot ORDER BY tax_rate"
+    before = await bench.tools.pool.fetch(query)
+    await bench.tools.pool.execute("UPDATE invoicing.tax_snapshot SET net = $1", Decimal(1))
+    await bench.app.enqueue(SNAPSHOT_TAX, SnapshotTax(issued.id))
+    await bench.work_off()
+    assert await bench.tools.pool.fetch(query) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        (RENDER_PDF, {"document_id": "00000000-0000-0000-0000-000000000000"}),
+        (SEND_EMAIL, {"delivery_id": "00000000-0000-0000-0000-000000000000"}),
+        (SNAPSHOT_TAX, {"invoice_id": "00000000-0000-0000-0000-000000000000"}),
+        (RENDER_PDF, {"document_id": "none"}),
+        (SEND_EMAIL, {}),
+    ],
+)
+async def test_a_job_for_nothing_is_a_dead_letter_at_once(bench: Bench, kind: str, payload: dict[str, str]) -> None:
+    # As somebody would who writes SQL: the app itself does not take such a payload.
+    job_id = await bench.tools.pool.fetchval("SELECT id FROM holdfast.enqueue($1, $2)", kind, json.dumps(payload))
+    await bench.work()
+    job = await bench.job(job_id)
+    assert (job.state, job.attempt) == (JobState.FAILED, 1)
+
+
+TABLES = (
+    "platform.file",
+    "platform.document",
+    "invoicing.email_delivery",
+    "invoicing.reminder",
+    "invoicing.tax_snapshot",
+)
+
+
+@asynccontextmanager
+async def to_check(
+    url: str, mails: MailServer, folder: Path, *, is_rendered: bool
+) -> "AsyncIterator[tuple[Holdfast, Issued, Path]]":
+    """An app that is not open, as the check wants it, and an invoice for it to work on."""
+    settings = worker_settings(url, folder, smtp_url=mails.url)
+    async with opened_bench(settings) as bench:
+        issued = await bench.issue()
+        if is_rendered:
+            await bench.app.cancel([issued.email_job, issued.tax_job])
+            await bench.work()
+    tools = Tools(settings)
+    async with tools.opened(url):
+        yield build_app(settings, tools), issued, folder / "files" / issued.storage_key
+
+
+async def test_rendering_may_die_anywhere(database: Database, mails: MailServer, tmp_path: Path) -> None:
+    url = database.url
+    async with to_check(url, mails, tmp_path, is_rendered=False) as (app, issued, file):
+
+        def written() -> dict[str, str]:
+            return {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+
+        report = await check_idempotency(
+            app,
+            RENDER_PDF,
+            RenderPdf(issued.document_id),
+            observe=[Tables(url, *TABLES), written],
+            setup=lambda: file.unlink(missing_ok=True),
+            database=url,
+        )
+    assert report.ok, report
+    assert any("finish_in_transaction" in step.text for step in report.steps)
+
+
+async def test_a_tax_snapshot_may_die_anywhere(database: Database, mails: MailServer, tmp_path: Path) -> None:
+    url = database.url
+    async with to_check(url, mails, tmp_path, is_rendered=False) as (app, issued, _):
+        report = await check_idempotency(
+            app, SNAPSHOT_TAX, SnapshotTax(issued.id), observe=Tables(url, *TABLES), database=url
+        )
+    assert report.ok, report
+    assert any("finish_in_transaction" in step.text for step in report.steps)
+
+
+async def test_mailing_may_die_anywhere_and_only_repeats_a_mail_that_can_be_told(
+    database: Database, mails: MailServer, tmp_path: Path
+) -> None:
+    url, sending = database.url, "apps.invoicing.mail.Mailer.send"
+    async with to_check(url, mails, tmp_path, is_rendered=True) as (app, issued, _):
+        payload = SendEmail(issued.delivery_id)
+        report = await check_idempotency(
+            app, SEND_EMAIL, payload, observe=Tables(url, *TABLES), database=url, also=[sending]
+        )
+    differences = {difference for problem in report.problems for difference in problem.differences}
+    assert differences == {f"{sending}: called twice instead of once"}, report
+    assert set(mails.message_ids) == {issued.message_id}

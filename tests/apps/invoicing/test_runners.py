@@ -1,0 +1,163 @@
+"""The schedulers: what they call, how far they go, and that there is one of each at a time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from apps.invoicing.reports import Turn, turns
+from apps.invoicing.runners import ENDPOINTS
+from apps.invoicing.settings import BILLING, LOCKS, OUTBOX, REMINDERS
+from apps.invoicing.worker import ask_for_schedulers, runner_names
+from tests.apps.invoicing.issuing import Bench, opened_bench, worker_settings
+from tests.apps.invoicing.patience import PATIENCE
+from tests.apps.invoicing.scheduler_api import TOKEN, SchedulerApi, scheduler_api
+from tests.databases import Database, connected
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[SchedulerApi]:
+    async with scheduler_api() as api:
+        yield api
+
+
+@asynccontextmanager
+async def replica(database: Database, api: SchedulerApi | None, folder: Path, **given: object) -> AsyncIterator[Bench]:
+    if api is not None:
+        given = {"worker_api_base_url": api.url, "worker_api_service_token": TOKEN, **given}
+    async with opened_bench(worker_settings(database.url, folder, **given)) as bench:
+        yield bench
+
+
+async def tick(bench: Bench) -> dict[str, Turn]:
+    """As the mode `tick` makes it."""
+    await ask_for_schedulers(bench.app, bench.settings)
+    return {turn.runner: turn for turn in turns(await bench.app.tick(runners=runner_names(bench.settings)))}
+
+
+async def test_each_scheduler_calls_its_endpoint_until_there_is_no_more(
+    database: Database, api: SchedulerApi, tmp_path: Path
+) -> None:
+    reminders, billing = ENDPOINTS[REMINDERS], ENDPOINTS[BILLING]
+    api.left = {reminders: 250, billing: 3}
+    async with replica(database, api, tmp_path, worker_tick_runner_max_items=1000) as bench:
+        made = await tick(bench)
+    assert {name: made[name].processed for name in ENDPOINTS} == {REMINDERS: 250, BILLING: 3}
+    assert api.calls == [reminders, reminders, billing]
+    assert api.limits == [200, 200, 200]
+
+
+async def test_a_scheduler_makes_no_more_than_its_share_of_items(
+    database: Database, api: SchedulerApi, tmp_path: Path
+) -> None:
+    api.left = dict.fromkeys(ENDPOINTS.values(), 100)
+    async with replica(database, api, tmp_path, worker_tick_runner_max_items=30) as bench:
+        first = await tick(bench)
+        second = await tick(bench)
+    assert [turn.processed for made in (first, second) for turn in made.values() if turn.runner in ENDPOINTS] == [
+        30
+    ] * 4
+    assert set(api.limits) == {30}
+
+
+async def test_every_tick_runs_the_schedulers_whatever_their_timetable_says(
+    database: Database, api: SchedulerApi, tmp_path: Path
+) -> None:
+    async with replica(database, api, tmp_path) as bench:
+        for _ in range(3):
+            await tick(bench)
+    # A minute may begin while this runs, and bring a call of its own.
+    assert 3 <= api.calls.count(ENDPOINTS[REMINDERS]) <= 4
+
+
+async def test_runners_run_in_their_order_and_only_those_that_are_chosen(
+    database: Database, api: SchedulerApi, tmp_path: Path
+) -> None:
+    async with replica(database, api, tmp_path, worker_tick_runners="classesBilling, outbox") as bench:
+        made = await tick(bench)
+    assert list(made) == [BILLING, OUTBOX, "maintenance"]
+    assert set(api.calls) == {ENDPOINTS[BILLING]}
+
+
+async def test_a_scheduler_runs_on_one_replica_at_a_time(database: Database, api: SchedulerApi, tmp_path: Path) -> None:
+    only = {"worker_tick_runners": REMINDERS}
+    api.hold.clear()
+    async with (
+        replica(database, api, tmp_path, **only) as one,
+        replica(database, api, tmp_path, **only) as other,
+    ):
+        first = asyncio.create_task(tick(one))
+        await api.waiting.wait()
+        second = await tick(other)
+        assert len(api.calls) == 1
+        api.hold.set()
+        assert (await first)[REMINDERS].skipped is None
+    assert second[REMINDERS].skipped == "another replica runs it"
+    assert second[REMINDERS].processed == 0
+
+
+@pytest.mark.parametrize("name", ENDPOINTS)
+async def test_a_scheduler_waits_for_whoever_holds_its_lock(
+    database: Database, api: SchedulerApi, tmp_path: Path, name: str
+) -> None:
+    assert LOCKS[name] == f"worker:scheduler:{name}"
+    async with (
+        replica(database, api, tmp_path, worker_tick_runners=name) as bench,
+        connected(database.url) as connection,
+    ):
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock(holdfast.lock_key($1))", LOCKS[name])
+            assert (await tick(bench))[name].skipped == "another replica runs it"
+        assert api.calls == []
+        assert (await tick(bench))[name].skipped is None
+    assert set(api.calls) == {ENDPOINTS[name]}
+
+
+async def test_without_an_address_or_token_the_schedulers_fail_and_the_outbox_does_not(
+    database: Database, tmp_path: Path
+) -> None:
+    async with replica(database, None, tmp_path) as bench:
+        issued = await bench.issue()
+        made = await tick(bench)
+        for again in (made, await tick(bench)):
+            for name in ENDPOINTS:
+                error = again[name].error
+                assert error is not None
+                assert "WORKER_API_BASE_URL" in error
+                assert "WORKER_API_SERVICE_TOKEN" in error
+        assert made[OUTBOX].error is None
+        assert (await bench.document(issued))["state"] == "READY"
+
+
+@pytest.mark.parametrize(("status", "token"), [(500, TOKEN), (401, "another-token")])
+async def test_an_api_that_refuses_is_an_error_of_that_tick(
+    database: Database, api: SchedulerApi, tmp_path: Path, status: int, token: str
+) -> None:
+    api.status = status
+    async with replica(database, api, tmp_path, worker_api_service_token=token) as bench:
+        failed = await tick(bench)
+        api.status = 200
+        error = failed[REMINDERS].error
+        assert error is not None
+        assert str(status) in error
+        assert token not in error
+
+
+async def test_an_api_that_is_away_or_talks_nonsense_is_an_error(database: Database, tmp_path: Path) -> None:
+    async with scheduler_api() as gone:
+        pass
+    async with replica(database, gone, tmp_path, worker_tick_runners=REMINDERS) as bench:
+        assert "API_FAILED" in str((await tick(bench))[REMINDERS].error)
+
+
+async def test_a_call_ends_with_the_time_of_its_runner(database: Database, api: SchedulerApi, tmp_path: Path) -> None:
+    api.hold.clear()
+    given = {"worker_tick_runners": REMINDERS, "worker_tick_runner_max_ms": 300}
+    async with replica(database, api, tmp_path, **given) as bench:
+        # The API does not answer, and the time of the whole tick is longer than our patience.
+        made = await asyncio.wait_for(tick(bench), PATIENCE)
+    assert made[REMINDERS].processed == 0

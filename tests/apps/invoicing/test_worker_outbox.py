@@ -1,0 +1,229 @@
+"""How the outbox works off its jobs: claims, leases, attempts, how much at once, and how it stops."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps.invoicing import handlers
+from apps.invoicing.jobs import RENDER_PDF, SEND_EMAIL
+from apps.invoicing.rendering import PrintedInvoice, render
+from holdfast import JobFilter, JobState
+from tests.apps.invoicing.issuing import Bench, opened_bench, worker_settings
+from tests.apps.invoicing.mail_server import MailServer, mail_server
+from tests.apps.invoicing.patience import PATIENCE, until
+from tests.databases import Database
+
+pytestmark = pytest.mark.postgres
+
+
+@asynccontextmanager
+async def a_bench(database: Database, mails: MailServer, folder: Path, **given: object) -> AsyncIterator[Bench]:
+    async with opened_bench(worker_settings(database.url, folder, smtp_url=mails.url, **given)) as bench:
+        yield bench
+
+
+@pytest.fixture
+async def mails() -> AsyncIterator[MailServer]:
+    async with mail_server() as server:
+        yield server
+
+
+@asynccontextmanager
+async def in_background(bench: Bench) -> AsyncIterator[None]:
+    process = bench.app.worker(runners=("queue",))
+    running = asyncio.create_task(process.run())
+    try:
+        yield
+    finally:
+        process.stop()
+        await asyncio.wait_for(running, PATIENCE)
+
+
+async def test_a_job_is_pending_then_processing_then_sent(
+    database: Database, mails: MailServer, tmp_path: Path
+) -> None:
+    mails.hold.clear()
+    async with a_bench(database, mails, tmp_path) as bench:
+        issued = await bench.issue()
+        await bench.work_off_but_mails()
+        states = [(await bench.job(issued.email_job)).state]
+        async with in_background(bench):
+            await until(lambda: mails.at_once > 0)
+            states.append((await bench.job(issued.email_job)).state)
+            idle = await bench.row(
+                "SELECT count(*) AS open FROM pg_stat_activity"
+                " WHERE datname = current_database() AND state LIKE 'idle in transaction%'"
+            )
+            mails.hold.set()
+            await until(lambda: bench.is_final(issued.email_job))
+        states.append((await bench.job(issued.email_job)).state)
+    assert states == [JobState.READY, JobState.RUNNING, JobState.SUCCEEDED]
+    # The claim's transaction has ended before the handler does its work.
+    assert idle == {"open": 0}
+
+
+async def test_a_claim_takes_no_more_than_the_batch_size(
+    database: Database, mails: MailServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_bench(database, mails, tmp_path, outbox_batch_size=3) as bench:
+        for number in range(6):
+            await bench.issue(number)
+        store = bench.app.opened.store
+        claim, taken = store.claim, list[int]()
+
+        async def counted(request: Any) -> list[Any]:  # noqa: ANN401
+            jobs = await claim(request)
+            taken.append(len(jobs))
+            return jobs
+
+        monkeypatch.setattr(store, "claim", counted)
+        await bench.work_off()
+    assert max(taken) == 3
+    assert sum(taken) >= 18
+
+
+async def test_no_more_handlers_run_at_once_than_the_concurrency(
+    database: Database, mails: MailServer, tmp_path: Path
+) -> None:
+    async with a_bench(database, mails, tmp_path, outbox_concurrency=3) as bench:
+        for number in range(6):
+            await bench.issue(number)
+        await bench.work_off_but_mails()
+        mails.hold.clear()
+        async with in_background(bench):
+            await until(lambda: mails.at_once == 3)
+            # Whatever is claimed beyond that waits.
+            running = await bench.app.jobs.list(JobFilter(kind=SEND_EMAIL, state=JobState.RUNNING), 10)
+            mails.hold.set()
+            await until(lambda: bench.are_all_final())
+    assert len(running) >= 3
+    assert mails.most_at_once == 3
+    assert len(mails.mails) == 6
+
+
+async def test_no_more_pages_are_rendered_at_once_than_their_own_limit(
+    database: Database, mails: MailServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard, go_on, at_once = threading.Lock(), threading.Event(), 0
+
+    def held(invoice: PrintedInvoice, folder: Path) -> bytes:
+        nonlocal at_once
+        with guard:
+            at_once += 1
+        go_on.wait(PATIENCE)
+        with guard:
+            at_once -= 1
+        return render(invoice, folder)
+
+    monkeypatch.setattr(handlers, "render", held)
+    async with a_bench(database, mails, tmp_path, pdf_render_concurrency=2) as bench:
+        issued = [await bench.issue(number) for number in range(6)]
+
+        async def others_are_done() -> bool:
+            return all([await bench.is_final(each.tax_job) for each in issued])
+
+        async with in_background(bench):
+            await until(lambda: at_once == 2)
+            # Slots are free, and jobs of other kinds pass by the pages that wait for their turn.
+            await until(others_are_done)
+            assert at_once == 2
+            go_on.set()
+            await until(bench.are_all_final)
+        assert len(await bench.app.jobs.list(JobFilter(kind=RENDER_PDF, state=JobState.SUCCEEDED), 10)) == 6
+
+
+async def test_a_claim_has_a_lease_and_its_heartbeat_renews_it(
+    database: Database, mails: MailServer, tmp_path: Path
+) -> None:
+    mails.hold.clear()
+    given = {"outbox_lease_duration_ms": 600_000, "outbox_lease_heartbeat_ms": 300}
+    async with a_bench(database, mails, tmp_path, **given) as bench:
+        issued = await bench.issue()
+        await bench.work_off_but_mails()
+        async with in_background(bench):
+            await until(lambda: mails.at_once > 0)
+            claimed = await bench.job(issued.email_job)
+            assert claimed.holder is not None
+            assert claimed.lease_until is not None
+            claimed_until = claimed.lease_until
+            left = claimed_until - await bench.app.clock.now()
+            assert timedelta(minutes=5) < left <= timedelta(minutes=10)
+
+            async def is_renewed() -> bool:
+                now = await bench.job(issued.email_job)
+                return now.lease_until is not None and now.lease_until > claimed_until
+
+            await until(is_renewed)
+            mails.hold.set()
+            await until(lambda: bench.is_final(issued.email_job))
+
+
+@pytest.mark.parametrize("jitter", [0, 400])
+async def test_attempts_are_made_with_growing_waits_up_to_the_last(
+    database: Database, mails: MailServer, tmp_path: Path, jitter: int
+) -> None:
+    mails.refuse = "451 try later"
+    given = {
+        "outbox_max_attempts": 5,
+        "outbox_retry_base_ms": 1000,
+        "outbox_retry_max_ms": 3000,
+        "outbox_retry_jitter_ms": jitter,
+    }
+    async with a_bench(database, mails, tmp_path, **given) as bench:
+        issued = await bench.issue()
+        await bench.work_off_but_mails()
+        await bench.app.clock.freeze(await bench.app.clock.now())
+        waits = []
+        await bench.work()
+        while not (job := await bench.job(issued.email_job)).state.is_final:
+            assert job.run_at is not None
+            waits.append((job.run_at - await bench.app.clock.now()) / timedelta(milliseconds=1))
+            await bench.app.clock.freeze(job.run_at)
+            await bench.work()
+    assert (job.state, job.attempt) == (JobState.DEAD, 5)
+    for wait, least in zip(waits, (1000, 2000, 3000, 3000), strict=True):
+        assert least <= wait <= least + jitter
+
+
+async def test_a_stopping_worker_waits_for_what_it_runs(database: Database, mails: MailServer, tmp_path: Path) -> None:
+    mails.hold.clear()
+    async with a_bench(database, mails, tmp_path) as bench:
+        issued, later = await bench.issue(1), await bench.issue(2)
+        await bench.work_off_but_mails()
+        await bench.app.cancel([later.email_job])
+        process = bench.app.worker(runners=("queue",))
+        running = asyncio.create_task(process.run())
+        await until(lambda: mails.at_once > 0)
+        process.stop()
+        await bench.app.retry([later.email_job])
+        mails.hold.set()
+        assert await asyncio.wait_for(running, PATIENCE) == 0
+        # What ran was finished, and nothing new was started.
+        assert (await bench.job(issued.email_job)).state is JobState.SUCCEEDED
+        assert (await bench.job(later.email_job)).state is JobState.READY
+    assert mails.message_ids == [issued.message_id]
+
+
+async def test_a_stopping_worker_waits_no_longer_than_its_timeout(
+    database: Database, mails: MailServer, tmp_path: Path
+) -> None:
+    mails.hold.clear()
+    async with a_bench(database, mails, tmp_path, worker_shutdown_timeout_ms=100) as bench:
+        issued = await bench.issue()
+        await bench.work_off_but_mails()
+        process = bench.app.worker(runners=("queue",))
+        running = asyncio.create_task(process.run())
+        await until(lambda: mails.at_once > 0)
+        process.stop()
+        # The server does not let go of the mail, and the usual timeout is longer than this test's patience.
+        assert await asyncio.wait_for(running, 25) == 0
+        job = await bench.job(issued.email_job)
+        assert (job.state, job.attempt) == (JobState.READY, 1)
+        assert job.last_error is not None
+        assert job.last_error.code == "INTERRUPTED"
