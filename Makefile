@@ -35,7 +35,7 @@ endef
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check lint format faults simulate trials soak bench bench-peers bench-targets clean lock
+.PHONY: help setup demo invoicing test check lint format faults simulate trials soak bench bench-peers bench-targets clean lock
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ setup: $(STAMP) ## Create .venv and install the pinned packages (done by itself 
 
 demo: $(STAMP) ## Run the demonstration
 	@$(BIN)/holdfast demo
+
+invoicing: $(STAMP) ## Run the invoicing application: an API, two workers of which one is killed, PDFs and mails
+	@$(BIN)/python -m apps.invoicing demo
 
 test: $(STAMP) ## Run the tests in parallel; ARGS="-k lease" is handed on to pytest
 	@echo "tests ($(WORKERS) workers)"

@@ -1,0 +1,31 @@
+"""The demonstration, as somebody sees it who has just cloned the repository."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.apps.invoicing.processes import finished
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+async def test_the_demonstration_comes_to_its_end_on_eighty_columns() -> None:
+    ended = await finished("demo", columns=80)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    numbers = re.findall(r"^20\d\d-(\d{5}) .* (\d+)$", ended.stdout, re.MULTILINE)
+    assert [int(number) for number, _ in numbers] == list(range(1, 13))
+    assert all(int(mails) >= 1 for _, mails in numbers)
+    found = re.search(r"is kept: (.+)$", ended.stdout)
+    assert found is not None
+    kept = Path(found[1])
+    try:
+        assert content(kept).startswith(b"%PDF")
+    finally:
+        shutil.rmtree(kept.parent)
+    assert max(len(line) for line in ended.stdout.splitlines()[:-1]) <= 80
+
+
+def content(path: Path) -> bytes:
+    return path.read_bytes()
