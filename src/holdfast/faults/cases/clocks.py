@@ -152,17 +152,17 @@ def _at_work(notes: Sequence[Note]) -> set[int]:
     return {note.pid for note in runs.values()}
 
 
-async def until_slot_done(lab: Lab) -> None:
+async def until_slot_done(lab: Lab, seconds: float = _PATIENCE) -> None:
     """Until a slot that came after the last kill is done, and so all before it."""
     began = await lab.producer.clock.now()
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(seconds):
             while not any(  # noqa: ASYNC110 - nobody tells
                 row["is_done"] and row["slot"] > began for row in await lab.fetch("read_runs", INLINE)
             ):
                 await asyncio.sleep(_TURN_SECONDS)
             return
-    lab.violation(STUCK, f"no slot of the inline runner was done in {_PATIENCE:g} s after the last kill")
+    lab.violation(STUCK, f"no slot of the inline runner was done in {seconds:g} s after the last kill")
 
 
 def check_slots(lab: Lab, slots: Sequence[datetime], least: int) -> None:

@@ -43,6 +43,8 @@ _POINTS_OF_WHOLE = (
     "inline.marked",
 )
 _DEATH_SECONDS = 20.0
+_CAUGHT_UP_SECONDS = 180.0
+"""The inline runner does each slot that it missed while workers were dead or starting, one after the other."""
 _DRAINED_SECONDS = 10.0
 
 
@@ -93,7 +95,7 @@ async def _die_once(lab: Lab, point: str, app: str | None = None) -> bool:
 async def _check_whole(lab: Lab, times: int) -> None:
     """One job for each slot and for each event, whoever died over it."""
     async with lab.workers(1, WHOLE_APP):
-        await until_slot_done(lab)
+        await until_slot_done(lab, _CAUGHT_UP_SECONDS)
         for name in (EACH_SECOND, INLINE):
             await lab.producer.schedules.pause(name)
         lab.faulted()
