@@ -91,7 +91,7 @@ def test_bench_gives_the_documented_figures(cli: Cli, scratch: Path) -> None:
 
 
 def test_a_bench_that_is_ended_cleans_up(cli: Cli, scratch: Path) -> None:
-    bench = cli.start("bench", "--store", cli.url)
+    bench = cli.start("bench", "--jobs", "2000", "--store", cli.url)
     try:
         eventually(lambda: list(scratch.glob("*/workers.log")), "the first worker starts")
         bench.terminate()
