@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import NoReturn
 
+import asyncpg
+
 from apps.invoicing.settings import Misconfigured, Settings
 from holdfast import HoldfastError, InvalidInput, TickReport
 
@@ -31,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         return _runs(mode, as_json=as_json)
     except (Misconfigured, InvalidInput) as error:
         return _told(error, 2)
-    except (HoldfastError, OSError) as error:
+    except (HoldfastError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         return _told(error, 1)
 
 

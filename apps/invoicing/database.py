@@ -38,5 +38,7 @@ async def opened_pool(url: str, *, most: int = 10) -> AsyncIterator["Pool"]:
     async with asyncpg.create_pool(url, min_size=1, max_size=most) as pool:
         async with pool.acquire() as connection, connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
-            await connection.execute(sql("schema"))
+            # Not every time: to see that an index is there already locks its table against everybody who writes.
+            if not await connection.fetchval(sql("is_complete")):
+                await connection.execute(sql("schema"))
         yield pool

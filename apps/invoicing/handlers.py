@@ -9,8 +9,11 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from email.message import EmailMessage
+from typing import TypeVar
 from uuid import UUID
+
+import asyncpg
 
 from apps.invoicing.database import sql
 from apps.invoicing.jobs import (
@@ -31,11 +34,9 @@ from apps.invoicing.storage import StorageUnavailable
 from apps.invoicing.tools import Tools
 from holdfast import Holdfast, JobState, Permanent, RunningJob, Snooze, StaleLease, exponential
 
-if TYPE_CHECKING:
-    import asyncpg
-
 Payload = TypeVar("Payload")
 
+_RECORD_AGAIN_SECONDS = 0.5
 _SHORTEST_SNOOZE, _LONGEST_SNOOZE = timedelta(milliseconds=200), timedelta(seconds=5)
 
 
@@ -61,7 +62,13 @@ def add_handlers(app: Holdfast, settings: Settings, tools: Tools) -> None:
             await tools.pool.execute(sql("worker/delivery_failed"), job.payload.delivery_id, code)
 
         async with _telling(job, failed):
-            await _send_email(job, tools, app)
+            mail = await _mail_to_send(job, tools, app)
+        if mail is None:
+            return
+        async with _telling(job, failed):
+            await _hand_over(mail, tools)
+        # A crash here sends the mail again, with the same Message-ID: SMTP knows no transaction to be part of.
+        await _record_sent(job, tools)
 
     @app.handler(SNAPSHOT_TAX, attempts=attempts, backoff=backoff)
     async def snapshot_tax(job: RunningJob[SnapshotTax]) -> None:
@@ -118,13 +125,16 @@ async def _render_pdf(job: RunningJob[RenderPdf], tools: Tools) -> None:
         await job.finish_in(connection)
 
 
-async def _send_email(job: RunningJob[SendEmail], tools: Tools, app: Holdfast) -> None:
+async def _mail_to_send(job: RunningJob[SendEmail], tools: Tools, app: Holdfast) -> EmailMessage | None:
+    """None if it was sent already."""
     delivery_id = job.payload.delivery_id
     found = await tools.pool.fetchrow(sql("worker/delivery_to_send"), delivery_id, INVOICE_PDF)
     if found is None:
         raise Permanent("DELIVERY_NOT_FOUND", f"there is no delivery {delivery_id}")
     if found["status"] == "SENT":
-        return
+        return None
+    if found["reminder_level"] and found["invoice_status"] == "PAID":
+        raise Permanent("INVOICE_IS_PAID", "there is nothing to remind of any more")
     await _pdf_is_ready(found, job, app)
     mail = InvoiceMail(
         message_id=found["message_id"],
@@ -139,16 +149,33 @@ async def _send_email(job: RunningJob[SendEmail], tools: Tools, app: Holdfast) -
         currency=found["currency"],
     )
     try:
-        await tools.mailer.send(compose(mail, tools.mailer.sender, await tools.files.read(found["storage_key"])))
+        return compose(mail, tools.mailer.sender, await tools.files.read(found["storage_key"]))
     except MailRefused as error:
         raise Permanent("MAIL_REFUSED", str(error)) from error
-    # A crash here sends the mail again, with the same Message-ID: SMTP knows no transaction to be part of.
-    async with tools.pool.acquire() as connection, connection.transaction():
-        await connection.execute(sql("worker/delivery_sent"), delivery_id)
-        await job.finish_in(connection)
 
 
-async def _pdf_is_ready(delivery: "asyncpg.Record", job: RunningJob[SendEmail], app: Holdfast) -> None:
+async def _hand_over(mail: EmailMessage, tools: Tools) -> None:
+    try:
+        await tools.mailer.send(mail)
+    except MailRefused as error:
+        raise Permanent("MAIL_REFUSED", str(error)) from error
+
+
+async def _record_sent(job: RunningJob[SendEmail], tools: Tools) -> None:
+    """The server has the mail. That a connection was lost just now is no reason to send another one."""
+    for is_last in (False, False, True):
+        try:
+            async with tools.pool.acquire() as connection, connection.transaction():
+                await connection.execute(sql("worker/delivery_sent"), job.payload.delivery_id)
+                await job.finish_in(connection)
+            return
+        except (OSError, asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError, asyncpg.InterfaceError):
+            if is_last:
+                raise
+            await asyncio.sleep(_RECORD_AGAIN_SECONDS)
+
+
+async def _pdf_is_ready(delivery: asyncpg.Record, job: RunningJob[SendEmail], app: Holdfast) -> None:
     """Or else comes back soon, at first very soon, for as long as somebody is about to make one."""
     state, rendering = delivery["document_state"], delivery["document_job_id"]
     if state == "READY":

@@ -76,7 +76,7 @@ _CLOSING = "If you have paid in the meantime, please take no notice of this mail
 
 
 def compose(mail: InvoiceMail, sender: str, pdf: bytes) -> EmailMessage:
-    """The same message for every attempt. MailRefused if it cannot be written, as with a line break in an address."""
+    """The same headers and words for every attempt. MailRefused if it cannot be written, as with such an address."""
     subject, text = _WORDINGS[min(mail.reminder_level, len(_WORDINGS) - 1)]
     values = {
         "number": mail.number,
@@ -90,6 +90,8 @@ def compose(mail: InvoiceMail, sender: str, pdf: bytes) -> EmailMessage:
     paragraphs.append(f"Kind regards\n{parseaddr(sender)[0] or sender}")
     message = EmailMessage()
     try:
+        if "=?" in mail.recipient:
+            raise ValueError("the address would be decoded to another one")
         message["From"] = sender
         message["To"] = mail.recipient
         message["Subject"] = subject.format(**values)

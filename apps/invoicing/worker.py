@@ -32,6 +32,7 @@ _VARIABLES = {
 def build_app(settings: Settings, tools: Tools) -> Holdfast:
     """`tools` need not be open yet; they must be when the worker runs."""
     shortest, longest = settings.worker_idle_backoff_min_ms, settings.worker_idle_backoff_max_ms
+    poll = milliseconds(longest) / 3
     error_backoff = milliseconds(settings.worker_tick_loop_error_backoff_ms)
     try:
         app = Holdfast(
@@ -43,9 +44,10 @@ def build_app(settings: Settings, tools: Tools) -> Holdfast:
             shard_index=settings.worker_tick_shard_index,
             shard_count=settings.worker_tick_shard_count,
             busy_delay=milliseconds(settings.worker_busy_loop_delay_ms),
-            idle_backoff_min=milliseconds(shortest),
-            # Holdfast waits for up to three polls while PostgreSQL rings for it, which it usually does.
-            poll=milliseconds(max(shortest, longest // 3)),
+            # Holdfast waits for up to three polls while PostgreSQL rings for it, which it usually does: so the longest
+            # wait is what the variable says.
+            idle_backoff_min=min(milliseconds(shortest), poll),
+            poll=poll,
             idle_backoff_jitter=milliseconds(settings.worker_idle_backoff_jitter_ms),
             error_backoff_min=error_backoff,
             error_backoff_max=error_backoff,

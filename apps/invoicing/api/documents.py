@@ -102,6 +102,8 @@ async def ensure_enqueued(service: Service, invoice_id: UUID, gone: UUID | None 
 
 async def give_up(service: Service, pdf: Pdf, job: Job) -> None:
     """The job has ended, and nobody has told the document: its worker died with it, or a person canceled it."""
-    why = job.last_error.message if job.last_error else ""
+    # Other errors may tell what is not for everybody; they are in the dead letter.
+    is_ours = job.last_error is not None and job.last_error.code == RENDER_FAILED
+    why = job.last_error.message if is_ours and job.last_error is not None else None
     message = why or f"the job that renders it ended {job.state}"
     await service.pool.execute(sql("api/fail_document"), pdf.document_id, job.id, RENDER_FAILED, message)

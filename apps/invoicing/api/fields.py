@@ -20,6 +20,13 @@ def _storable(value: str) -> str:
     return value
 
 
+def _literal(address: str) -> str:
+    """What looks like an encoded word would be decoded in a header, and be another address there."""
+    if "=?" in address:
+        raise ValueError("has =? in it, which means something else in a mail")
+    return address
+
+
 def _storable_lines(value: str) -> str:
     value = value.replace("\r\n", "\n")
     _storable(value.replace("\n", ""))
@@ -70,6 +77,7 @@ Email = Annotated[
         pattern=r"^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
         r"(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$",
     ),
+    AfterValidator(_literal),
 ]
 Currency = Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$"), Field(examples=["EUR"])]
 Template = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]

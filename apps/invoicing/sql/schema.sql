@@ -1,4 +1,4 @@
--- Can be executed again and again: every process does so when it starts.
+-- Executed by whoever starts first and finds something of it missing.
 CREATE SCHEMA IF NOT EXISTS invoicing;
 CREATE SCHEMA IF NOT EXISTS platform;
 

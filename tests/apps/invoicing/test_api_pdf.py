@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from apps.invoicing.api import waiting
-from apps.invoicing.jobs import RENDER_PDF
+from apps.invoicing.jobs import RENDER_FAILED, RENDER_PDF
 from holdfast import Holdfast, Job, JobFilter, JobState, Permanent, RunningJob
 from tests.apps.invoicing.conftest import Api, running_api
 from tests.apps.invoicing.steps import execute, jobs_of, rendering_app, rows, set_ready, working
@@ -54,7 +54,7 @@ async def end_of_job(api: Api, invoice: str, state: JobState) -> None:
             case JobState.DEAD:
                 raise OSError("the printer is on fire")
             case JobState.FAILED:
-                raise Permanent("BAD_TEMPLATE", "the template is no template")
+                raise Permanent(RENDER_FAILED, "the template is no template")
 
     ((job,),) = await rows(
         api.service.settings.database_url, "SELECT job_id FROM platform.document WHERE subject_id = $1", invoice
@@ -196,7 +196,7 @@ async def test_a_document_that_failed_is_a_422_with_its_reason(api: Api, databas
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (JobState.DEAD, "the printer is on fire"),
+        (JobState.DEAD, "the job that renders it ended dead"),
         (JobState.FAILED, "the template is no template"),
         (JobState.CANCELED, "the job that renders it ended canceled"),
     ],

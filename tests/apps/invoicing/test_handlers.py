@@ -296,3 +296,57 @@ async def test_mailing_may_die_anywhere_and_only_repeats_a_mail_that_can_be_told
     differences = {difference for problem in report.problems for difference in problem.differences}
     assert differences == {f"{sending}: called twice instead of once"}, report
     assert set(mails.message_ids) == {issued.message_id}
+
+
+async def test_a_mail_that_the_server_has_is_not_sent_again_because_its_record_was_cut_off(
+    bench: Bench, mails: MailServer
+) -> None:
+    issued = await bench.issue()
+    await bench.work_off_but_mails()
+    # The connection is lost the first time that somebody writes SENT.
+    await bench.tools.pool.execute(
+        """
+        CREATE SEQUENCE invoicing.tries;
+        CREATE FUNCTION invoicing.lose() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            IF nextval('invoicing.tries') = 1 THEN
+                PERFORM pg_terminate_backend(pg_backend_pid());
+            END IF;
+            RETURN new;
+        END $$;
+        CREATE TRIGGER lose BEFORE UPDATE ON invoicing.email_delivery FOR EACH ROW WHEN (new.status = 'SENT')
+        EXECUTE FUNCTION invoicing.lose();
+        """
+    )
+    await bench.work()
+    assert (await bench.delivery(issued))["status"] == "SENT"
+    assert mails.message_ids == [issued.message_id]
+    assert (await bench.job(issued.email_job)).attempt == 1
+
+
+async def test_nobody_is_reminded_of_what_is_paid(bench: Bench, mails: MailServer) -> None:
+    issued = await bench.issue(reminder_level=2)
+    await bench.work_off_but_mails()
+    await bench.tools.pool.execute("UPDATE invoicing.invoice SET status = 'PAID' WHERE id = $1", issued.id)
+    await bench.work()
+    assert (await bench.delivery(issued))["error_code"] == "INVOICE_IS_PAID"
+    assert mails.mails == []
+
+
+async def test_a_pdf_that_is_wanted_again_can_fail(bench: Bench) -> None:
+    issued = await bench.issue()
+    await bench.work_off()
+    await bench.tools.pool.execute("UPDATE platform.document SET state = 'PENDING' WHERE id = $1", issued.document_id)
+    await bench.tools.pool.execute("UPDATE invoicing.invoice SET template = 'gone' WHERE id = $1", issued.id)
+    await bench.app.retry([issued.render_job])
+    await bench.work()
+    document = await bench.document(issued)
+    assert (document["state"], document["file_state"]) == ("FAILED", "FAILED")
+    assert await error_code(bench, issued, "render_job") == RENDER_FAILED
+
+
+async def test_an_address_that_a_header_would_decode_is_refused(bench: Bench, mails: MailServer) -> None:
+    issued = await bench.issue(recipient="=?utf-8?q?eve=40evil.example=2C_b?=@example.com")
+    await bench.work_off()
+    assert (await bench.delivery(issued))["error_code"] == "MAIL_REFUSED"
+    assert mails.mails == []

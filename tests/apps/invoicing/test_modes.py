@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import socket
+import threading
 from pathlib import Path
 
 import httpx
@@ -19,7 +21,7 @@ from tests.apps.invoicing.processes import environment, finished, started, stopp
 from tests.apps.invoicing.scheduler_api import TOKEN, SchedulerApi, scheduler_api
 from tests.databases import Database
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 
 
 def free_port() -> int:
@@ -156,17 +158,26 @@ def test_what_is_wrong_is_told_in_one_line(
     assert named in printed.err
 
 
-@pytest.mark.parametrize("mode", ["tick", "background"])
-def test_a_store_that_is_away_at_the_start_is_told_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, mode: str
+def test_a_store_that_is_away_ends_a_tick_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     url = f"postgresql://nobody:secret@127.0.0.1:{free_port()}/nothing"
     set_only(monkeypatch, {"database_url": url, "files_url": f"file:{tmp_path}/files"})
-    code = main([mode])
+    code = main(["tick"])
     printed = capsys.readouterr()
     assert (code, printed.out) == (1, "")
     assert printed.err.startswith("invoicing: ")
     assert "secret" not in printed.err
+
+
+def test_the_background_waits_for_a_store_that_is_away_until_a_signal(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    url = f"postgresql://nobody:secret@127.0.0.1:{free_port()}/nothing"
+    set_only(monkeypatch, {"database_url": url, "files_url": f"file:{tmp_path}/files"})
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    assert main(["background"]) == 0
+    assert "secret" not in capfd.readouterr().err
 
 
 def set_only(monkeypatch: pytest.MonkeyPatch, given: dict[str, object]) -> None:

@@ -73,7 +73,7 @@ def test_without_any_variable_everything_is_as_it_says() -> None:
         ({"WORKER_BUSY_LOOP_DELAY_MS": "10"}, {"busy_delay": seconds(0.01)}),
         ({"WORKER_IDLE_BACKOFF_MIN_MS": "100"}, {"idle_backoff_min": seconds(0.1)}),
         ({"WORKER_IDLE_BACKOFF_MAX_MS": "60000"}, {"poll": seconds(20)}),
-        ({"WORKER_IDLE_BACKOFF_MIN_MS": "5000", "WORKER_IDLE_BACKOFF_MAX_MS": "6000"}, {"poll": seconds(5)}),
+        ({"WORKER_IDLE_BACKOFF_MIN_MS": "5000", "WORKER_IDLE_BACKOFF_MAX_MS": "6000"}, {"poll": seconds(2)}),
         ({"WORKER_IDLE_BACKOFF_JITTER_MS": "0"}, {"idle_backoff_jitter": seconds(0)}),
         (
             {"WORKER_TICK_LOOP_ERROR_BACKOFF_MS": "100"},

@@ -3,4 +3,4 @@ WITH failed AS (
     UPDATE platform.document SET state = 'FAILED', error_code = $2, error_message = $3, updated_at = now()
     WHERE id = $1 AND state <> 'READY' RETURNING file_id
 )
-UPDATE platform.file SET state = 'FAILED', updated_at = now() FROM failed WHERE file.id = failed.file_id;
+UPDATE platform.file SET state = 'FAILED', bytes = NULL, sha256 = NULL, updated_at = now() FROM failed WHERE file.id = failed.file_id;
