@@ -12,8 +12,11 @@ from apps.invoicing.api.models import Delivery, NewEmail
 from apps.invoicing.api.service import Service, TheService
 from apps.invoicing.database import one, sql
 from apps.invoicing.jobs import SEND_EMAIL, SendEmail
+from holdfast import JobState
 
 if TYPE_CHECKING:
+    import asyncpg
+
     from apps.invoicing.database import Connection
 
 router = APIRouter(tags=["mails"])
@@ -57,8 +60,9 @@ async def send_email(
         # Keys of clients are kept apart from those that are made here.
         key = default_key(invoice_id, recipient) if idempotency_key is None else f"client:{idempotency_key}"
         delivery = await add_delivery(service, connection, invoice_id, "invoice", key, recipient)
-        if delivery is None:
-            delivery = Delivery.model_validate(dict(await one(connection, "api/delivery_of_key", key)))
+        known = None if delivery is not None else await one(connection, "api/delivery_of_key", key)
+    if delivery is None:
+        delivery = await _as_it_is(service, known)
     if (delivery.invoice_id, delivery.recipient) != (invoice_id, recipient):
         raise ApiError(409, "IDEMPOTENCY_KEY_REUSED", "this Idempotency-Key belongs to another mail")
     return delivery
@@ -69,7 +73,22 @@ async def delivery(delivery_id: Annotated[UUID, Path(alias="deliveryId")], servi
     row = await service.pool.fetchrow(sql("api/delivery"), delivery_id)
     if row is None:
         raise not_found("deliveryId", delivery_id)
-    return Delivery.model_validate(dict(row))
+    return await _as_it_is(service, row)
+
+
+async def _as_it_is(service: Service, row: "asyncpg.Record | None") -> Delivery:
+    """A job that was interrupted, canceled or lost has told its delivery nothing: who asks first puts that right."""
+    if row is None:
+        raise LookupError("a delivery that was just there is gone")
+    values = dict(row)
+    job_id = values.pop("job_id")
+    if values["status"] == "PENDING" and job_id is not None:
+        job = await service.app.jobs.get(job_id)
+        if job is not None and job.state.is_final and job.state is not JobState.SUCCEEDED:
+            code = job.last_error.code if job.last_error is not None else f"JOB_{job.state.upper()}"
+            failed = await service.pool.fetchrow(sql("api/fail_delivery"), values["id"], code)
+            values = values if failed is None else dict(failed)
+    return Delivery.model_validate(values)
 
 
 def default_key(invoice_id: UUID, recipient: str) -> str:
@@ -86,11 +105,12 @@ async def add_delivery(
 ) -> Delivery | None:
     """A delivery and its job; None if the key has a delivery already."""
     id = uuid4()
+    job = service.app.job(SEND_EMAIL, SendEmail(id), key=str(id), correlation_id=str(invoice_id))
     domain = parseaddr(service.settings.mail_from)[1].rpartition("@")[2] or "localhost"
     row = await connection.fetchrow(
-        sql("api/add_delivery"), id, invoice_id, purpose, key, recipient, f"<{id}@{domain}>"
+        sql("api/add_delivery"), id, invoice_id, purpose, key, recipient, f"<{id}@{domain}>", job.id
     )
     if row is None:
         return None
-    await service.app.enqueue_in(connection, SEND_EMAIL, SendEmail(id), key=str(id), correlation_id=str(invoice_id))
+    await service.app.enqueue_in(connection, job)
     return Delivery.model_validate(dict(row))

@@ -77,6 +77,7 @@ CREATE TABLE IF NOT EXISTS invoicing.email_delivery (
     recipient text NOT NULL,
     status text NOT NULL DEFAULT 'PENDING' CHECK (status IN ('PENDING', 'SENT', 'FAILED')),
     message_id text NOT NULL UNIQUE,
+    job_id uuid,
     error_code text,
     created_at timestamptz NOT NULL DEFAULT now(),
     sent_at timestamptz,

@@ -61,3 +61,19 @@ async def test_what_cannot_be_sent_is_refused(api: Api) -> None:
     for recipient in ("bo", "bo@", "bo@example.com\nBcc: eve@example.com", "Bo <bo@example.com>", "bö@example.com"):
         body = {"recipient": recipient}
         assert (await api.client.post(f"/invoices/{draft}/email", body, status=422))["error"] == "INVALID_REQUEST"
+
+
+async def test_a_delivery_whose_job_has_ended_without_a_word_has_failed(api: Api, database: Database) -> None:
+    invoice = (await api.client.issued())["id"]
+    delivery = await api.client.post(f"/invoices/{invoice}/email", status=202)
+    ((job,),) = await rows(database.url, "SELECT job_id FROM invoicing.email_delivery")
+    assert await api.service.app.cancel([job]) == ["canceled"]
+    again = await api.client.post(f"/invoices/{invoice}/email", status=202)
+    assert (again["id"], again["status"], again["errorCode"]) == (delivery["id"], "FAILED", "JOB_CANCELED")
+    assert await api.client.get(f"/deliveries/{delivery['id']}") == again
+
+
+async def test_an_address_that_a_header_would_decode_is_refused(api: Api) -> None:
+    invoice = (await api.client.issued())["id"]
+    recipient = "=?utf-8?q?eve=40evil.example=2C_b?=@example.com"
+    await api.client.post(f"/invoices/{invoice}/email", {"recipient": recipient}, status=422)

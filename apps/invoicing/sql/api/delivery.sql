@@ -1,3 +1,3 @@
-SELECT id, invoice_id, purpose, recipient, status, message_id, error_code, created_at, sent_at
+SELECT id, invoice_id, purpose, recipient, status, message_id, error_code, created_at, sent_at, job_id
 FROM invoicing.email_delivery
 WHERE id = $1

@@ -1,0 +1,10 @@
+-- The job has been given a new life by a person: what it said before does not hold any more.
+WITH wanted AS (
+    UPDATE platform.document
+    SET state = 'PENDING', error_code = NULL, error_message = NULL, updated_at = now()
+    WHERE id = $1 AND job_id = $2 AND state = 'FAILED'
+    RETURNING file_id
+)
+UPDATE platform.file SET state = 'PENDING', updated_at = now()
+FROM wanted
+WHERE file.id = wanted.file_id AND file.state = 'FAILED'
