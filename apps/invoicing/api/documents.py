@@ -100,6 +100,18 @@ async def ensure_enqueued(service: Service, invoice_id: UUID, gone: UUID | None 
     return ensured
 
 
+async def look_at_retry(service: Service, pdf: Pdf) -> Pdf:
+    """What has failed is pending again when a person has given its job a new life.
+
+    Should the job end in vain just now, whoever waits sees that and gives up.
+    """
+    job = None if pdf.job_id is None else await service.app.jobs.get(pdf.job_id)
+    if job is None or job.state.is_final:
+        return pdf
+    await service.pool.execute(sql("api/want_again"), pdf.document_id, job.id)
+    return await pdf_of(service, pdf.invoice_id)
+
+
 async def give_up(service: Service, pdf: Pdf, job: Job) -> None:
     """The job has ended, and nobody has told the document: its worker died with it, or a person canceled it."""
     # Other errors may tell what is not for everybody; they are in the dead letter.

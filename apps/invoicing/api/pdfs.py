@@ -11,7 +11,7 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from apps.invoicing.api.documents import Pdf, pdf_of
+from apps.invoicing.api.documents import Pdf, look_at_retry, pdf_of
 from apps.invoicing.api.errors import ApiError, documented, not_found
 from apps.invoicing.api.models import PdfFailed, PdfPending, PdfReady
 from apps.invoicing.api.service import Service, TheService
@@ -89,6 +89,8 @@ async def invoice_pdf(
 
 async def _pdf(service: Service, request: Request, invoice_id: UUID, seconds: float) -> Pdf:
     pdf = await pdf_of(service, invoice_id)
+    if pdf.state == "FAILED":
+        pdf = await look_at_retry(service, pdf)
     return pdf if pdf.state != "PENDING" else await waited_for(service, request, pdf, seconds)
 
 

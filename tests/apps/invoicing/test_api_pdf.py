@@ -176,6 +176,7 @@ async def test_both_document_and_file_must_be_ready(api: Api, database: Database
 
 async def test_a_document_that_failed_is_a_422_with_its_reason(api: Api, database: Database) -> None:
     invoice = (await api.client.issued())["id"]
+    await end_of_job(api, invoice, JobState.DEAD)
     await execute(
         database.url,
         "UPDATE platform.document SET state = 'FAILED', error_code = 'INVOICE_PDF_RENDER_FAILED',"
@@ -214,6 +215,18 @@ async def test_a_job_that_ended_without_a_word_is_a_422_and_marks_the_document(
         "SELECT document.state, file.state, error_code FROM platform.document JOIN platform.file ON file.id = file_id"
     )
     assert await rows(database.url, marked) == [("FAILED", "FAILED", "INVOICE_PDF_RENDER_FAILED")]
+
+
+async def test_who_asks_after_a_persons_retry_waits_again(api: Api, database: Database) -> None:
+    invoice = (await api.client.issued())["id"]
+    await end_of_job(api, invoice, JobState.FAILED)
+    assert (await get_pdf(api, invoice)).status_code == 422
+    ((job,),) = await rows(database.url, "SELECT job_id FROM platform.document")
+    assert await api.service.app.retry([job]) == ["ready"]
+    assert (await get_pdf(api, invoice)).status_code == 202
+    await end_of_job(api, invoice, JobState.FAILED)
+    response = await get_pdf(api, invoice)
+    assert (response.status_code, response.json()["message"]) == (422, "the template is no template")
 
 
 @pytest.mark.parametrize(
