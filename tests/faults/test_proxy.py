@@ -1,6 +1,8 @@
 """The proxy before a real PostgreSQL: whose connection is cut when, and what the server has done by then."""
 
 import asyncio
+import gc
+import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -246,6 +248,17 @@ async def test_a_delay_is_one_each_way(database: Database, proxy: Proxy) -> None
         # It can only take longer.
         assert time.monotonic() - started >= 0.1
     assert rows(database) == 1
+
+
+def test_nobody_who_connects_while_it_ends_is_left_behind() -> None:
+    """A connection that nobody closes is a warning of whichever test meets the collector."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for _ in range(30):
+            with Proxy(server.getsockname()) as proxy:
+                clients = [socket.create_connection(("127.0.0.1", proxy.port)) for _ in range(3)]
+            for client in clients:
+                client.close()
+    gc.collect()
 
 
 async def test_everybody_is_refused_until_it_flows_again(database: Database, proxy: Proxy) -> None:

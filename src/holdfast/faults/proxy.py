@@ -26,6 +26,8 @@ _PORT = 5432
 _READ_BYTES = 65536
 _CALL_SECONDS = 5.0
 _SHOWN = 80
+_STEPS = 10
+"""Of the event loop: from a connection that it accepts to the first step of a task there are four."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,19 +283,24 @@ class Proxy:
         self._port = listener.sockets[0].getsockname()[1]
         self._ready.set()
         self._loop.run_forever()
-        listener.close()
-        self._loop.run_until_complete(self._end())
+        self._loop.run_until_complete(self._end(listener))
 
-    async def _end(self) -> None:
-        # A task that is canceled before its first step never gets to close its connection.
+    async def _end(self, listener: asyncio.Server) -> None:
+        # What was accepted a moment ago takes a few steps to come to a task of ours. A server that is closed meanwhile
+        # forgets it, and so does a task that is canceled before its first step.
         self._refuses = True
-        await asyncio.sleep(0)
+        for socket in listener.sockets:
+            self._loop.remove_reader(socket.fileno())
+        await _steps()
+        listener.close()
         for link in self._links.values():
             link.abort()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        # A socket is closed in the step after its transport was told to.
+        await _steps()
 
     async def _accept(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         if self._refuses:
@@ -310,7 +317,9 @@ class Proxy:
         if self._refusals != refusals:
             link.abort()
         try:
-            await asyncio.gather(self._pump_to_server(reader, link), self._pump_to_client(server_reader, link))
+            # Only the proxy's own end cancels it, and asyncio would log that.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(self._pump_to_server(reader, link), self._pump_to_client(server_reader, link))
         finally:
             del self._links[link.number]
             link.abort()
@@ -400,6 +409,12 @@ class Proxy:
         if not link.is_half_closed:
             await link.client.drain()
         return True
+
+
+async def _steps() -> None:
+    """Whatever the event loop has begun to do by itself is done."""
+    for _ in range(_STEPS):
+        await asyncio.sleep(0)
 
 
 def _write(link: _Link, message: bytes) -> None:
