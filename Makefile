@@ -5,8 +5,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 CODE    = $(wildcard src tests bench apps)
-# Two test workers more than cores, because tests wait more than they compute; parallel runs also find shared state.
-WORKERS = $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n + 2)))
+# Four test workers more than cores, because tests wait more than they compute; parallel runs also find shared state.
+WORKERS = $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n + 4)))
 # Databases are many small files, and a disk takes ten times as long to make and remove them as memory does. Where memory
 # has no room for them, or lets no program run, the tests are in the usual place.
 TEMPORARY = $(shell room=$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $$4 }'); \
