@@ -55,8 +55,7 @@ async def long_stops(lab: Lab) -> None:
             starts = lab.starts()
             busy = {starts[job][-1].pid for job in jobs}
             victim = lab.random.choice([each for each in crew.alive if each.pid in busy])
-            victim.stop()
-            stopped = _at_work(lab, victim)
+            stopped = await _stop(lab, victim)
             await lab.until_started(stopped, times=2, seconds=5 * lab.lease)
             victim.go_on()
             lab.faulted()
@@ -65,6 +64,19 @@ async def long_stops(lab: Lab) -> None:
             lab.progress(f"{number + 1} of {stops} stopped")
         await lab.drained(3 * lab.lease + _DRAINED_SECONDS)
     _expect_refusals(lab, crew)
+
+
+async def _stop(lab: Lab, worker: FaultyProcess) -> set[UUID]:
+    """The jobs that it was stopped at. Not between `finish_in` and the commit: there it rightly keeps its job."""
+    while True:
+        worker.stop()
+        # What it has sent has to arrive before it can be seen.
+        await asyncio.sleep(_LOOK_SECONDS)
+        stopped = _at_work(lab, worker)
+        if not await lab.fetch("locked_leases", list(stopped)):
+            return stopped
+        worker.go_on()
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _at_work(lab: Lab, worker: FaultyProcess) -> set[UUID]:
