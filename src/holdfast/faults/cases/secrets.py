@@ -139,7 +139,7 @@ async def _commands(lab: Lab, canaries: Canaries, store: str, ids: Mapping[str, 
         (("runs", "list", *here), _OF_A_RUN),
         (("jobs", "show", str(ids["secret.raises"]), *here), _OF_A_JOB),
         (("doctor", "--store", refused), frozenset[str]()),
-        (("worker", _APP, "--store", refused, "--log-level", "debug", "--debug"), frozenset[str]()),
+        (("tick", _APP, "--store", refused, "--log-level", "debug", "--debug"), frozenset[str]()),
         (("jobs", "list", "--store", unreadable), frozenset[str]()),
         (("migrate", "--store", no_database, "--debug"), frozenset[str]()),
     ):
