@@ -14,6 +14,7 @@ import pytest
 from holdfast import Holdfast, JobState, Process, RunningJob, StoreUnavailable, WorkerSettings
 from holdfast.job import Lease, LeasedJob
 from holdfast.lifecycle import Event
+from holdfast.retry import exponential
 from holdfast.store.contract import ClaimRequest, Fenced, Finish, Renewal, Renewed, Renewer, Rescued
 from holdfast.store.memory import MemoryStore
 from tests.worker.harness import codes, drained, fast, final_job, until, working
@@ -28,6 +29,7 @@ class FaultyStore(MemoryStore):
         super().__init__()
         self.raises: dict[str, list[BaseException]] = {}
         self.hangs: dict[str, asyncio.Event] = {}
+        self.hangs_once: dict[str, asyncio.Event] = {}
         self.asked: list[str] = []
         self.poison: UUID | None = None
         self.poisonous: set[Event] = set()
@@ -38,6 +40,8 @@ class FaultyStore(MemoryStore):
             raise self.raises[verb].pop(0)
         if verb in self.hangs:
             await self.hangs[verb].wait()
+        if verb in self.hangs_once:
+            await self.hangs_once.pop(verb).wait()
 
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
         jobs = await super().claim(request)
@@ -257,6 +261,56 @@ async def test_a_store_that_never_answers_does_not_keep_a_worker_from_ending(
         worker.stop()
         async with asyncio.timeout(10):
             assert await running == 0
+
+
+@pytest.mark.parametrize("is_answered_late", [False, True])
+async def test_an_outcome_whose_request_hangs_is_written_by_another_before_the_worker_ends(
+    is_answered_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = FaultyApp()
+    app.store.hangs_once["finish"] = let_go = asyncio.Event()
+
+    @app.handler("do")
+    async def do(job: RunningJob[Any]) -> None: ...
+
+    async with app:
+        ids = [each.id for each in await app.enqueue_many([app.job("do") for _ in range(3)])]
+        worker = app.worker(fast(shutdown=timedelta(0)))
+        running = asyncio.create_task(worker.run())
+        await until(lambda: "finish" in app.store.asked, "the outcomes are under way")
+        if is_answered_late:
+            written = worker.worker._written
+
+            def late(batch: Any, answers: Any) -> None:  # noqa: ANN401
+                written(batch, answers)
+                let_go.set()
+
+            monkeypatch.setattr(worker.worker._finisher, "_written", late)
+        worker.stop()
+        assert await running == 0
+        assert worker.worker.unwritten == 0
+        assert worker.tally == {"succeed": 3}
+        assert [(await final_job(app, id)).state for id in ids] == [JobState.SUCCEEDED] * 3
+
+
+async def test_an_outcome_is_tried_until_the_time_to_shut_down_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the pause has become that the usual way makes between two tries."""
+    monkeypatch.setattr("holdfast.worker.loop._BACKOFF", exponential(base="1h", max="1h", jitter="0s"))
+    app = FaultyApp()
+
+    @app.handler("do")
+    async def do(job: RunningJob[Any]) -> None: ...
+
+    async with app:
+        app.store.raises["finish"] = [StoreUnavailable("away") for _ in range(4)]
+        job = await app.enqueue("do")
+        worker = app.worker(fast(shutdown=timedelta(0)))
+        running = asyncio.create_task(worker.run())
+        await until(lambda: len(app.store.raises["finish"]) == 3, "the first try has failed")
+        worker.stop()
+        assert await running == 0
+        assert worker.worker.unwritten == 0
+        assert (await final_job(app, job.id)).state is JobState.SUCCEEDED
 
 
 async def test_a_worker_that_is_canceled_interrupts_its_handlers_and_gives_the_rest_back(

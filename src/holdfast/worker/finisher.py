@@ -4,7 +4,9 @@ An outcome is kept until the store has answered for it, or the worker's time to 
 """
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,22 +16,27 @@ from holdfast.failures import describe
 from holdfast.lifecycle import Event, Transition
 from holdfast.log import get_logger
 from holdfast.store.contract import Fenced, Finish, Store
+from holdfast.waiting import is_being_canceled
 from holdfast.worker.held import HeldJob
+from holdfast.worker.loop import cancel_within
 
 log = get_logger("holdfast.worker")
 
 _GATHER_SECONDS = 0.002
 _MOST_AT_ONCE = 1000
 _LOCKED_SECONDS = 0.1
+_TRY_SECONDS = 0.5
 _MOST_REFUSALS = 5
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Pending:
     held: HeldJob
     finish: Finish
     refusals: int = 0
     is_given_up: bool = False
+    is_over: bool = False
+    """Answered for. Told only from the time on at which it may be written twice at once."""
 
 
 class Finisher:
@@ -41,6 +48,7 @@ class Finisher:
         self._arrived: Callable[[], None] = lambda: None
         self._idle = asyncio.Event()
         self._idle.set()
+        self._is_last_chance = False
 
     def on_arrival(self, wake: Callable[[], None]) -> None:
         self._arrived = wake
@@ -62,12 +70,22 @@ class Finisher:
         try:
             answers = await self._answers(batch)
         except BaseException:
-            self._pending = batch + self._pending
+            self._pending = _once(each for each in (*batch, *self._pending) if not each.is_over)
             raise
         finally:
             self._under_way = []
         reach("finish.after")
         fresh = bool(self._pending)
+        self._report(batch, answers)
+        reach("finish.reported")
+        if not self._pending:
+            self._idle.set()
+            return None
+        return 0 if fresh else _LOCKED_SECONDS
+
+    def _report(self, batch: list[Pending], answers: list[Fenced]) -> None:
+        if self._is_last_chance:
+            batch, answers = self._not_over(batch, answers)
         if Fenced.LOCKED in answers:
             self._pending += [each for each, fenced in zip(batch, answers, strict=True) if fenced is Fenced.LOCKED]
             batch = [each for each, fenced in zip(batch, answers, strict=True) if fenced is not Fenced.LOCKED]
@@ -75,11 +93,6 @@ class Finisher:
         if Fenced.STALE in answers:
             _log_stale(batch, answers)
         self._written(batch, answers)
-        reach("finish.reported")
-        if not self._pending:
-            self._idle.set()
-            return None
-        return 0 if fresh else _LOCKED_SECONDS
 
     async def _answers(self, batch: list[Pending]) -> list[Fenced]:
         try:
@@ -113,15 +126,64 @@ class Finisher:
 
     async def drained(self, seconds: float) -> int:
         """Wait until everything is written. How many are not by then; they are left to the rescue of their leases."""
-        try:
-            async with asyncio.timeout(seconds):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds / 2):
                 await self._idle.wait()
-        except TimeoutError:
-            pass
-        left = [str(pending.held.id) for pending in [*self._under_way, *self._pending]]
+        if not self._idle.is_set():
+            await self._write_beside(seconds / 2)
+        left = [str(pending.held.id) for pending in self._left()]
         if left:
             log.error("stopping although outcomes could not be written", count=len(left), job_ids=left[:20])
         return len(left)
+
+    async def _write_beside(self, seconds: float) -> None:
+        """The last chance: what is under way may hang on its connection, and what failed waits ever longer.
+
+        Nor is any of these requests waited for, because each may hang as well; and a request that hangs on a server
+        that is cut off cannot even be canceled in time.
+        """
+        self._is_last_chance = True
+        end = time.monotonic() + seconds
+        tries: dict[asyncio.Task[None], list[Pending]] = {}
+        try:
+            while (batch := self._least_tried(tries)) and (left := end - time.monotonic()) > 0:
+                writing = asyncio.create_task(self._try(batch))
+                tries[writing] = batch
+                await asyncio.wait([writing], timeout=min(_TRY_SECONDS, left))
+                if self._left():
+                    await asyncio.sleep(min(_LOCKED_SECONDS, max(0.0, end - time.monotonic())))
+        finally:
+            await cancel_within(0, *(each for each in tries if not each.done()))
+
+    async def _try(self, batch: list[Pending]) -> None:
+        try:
+            self._report(batch, await self._answers(batch))
+        except (Exception, asyncio.CancelledError) as error:
+            if is_being_canceled():
+                raise
+            if not isinstance(error, HoldfastError):
+                log.exception("outcomes could not be written, trying again", count=len(batch))
+
+    def _least_tried(self, tries: "dict[asyncio.Task[None], list[Pending]]") -> list[Pending]:
+        """Those first of which no request is under way."""
+        under_way = {*self._under_way, *(each for task, batch in tries.items() if not task.done() for each in batch)}
+        return sorted(self._left(), key=under_way.__contains__)[:_MOST_AT_ONCE]
+
+    def _left(self) -> list[Pending]:
+        return _once(each for each in (*self._pending, *self._under_way) if not each.is_over)
+
+    def _not_over(self, batch: list[Pending], answers: list[Fenced]) -> tuple[list[Pending], list[Fenced]]:
+        """Without those for which the other request was answered before."""
+        answered = set(batch)
+        self._pending = [each for each in self._pending if each not in answered]
+        new = [(each, fenced) for each, fenced in zip(batch, answers, strict=True) if not each.is_over]
+        for each, fenced in new:
+            each.is_over = fenced is not Fenced.LOCKED
+        return [each for each, _ in new], [fenced for _, fenced in new]
+
+
+def _once(each: Iterable[Pending]) -> list[Pending]:
+    return list(dict.fromkeys(each))
 
 
 def _log_stale(batch: list[Pending], answers: list[Fenced]) -> None:
