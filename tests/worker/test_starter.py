@@ -173,10 +173,13 @@ async def test_jobs_that_have_a_slot_are_not_given_back_while_a_handler_blocks_t
             assert process.worker.tally == {"succeed": 4}
 
 
-async def test_a_claim_answered_after_its_lease_has_ended_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("took", [27.0, 60.0])
+async def test_a_claim_answered_when_its_lease_nears_its_end_or_has_ended_starts_nothing(
+    took: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever stops handlers looks only now and then, and could be too late for what begins so late."""
     app = Holdfast("memory:")
     fences = []
-    took = 60.0
     monkeypatch.setattr(claimer, "time", SimpleNamespace(monotonic=lambda: time.monotonic() - took))
 
     @app.handler("do")
@@ -231,3 +234,12 @@ def test_a_look_ahead_that_was_wrong_comes_back_by_and_by(monkeypatch: pytest.Mo
     assert sizes[0] < 400
     assert sizes == sorted(sizes)
     assert sizes[-1] == 1000
+
+
+async def test_whoever_stops_handlers_looks_as_often_as_the_shortest_lease_needs() -> None:
+    """Also while nothing is held: what is claimed next may be the one that has it."""
+    app = Holdfast("memory:", lease="30s")
+    app.handler("usual")(lambda job: None)
+    app.handler("short", lease="2s")(lambda job: None)
+    async with app:
+        assert app.worker().worker._keeper._default_lease == 2.0

@@ -19,6 +19,8 @@ from holdfast.json_text import Json
 _MOST_AT_ONCE = 1000
 """In one claim: it takes some ten milliseconds, and for longer the first of them must not wait for the last."""
 
+_LAST_SHARE = 1 / 6
+
 
 class Interruption(StrEnum):
     """Why a running handler was stopped from outside."""
@@ -64,6 +66,10 @@ class HeldJob:
     @property
     def id(self) -> UUID:
         return self.job.lease.id
+
+    def nears_end(self, now: float) -> bool:
+        """Of its lease: from now on nothing of it may run, because whoever stops it looks only now and then."""
+        return now >= self.safe_until - self.extend * _LAST_SHARE
 
     @property
     def named(self) -> dict[str, str]:
@@ -167,7 +173,7 @@ class Slots:
     def wanted(self) -> int:
         """How many more jobs to claim: the free slots and a look-ahead that follows the rate of work."""
         ahead = self._ahead.size()
-        if len(self.waiting) > ahead * 3 // 4:
+        if len(self.waiting) - self.startable > ahead * 3 // 4:
             # Enough to go on with: claiming for every slot that frees up would fetch fast jobs one by one.
             return 0
         free = min(self.capacity + ahead - len(self.running) - len(self.waiting), _MOST_AT_ONCE)

@@ -31,7 +31,6 @@ ANSWERED = 1 / 8
 """The share of a lease in which a renewal must be answered: with a third before it, a server that says nothing is
 noticed within half a lease, and there is time for another try."""
 
-_STOP_AT = 5 / 6
 _LATE = 1 / 6
 _PROGRESS_SECONDS = 1.0
 _SHORTEST_TURN_SECONDS = 0.01
@@ -123,8 +122,7 @@ class KeeperRules:
         """Handlers whose lease nears its end without a renewal: stopped while it is still surely ours."""
         stops: list[Stop] = []
         for watch in self._watches.values():
-            near_end = now >= watch.held.safe_until - watch.held.extend * (1 - _STOP_AT)
-            if near_end and not watch.lost:
+            if watch.held.nears_end(now) and not watch.lost:
                 self._stop(stops, watch, Interruption.UNRENEWED)
         return stops
 

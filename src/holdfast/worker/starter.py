@@ -98,7 +98,7 @@ class Starter:
         unkept = _references(task)
         while not self._stopping and (held := self._slots.next_to_start()) is not None:
             now = time.monotonic()
-            if held.interruption is not None or now >= held.safe_until:
+            if held.interruption is not None or held.nears_end(now):
                 self._slots.stopped_running(held)
                 self._drop(held)
                 continue

@@ -85,7 +85,7 @@ class Worker:
         self._starter = Starter(self._slots, self._executor.run, self._attempt_over, self._drop_unstarted)
         self._claimer = Claimer(store, self._slots, handlers, self.holder, settings, self._start_claimed)
         self._keeper = LeaseKeeper(
-            lambda: list(self._slots.held.values()), renewer, settings.lease.total_seconds(), settings.renew_at
+            lambda: list(self._slots.held.values()), renewer, _shortest_lease(handlers, settings), settings.renew_at
         )
         self._stopping = False
         self._writes = Loop("finish", self._finisher.step)
@@ -131,7 +131,8 @@ class Worker:
         if rescued:
             reach("rescue.after")
             log.warning("rescued jobs whose lease ran out", count=len(rescued))
-        await self._claimer.look_for_suspects()
+        if await self._claimer.look_for_suspects():
+            self.on_wake()
         if len(rescued) == _RESCUE_AT_ONCE:
             return Rescue(len(rescued), 0)
         # A rescue scans the leases; while a pinned snapshot keeps dead ones, that takes its time.
@@ -303,6 +304,11 @@ class Worker:
         tasks = [held.task for held in self._slots.running.values() if held.task is not None and not held.task.done()]
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
+
+
+def _shortest_lease(handlers: Handlers, settings: WorkerSettings) -> float:
+    """In seconds: what may come next is looked for as often as it needs, also while nothing is held."""
+    return min((handler.lease or settings.lease for handler in handlers), default=settings.lease).total_seconds()
 
 
 def _log_failure(held: HeldJob, transition: Transition) -> None:
