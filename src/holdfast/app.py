@@ -177,6 +177,7 @@ class Holdfast(Declaring, Producer):
             queues=given.queues,
             lease=given.lease,
             poll=given.poll,
+            idle_backoff_max=given.idle_backoff_max,
             shutdown=given.shutdown,
             most_ahead=given.most_ahead,
             claim_max=given.claim_max,

@@ -148,6 +148,7 @@ class GivenSettings(TypedDict, total=False):
     shard_count: int | None
     busy_delay: Duration | None
     poll: Duration | None
+    idle_backoff_max: Duration | None
     idle_backoff_min: Duration | None
     idle_backoff_jitter: Duration | None
     error_backoff_max: Duration | None
@@ -227,10 +228,17 @@ class Settings(BaseSettings):
         None, description=f"How many shards the jobs are split into, at most {MOST_SHARDS}; unset: no shards"
     )
 
-    busy_delay: Length = Field(timedelta(0), description="Wait after a tick that did something")
+    busy_delay: Length = Field(
+        timedelta(0),
+        description="Wait after a tick that did something and found no more; 0s: as after one that found nothing",
+    )
     poll: Annotated[Length, _checked(check_poll)] = Field(
         timedelta(seconds=1),
-        description="Longest wait of an idle process between polls; three times that while PostgreSQL rings for it",
+        description="Longest wait of an idle process between polls",
+    )
+    idle_backoff_max: Wait | None = Field(
+        None,
+        description="Longest wait of an idle process while PostgreSQL rings for it; unset: three polls",
     )
     idle_backoff_min: Wait = Field(
         # A default must not contradict what was set.
@@ -355,11 +363,12 @@ def _contradictions(given: Settings, called: Callable[[str], str]) -> Iterator[s
             yield str(error)
     for lower, upper in (
         ("idle_backoff_min", "poll"),
+        ("poll", "idle_backoff_max"),
         ("error_backoff_min", "error_backoff_max"),
         ("runner_max", "tick_max"),
     ):
         least, most = getattr(given, lower), getattr(given, upper)
-        if least is not None and least > most:
+        if least is not None and most is not None and least > most:
             yield f"{shown(lower)} is more than {shown(upper)}; lower the one or raise the other"
     yield from _shard_contradictions(given, called)
     if given.health_broker and given.rabbitmq_url is None:

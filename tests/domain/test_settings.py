@@ -33,6 +33,10 @@ REFUSED = {
         {"IDLE_BACKOFF_MIN": "2s"},
         "HOLDFAST_IDLE_BACKOFF_MIN (2s) is more than HOLDFAST_POLL (1s, the default); lower the one or raise the other",
     ),
+    "poll above the idle maximum": (
+        {"IDLE_BACKOFF_MAX": "500ms"},
+        "HOLDFAST_POLL (1s, the default) is more than HOLDFAST_IDLE_BACKOFF_MAX (500ms); lower",
+    ),
     "no idle minimum": ({"IDLE_BACKOFF_MIN": "0s"}, "HOLDFAST_IDLE_BACKOFF_MIN: shorter than 1ms"),
     "error minimum above its maximum": (
         {"ERROR_BACKOFF_MIN": "3s", "ERROR_BACKOFF_MAX": "2s"},

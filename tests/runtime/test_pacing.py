@@ -1,5 +1,6 @@
 """How long the background waits: after work, without work, after a failure."""
 
+from dataclasses import replace
 from datetime import timedelta
 from random import Random
 
@@ -45,9 +46,12 @@ def test_an_idle_process_looks_ever_less_often_up_to_a_limit() -> None:
     assert OF_THE_TABLE.idle(10**9, Lowest()) == 30
 
 
-def test_who_is_told_of_new_work_waits_up_to_three_times_as_long() -> None:
-    waits = [OF_THE_TABLE.idle(times, Lowest(), is_told=True) for times in range(1, 10)]
-    assert waits == [1, 2, 4, 8, 16, 32, 64, 90, 90]
+def test_who_is_told_of_new_work_may_wait_longer_and_never_shorter() -> None:
+    told = replace(OF_THE_TABLE, told_max=ms(90000))
+    assert [told.idle(times, Lowest(), is_told=True) for times in range(1, 10)] == [1, 2, 4, 8, 16, 32, 64, 90, 90]
+    # Three seconds are the default, of polls of one.
+    assert OF_THE_TABLE.idle(9, Lowest(), is_told=True) == 30
+    assert Pacing().idle(20, Lowest(), is_told=True) == 3
 
 
 def test_a_failure_has_a_wait_of_its_own() -> None:

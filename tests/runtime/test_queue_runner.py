@@ -36,6 +36,7 @@ class Scripted:
         self.look = NOTHING
         self.only_if_due: list[bool] = []
         self.glances: list[bool] = []
+        self.rescues = 0
 
     def start(self) -> None: ...
 
@@ -45,15 +46,17 @@ class Scripted:
         return self.look
 
     async def rescue(self) -> Rescue:
+        self.rescues += 1
         return Rescue(0, math.inf)
 
 
 class Case:
-    def __init__(self, is_told: bool | None) -> None:
+    def __init__(self, is_told: bool | None, busy_delay: float = 0.0) -> None:
         self.now = 1000.0
         self.worker = Scripted()
         runs = QueueRuns(MemoryRuns(MemoryStore()), "queue", "replica")
-        self.runner = QueueRunner(cast(Worker, self.worker), Pacing(idle_max=timedelta(seconds=POLL)), runs)
+        pacing = Pacing(idle_max=timedelta(seconds=POLL), busy_delay=timedelta(seconds=busy_delay))
+        self.runner = QueueRunner(cast(Worker, self.worker), pacing, runs)
         self.runner.on_idle = lambda: is_told
 
     async def look(self, found: Look = NOTHING) -> float:
@@ -137,3 +140,41 @@ async def test_a_slot_that_was_freed_is_no_reason_to_glance(case: Case) -> None:
     case.worker.on_wake()
     await case.look()
     assert case.worker.glances[-1] is False
+
+
+@pytest.fixture
+def busy(is_told: bool | None, monkeypatch: pytest.MonkeyPatch) -> Case:
+    """Waits for five seconds after it found something."""
+    case = Case(is_told, busy_delay=5.0)
+    monkeypatch.setattr(queue_runner, "time", SimpleNamespace(monotonic=lambda: case.now))
+    return case
+
+
+async def test_after_work_the_next_look_comes_after_the_busy_delay(busy: Case) -> None:
+    """Which may be shorter or longer than the first wait without work."""
+    if busy.runner.on_idle() is not False:
+        assert await busy.look(Look(3, math.inf, is_idle=True)) == 5.0
+        assert await busy.look() == pytest.approx(0.02), "then as after the first look that found nothing"
+        assert await busy.look() == pytest.approx(0.04)
+
+
+async def test_while_there_is_more_there_is_no_busy_delay(busy: Case) -> None:
+    assert await busy.look(Look(3, 0.0)) == 0
+    assert await busy.look(Look(3, math.inf)) == math.inf, "all slots are taken"
+    busy.worker.on_wake()
+    assert busy.runner.due_in() == 0, "one is free"
+
+
+async def test_whoever_tells_of_new_work_ends_the_busy_delay(busy: Case) -> None:
+    await busy.look(Look(3, math.inf, is_idle=True))
+    busy.runner.wake()
+    assert busy.runner.due_in() == 0
+
+
+async def test_a_turn_for_the_rescue_alone_does_not_look_for_work(case: Case) -> None:
+    await case.fall_asleep()
+    case.runner._rescue_at = case.now + POLL / 10
+    case.now += case.runner.due_in()
+    await case.runner.run(Budget(), to_end=False)
+    assert (case.worker.rescues, case.worker.only_if_due) == (2, [])
+    assert case.runner.due_in() > 0

@@ -203,10 +203,25 @@ async def test_a_killed_connection_is_back_at_once_with_one_warning(database: Da
             await terminate_listener(database.url)
             await until(lambda outage=outage: lines.returns == outage, "listening again")  # type: ignore[misc]
             await at.woken(None)
-            assert at.calls == [None]
+            assert set(at.calls) == {None}
             assert lines.outages == outage
             await enqueue(database.url, "mail")
             await at.woken("mail")
+
+
+@one_server
+@pytest.mark.fault
+@pytest.mark.parametrize("is_asleep", [True, False])
+async def test_whoever_relied_on_being_told_is_woken_when_that_is_over(
+    database: Database, proxy: Proxy, lines: Lines, is_asleep: bool
+) -> None:
+    """Its wait may be longer than a poll. Who is awake looks anyway."""
+    async with running(Listening(proxy.url)) as at:
+        await (at.registered if is_asleep else at.up)()
+        at.calls.clear()
+        proxy.refuse()
+        await until(lambda: lines.outages == 1, "the loss is noticed")
+        assert at.calls == [None] * is_asleep
 
 
 @one_server

@@ -228,6 +228,26 @@ async def test_no_claim_takes_more_than_it_may_and_the_next_one_follows_at_once(
     assert max(taken) == 3
 
 
+async def test_a_small_claim_that_has_not_started_yet_does_not_keep_the_next_one_from_filling_the_slots() -> None:
+    """In memory the next look comes before the handlers begin."""
+    app = Holdfast("memory:", claim_max=3, concurrency=8, poll="1h", idle_backoff_min="1h")
+    let_go, running = asyncio.Event(), set[UUID]()
+
+    @app.handler("work")
+    async def work(job: RunningJob[Any]) -> None:
+        running.add(job.id)
+        await let_go.wait()
+
+    async with app:
+        await app.enqueue_many([app.job("work") for _ in range(50)])
+        worker = app.worker(runners=["queue"])
+        task = asyncio.create_task(worker.run())
+        await until(lambda: len(running) == 8, "every slot has a job")
+        let_go.set()
+        worker.stop()
+        assert await task == 0
+
+
 async def test_a_tick_goes_on_claiming_by_small_claims() -> None:
     app = Holdfast("memory:", claim_max=1)
     app.handler("work")(lambda job: None)

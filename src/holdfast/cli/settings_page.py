@@ -47,7 +47,11 @@ _KNOBS = (
     ("OUTBOX_BATCH_SIZE", "claim_max", "no limit unless set, but never more than there are slots and look-ahead for"),
     ("WORKER_BUSY_LOOP_DELAY_MS", "busy_delay", "none unless set; 250ms there"),
     ("WORKER_IDLE_BACKOFF_MIN_MS", "idle_backoff_min", "1s there"),
-    ("WORKER_IDLE_BACKOFF_MAX_MS", "poll", "30s there; a wake-up ends the wait early"),
+    (
+        "WORKER_IDLE_BACKOFF_MAX_MS",
+        "poll",
+        "30s there; set `HOLDFAST_IDLE_BACKOFF_MAX` to the same; a wake-up ends the wait early",
+    ),
     ("WORKER_IDLE_BACKOFF_JITTER_MS", "idle_backoff_jitter", "none unless set; 500ms there"),
     (
         "WORKER_TICK_LOOP_ERROR_BACKOFF_MS",

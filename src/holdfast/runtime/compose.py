@@ -117,6 +117,7 @@ def _pacing(given: Settings, worker: WorkerSettings) -> Pacing:
         # A poll below the default back-off is no contradiction: it is what somebody asked for.
         idle_min=min(given.idle_backoff_min, worker.poll),
         idle_max=worker.poll,
+        told_max=worker.longest_wait,
         idle_jitter=given.idle_backoff_jitter,
         error_min=given.error_backoff_min,
         error_max=given.error_backoff_max,

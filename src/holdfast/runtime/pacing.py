@@ -5,7 +5,6 @@ from datetime import timedelta
 from random import Random
 
 from holdfast.errors import InvalidInput
-from holdfast.worker.settings import POLLS_WHEN_TOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +12,8 @@ class Pacing:
     busy_delay: timedelta = timedelta(0)
     idle_min: timedelta = timedelta(milliseconds=20)
     idle_max: timedelta = timedelta(seconds=1)
+    told_max: timedelta = timedelta(seconds=3)
+    """The longest idle wait of who is told of new work; `idle_max` if that is longer."""
     idle_jitter: timedelta = timedelta(0)
     error_min: timedelta = timedelta(milliseconds=100)
     error_max: timedelta = timedelta(seconds=5)
@@ -29,7 +30,7 @@ class Pacing:
 
     def idle(self, times: int, random: Random, *, is_told: bool = False) -> float:
         """The wait after the `times`-th look in a row that found nothing, from 1; longer if we are told of new work."""
-        most = self.idle_max * (POLLS_WHEN_TOLD if is_told else 1)
+        most = max(self.idle_max, self.told_max) if is_told else self.idle_max
         return _doubled(self.idle_min, most, times) + self.idle_jitter.total_seconds() * random.random()
 
     def error(self, times: int, random: Random) -> float:

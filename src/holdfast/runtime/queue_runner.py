@@ -89,7 +89,9 @@ class QueueRunner:
         if to_end:
             await self._work_to_end(budget)
         else:
-            await self._work_once(budget)
+            # A turn may also be for the rescue alone.
+            if self._look_at <= time.monotonic():
+                await self._work_once(budget)
             # Afterwards: whoever was just woken for a new job must not wait while the leases are read.
             await self._rescue()
         report = self._report()
@@ -158,7 +160,10 @@ class QueueRunner:
         if look.is_idle:
             self._empty_looks = 1 if look.claimed else self._empty_looks + 1
             is_told = self.on_idle()
-            idle = self._pacing.idle(self._empty_looks, self._random, is_told=is_told is True)
+            if look.claimed and self._pacing.busy_delay:
+                self._empty_looks, idle = 0, self._pacing.busy(self._random)
+            else:
+                idle = self._pacing.idle(self._empty_looks, self._random, is_told=is_told is True)
             if is_told is False:
                 # Producers do not ring: jobs come so fast that nobody is told of each, or in a moment they will know.
                 # Where neither is so, the waits soon are the usual ones.
@@ -169,8 +174,6 @@ class QueueRunner:
             wait = min(wait, idle)
         else:
             self.on_saturated()
-        if look.claimed:
-            wait = max(wait, self._pacing.busy(self._random))
         self._look_at = min(self._look_at, time.monotonic() + wait)
 
     async def _wait(self, budget: Budget, seconds: float) -> None:

@@ -36,6 +36,8 @@ class RowQueue:
             concurrency=of_process.concurrency if self.concurrency is None else self.concurrency,
             lease=of_process.lease if self.lease is None else self.lease,
             poll=of_process.poll if self.poll is None else self.poll,
+            # Nobody rings for rows.
+            idle_backoff_max=None,
             most_ahead=0 if self.rows.losses is None else of_process.most_ahead,
         )
 

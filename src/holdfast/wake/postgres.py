@@ -92,6 +92,8 @@ class Listener:
         self._busy_since: float | None = float("-inf")
         self._registered: float | None = None
         """When the rows were last written; None if there are none, or none that can be relied on."""
+        self._is_relied_on = False
+        """Somebody sleeps for long, because it would be told."""
         self._forgot = float("-inf")
         self._quiet_until = float("-inf")
         """Rings came too fast: until then there are no rows, and then one `wake(None)` for all that came meanwhile."""
@@ -105,9 +107,10 @@ class Listener:
     def asleep(self) -> bool:
         """Whether producers know; if not, they soon will, and then `wake(None)` is called."""
         self._busy_since = None
-        if self._registered is None:
+        self._is_relied_on = self._registered is not None
+        if not self._is_relied_on:
             self._changed.set()
-        return self._registered is not None
+        return self._is_relied_on
 
     def awake(self) -> None:
         if self._busy_since is None:
@@ -133,6 +136,8 @@ class Listener:
         finally:
             self._registered = None
             connection.terminate()
+            if self._is_relied_on and not self._link.stopping.is_set():
+                self._wake_all()
 
     async def _serve(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         """A step: bring the rows up to date, make sure that somebody is there, wait for a change."""
@@ -145,7 +150,7 @@ class Listener:
             now = time.monotonic()
             wrote, is_fresh = await self._keep_rows(connection, now)
             if not greeted or is_fresh:
-                self._wake(None)
+                self._wake_all()
                 greeted = True
             if not wrote and now >= answered + self._ping_seconds:
                 await self._answer(connection, connection.execute("SELECT 1"))
@@ -157,6 +162,10 @@ class Listener:
             await self._wait((min(next_step, self._quiet_until) if now < self._quiet_until else next_step) - now)
         if self._registered is not None:
             await self._answer(connection, self._remove_rows(connection), _LAST_WORD_SECONDS)
+
+    def _wake_all(self) -> None:
+        self._is_relied_on = False
+        self._wake(None)
 
     async def _keep_rows(self, connection: "asyncpg.Connection[asyncpg.Record]", now: float) -> tuple[bool, bool]:
         """Whether anything was written, and whether the rows are new."""

@@ -7,6 +7,7 @@ a job that kills workers takes no neighbour with it.
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import NamedTuple
@@ -76,12 +77,14 @@ class Claimer:
         """False after a claim that found less than it asked for: a freed slot is then no reason to ask again."""
         return not self._nothing_due
 
-    async def look_for_suspects(self) -> None:
-        """Called with every rescue: if a suspect is due, let the worker run empty for it."""
+    async def look_for_suspects(self) -> bool:
+        """Called with every rescue: if a suspect is due, let the worker run empty for it. Whether there is one."""
         due = await self._next_due(suspects=True)
-        if due is not None and not due:
-            self._suspect_due = True
-            self._clearing.begin(time.monotonic())
+        if due is None or due:
+            return False
+        self._suspect_due = True
+        self._clearing.begin(time.monotonic())
+        return True
 
     async def step(self, limit: int | None = None, *, only_if_due: bool = False, glance_first: bool = False) -> Look:
         """One claim of at most `limit` jobs, or the reason for none. `only_if_due`: none without asking for that."""
@@ -129,11 +132,13 @@ class Claimer:
             await asyncio.sleep(0)
             return Look(len(seen), 0)
         due = await self._next_due() if only_if_due else _DUE
-        claimed = 0 if due is None or due else len(await self._ask(wanted))
+        is_asked = due is not None and not due
+        found = await self._ask(wanted) if is_asked else []
+        claimed = len(found)
         if claimed >= wanted:
             self._nothing_due = False
             return Look(claimed, 0)
-        self._nothing_due = not self._is_limited(wanted)
+        self._nothing_due = not is_asked or not self._is_cut_short(found)
         if claimed:
             # Not at full speed: the handlers begin before anything else is done for this look.
             await asyncio.sleep(0)
@@ -208,8 +213,16 @@ class Claimer:
                 kinds[handler.kind] = KindClaim(handler.lease or self._settings.lease, int(room))
         return kinds
 
-    def _is_limited(self, wanted: int) -> bool:
-        return not self._is_unlimited and any(self._room(handler) < wanted for handler in self._handlers)
+    def _is_cut_short(self, found: list[HeldJob]) -> bool:
+        """Whether some kind got all that it had room for: then there may be more of it."""
+        if self._is_unlimited:
+            return False
+        asked = self._last_requests[False, False].kinds
+        by_kind = Counter(held.job.kind for held in found)
+        return any(
+            handler.kind not in asked or by_kind[handler.kind] >= asked[handler.kind].limit
+            for handler in self._handlers
+        )
 
     def _room(self, handler: Handler) -> float:
         most = handler.room().most

@@ -87,6 +87,7 @@ class Executor:
             tenant=leased.tenant,
             correlation_id=leased.correlation_id,
             attempt=leased.attempt,
+            losses=leased.losses,
             max_attempts=leased.max_attempts or handler.attempts,
             created_at=leased.created_at,
             deadline=datetime.now(UTC) + handler.timeout,

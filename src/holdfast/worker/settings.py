@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
+from holdfast.errors import InvalidInput
 from holdfast.job import check_name
 from holdfast.limits import at_least, check_concurrency, check_lease, check_poll, check_renewal
 from holdfast.store.contract import Shard
 
 POLLS_WHEN_TOLD = 3
-"""How many polls an idle worker may wait when producers tell it of new work."""
+"""How many polls an idle worker waits at most when producers tell it of new work, unless it is told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class WorkerSettings:
     queues: tuple[str, ...] = ()
     lease: timedelta = timedelta(seconds=30)
     poll: timedelta = timedelta(seconds=1)
+    idle_backoff_max: timedelta | None = None
     shutdown: timedelta = timedelta(seconds=30)
     most_ahead: int = 2000
     claim_max: int | None = None
@@ -29,6 +31,8 @@ class WorkerSettings:
         check_concurrency(self.concurrency)
         check_lease(self.lease)
         check_poll(self.poll)
+        if self.idle_backoff_max is not None and self.idle_backoff_max < self.poll:
+            raise InvalidInput("idle_backoff_max: must be at least `poll`, which it makes longer")
         at_least("most_ahead", self.most_ahead, 0)
         if self.claim_max is not None:
             at_least("claim_max", self.claim_max, 1)
@@ -45,7 +49,7 @@ class WorkerSettings:
     @property
     def longest_wait(self) -> timedelta:
         """Between two looks of a worker that has nothing to do."""
-        return POLLS_WHEN_TOLD * self.poll
+        return POLLS_WHEN_TOLD * self.poll if self.idle_backoff_max is None else self.idle_backoff_max
 
     @property
     def rescue_every(self) -> timedelta:
