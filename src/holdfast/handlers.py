@@ -67,6 +67,7 @@ class RunningJob(Generic[Payload]):
     tenant: str
     correlation_id: str
     attempt: int
+    losses: int
     max_attempts: int
     created_at: datetime
     deadline: datetime
@@ -81,6 +82,11 @@ class RunningJob(Generic[Payload]):
     @property
     def fence(self) -> int:
         return self.lease.fence
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether the job is a dead letter if this attempt fails. Those that lost their lease do not count."""
+        return self.attempt - self.losses >= self.max_attempts
 
     @property
     def event(self) -> PublishedEvent | None:
