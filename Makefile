@@ -78,10 +78,11 @@ simulate: $(STAMP) ## Run 10,000 simulated schedules of the engine (four minutes
 # fixed here, so that what turns red is the change; `make faults` and `make simulate` draw new ones.
 trials: $(STAMP) ## Run the faults and 10,000 simulated schedules at once, with fixed seeds (about 5 minutes)
 	@echo "faults and simulation (seeds from 1)"
-	@log=$$(mktemp "$(TEMPORARY)/holdfast-simulation.XXXXXX") && trap 'rm -f "$$log"' EXIT && \
+	@log=$$(mktemp "$(TEMPORARY)/holdfast-simulation.XXXXXX") && simulation= && \
+	trap 'kill $$simulation 2>/dev/null; rm -f "$$log"' EXIT && trap 'exit 130' INT TERM && \
 	{ nice -n 19 $(BIN)/python -m holdfast.faults.simulation --schedules 10000 --seed 1 >"$$log" 2>&1 & simulation=$$!; } && \
 	{ $(BIN)/holdfast faults --side-by-side 2 --seed 1 && faults=0 || faults=$$?; } && \
-	{ wait $$simulation && simulated=0 || simulated=$$?; } && tr '\r' '\n' <"$$log" | grep -vE '^[0-9,]+ of .* failed' && \
+	{ wait $$simulation && simulated=0 || simulated=$$?; simulation=; } && tr '\r' '\n' <"$$log" | grep -vE '^[0-9,]+ of .* failed' && \
 	exit $$((faults + simulated))
 
 soak: $(STAMP) ## Do all faults in their large size, 1,000,000 simulated schedules and the large properties (hours)

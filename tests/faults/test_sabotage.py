@@ -14,7 +14,7 @@ SEED = 7
 LEASE = "lease"
 """In seconds, where a shorter one than the case has lets the damage show sooner."""
 CAUGHT = {
-    "no_fence_check": ("R2", {STALE_WRITE}, {"jobs": 60, "stops": 1}),
+    "no_fence_check": ("R2", {STALE_WRITE}, {"stops": 5}),
     "acknowledge_before_running": ("R1", {LOST}, {"jobs": 400, "kills": 2}),
     "no_rescue": ("R1", {STUCK}, {"jobs": 100, "kills": 1, LEASE: 1}),
     "lease_kept_by_the_event_loop": ("R4", {DUPLICATE}, {"leases": 2, LEASE: 1}),

@@ -107,13 +107,14 @@ def test_schedules_run_in_several_processes(capsys: pytest.CaptureFixture[str]) 
     assert "a minute, expected end" in printed.err
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_an_interrupted_run_tells_what_it_has(
-    processes: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    processes: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(seeds: range, processes: int) -> Iterator[Results]:
         for part in run_in_processes(seeds, processes):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
             yield part
 
     monkeypatch.setattr(simulation, "run_in_processes", interrupted)

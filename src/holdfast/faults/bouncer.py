@@ -3,17 +3,15 @@
 import os
 import pwd
 import shutil
+import signal
 import socket
-import subprocess
-import time
 from pathlib import Path
 from typing import Self
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit, urlunsplit
 
-from holdfast.errors import HoldfastError
+from holdfast.faults.programs import Program, ProgramFailed, free_port
 
 _START_SECONDS = 20.0
-_TURN_SECONDS = 0.02
 _CLIENTS = 500
 # As a distribution installs it, but for the mode, the place and a pool that is smaller than what its clients could use.
 # After a failure it would let nobody try for 15 s.
@@ -33,10 +31,6 @@ server_login_retry = 1
 """
 
 
-class BouncerFailed(HoldfastError):
-    """PgBouncer did not start."""
-
-
 class Bouncer:
     """From the beginning of a `with` block to its end; `url` is the way through it. Every call blocks until done."""
 
@@ -44,8 +38,8 @@ class Bouncer:
         """`url`: of a server that is reached by TCP, because PgBouncer has an account of its own where we are root."""
         self._url = url
         self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
+        self.port = free_port()
+        self._program = Program(folder, lambda: _answers(self.port), _START_SECONDS)
         parts = urlsplit(url)
         password = unquote(parts.password or "").replace("'", "''")
         self._configuration = _CONFIGURATION.format(
@@ -85,35 +79,20 @@ class Bouncer:
     def start(self) -> None:
         program = bouncer_program()
         if program is None:
-            raise BouncerFailed("PgBouncer is not installed")
+            raise ProgramFailed("PgBouncer is not installed")
         account = self._account
-        with (self._folder / "output").open("ab") as output:
+        self._program.start(
             # By a name in its working folder, because it may not be allowed to enter those above.
-            self._process = subprocess.Popen(  # noqa: S603
-                [program, "pgbouncer.ini"],
-                cwd=self._folder,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                user=account.pw_uid if account else None,
-                group=account.pw_gid if account else None,
-                extra_groups=[] if account else None,
-            )
-        end = time.monotonic() + _START_SECONDS
-        while not _answers(self.port):
-            if self._process.poll() is not None or time.monotonic() > end:
-                self.kill()
-                said = (self._folder / "output").read_text(errors="replace")[-2000:]
-                raise BouncerFailed(f"PgBouncer did not start: {said}")
-            time.sleep(_TURN_SECONDS)
+            [program, "pgbouncer.ini"],
+            cwd=self._folder,
+            user=account.pw_uid if account else None,
+            group=account.pw_gid if account else None,
+            extra_groups=[] if account else None,
+        )
 
     def kill(self) -> None:
         """SIGKILL: every client loses its connection, and PostgreSQL rolls back what was open."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
+        self._program.end(signal.SIGKILL)
 
 
 def bouncer_program() -> Path | None:
@@ -128,10 +107,3 @@ def _answers(port: int) -> bool:
             return True
     except OSError:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -4,12 +4,10 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import time
 from pathlib import Path
 from uuid import uuid4
 
-from holdfast.errors import HoldfastError
+from holdfast.faults.programs import Program, free_port
 
 _PROGRAMS = (
     "/usr/lib/rabbitmq/bin/rabbitmq-server",  # Debian's wrapper in the path insists on its own user and folders
@@ -18,11 +16,6 @@ _PROGRAMS = (
 )
 _HELLO = b"AMQP\x00\x00\x09\x01"
 _START_SECONDS = 60.0
-_TURN_SECONDS = 0.05
-
-
-class BrokerFailed(HoldfastError):
-    """RabbitMQ did not start."""
 
 
 class OwnBroker:
@@ -30,9 +23,8 @@ class OwnBroker:
 
     def __init__(self, program: Path, folder: Path) -> None:
         self._program = program
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
+        self.port = free_port()
+        self._node = Program(folder, lambda: answers(self.port), _START_SECONDS)
         self._environment = (
             {name: value for name, value in os.environ.items() if not name.startswith("RABBITMQ_")}
             | {
@@ -40,7 +32,7 @@ class OwnBroker:
                 "RABBITMQ_NODENAME": f"holdfast-{uuid4().hex[:12]}@localhost",
                 "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
                 "RABBITMQ_NODE_PORT": str(self.port),
-                "RABBITMQ_DIST_PORT": str(_free_port()),
+                "RABBITMQ_DIST_PORT": str(free_port()),
                 "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
                 "RABBITMQ_LOG_BASE": str(folder / "log"),
                 "RABBITMQ_GENERATED_CONFIG_DIR": str(folder / "config"),
@@ -57,37 +49,11 @@ class OwnBroker:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
 
     def start(self) -> None:
-        with (self._folder / "output").open("ab") as output:
-            self._process = subprocess.Popen(  # noqa: S603
-                [self._program],
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        end = time.monotonic() + _START_SECONDS
-        while not answers(self.port):
-            if self._process.poll() is not None or time.monotonic() > end:
-                self.stop()
-                said = (self._folder / "output").read_text(errors="replace")[-2000:]
-                raise BrokerFailed(f"RabbitMQ did not start: {said}")
-            time.sleep(_TURN_SECONDS)
+        self._node.start([self._program], env=self._environment)
 
     def stop(self) -> None:
         """In good order: it closes every connection first."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if process.poll() is None:
-                # The program is a script that waits for the node: both are in this group, and nothing else is.
-                os.killpg(process.pid, number)
-                try:
-                    process.wait(_START_SECONDS)
-                except subprocess.TimeoutExpired:
-                    continue
-        process.wait()
+        self._node.end(signal.SIGTERM, signal.SIGKILL)
 
 
 def broker_program() -> Path | None:
@@ -107,10 +73,3 @@ def answers(port: int) -> bool:
             return bool(connection.recv(1))
     except OSError:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

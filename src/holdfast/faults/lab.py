@@ -5,12 +5,12 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
 from uuid import UUID
 
 from holdfast import Holdfast
@@ -35,6 +35,9 @@ _SAMPLE_SECONDS = 0.5
 _SAMPLE_PAUSE = 50
 _RESCUE_SECONDS = 1.0
 _STARTED_SECONDS = 20.0
+
+
+Value = TypeVar("Value")
 
 
 class Broken(HoldfastError):
@@ -96,6 +99,7 @@ class Lab:
     _notes: list[Note] = field(default_factory=list)
     _read_bytes: int = 0
     _is_cut_off: bool = False
+    _beside: "list[asyncio.Task[Any]]" = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -113,6 +117,17 @@ class Lab:
 
     def count(self, name: str) -> int:
         return int(self.size[name])
+
+    def beside(self, work: Coroutine[Any, Any, Value]) -> "asyncio.Task[Value]":
+        """Goes on until it has ended or the laboratory closes, however the case ends."""
+        task = asyncio.create_task(work)
+        self._beside.append(task)
+        return task
+
+    async def end_beside(self) -> None:
+        for task in self._beside:
+            task.cancel()
+        await asyncio.gather(*self._beside, return_exceptions=True)
 
     # What a case finds
 
@@ -455,10 +470,8 @@ async def opened_lab(lab: Lab) -> AsyncIterator[Lab]:
     producer = Holdfast(lab.url, schema=lab.schema)
     async with producer:
         lab._producer = producer
-        sampling = asyncio.create_task(lab.sampling())
+        lab.beside(lab.sampling())
         try:
             yield lab
         finally:
-            sampling.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await sampling
+            await lab.end_beside()

@@ -76,7 +76,7 @@ async def _bad_among_others(lab: Lab, crew: Crew, how: str) -> int:
     payloads[place] = "text" if how == _INVALID else {"how": how, "seconds": lab.random.choice([0, 0.05])}
     jobs = await lab.enqueue_each(BAD, payloads)
     lab.faulted()
-    waiting = asyncio.create_task(lab.producer.wait_many(jobs, f"{_DRAINED_SECONDS:g}s"))
+    waiting = lab.beside(lab.producer.wait_many(jobs, f"{_DRAINED_SECONDS:g}s"))
     while crew.alive and not waiting.done():
         await asyncio.wait([waiting], timeout=_TURN_SECONDS)
     waiting.cancel()

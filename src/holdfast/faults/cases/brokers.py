@@ -39,7 +39,7 @@ async def broker_restarts(lab: Lab) -> None:
                 await asyncio.to_thread(broker.stop)
                 lab.faulted()
                 jobs = [await _enqueue(lab, app) for _ in range(_JOBS_MEANWHILE)]
-                starting = asyncio.create_task(asyncio.to_thread(broker.start))
+                starting = lab.beside(asyncio.to_thread(broker.start))
                 lab.check("slowest start without a broker", await _slowest(lab, jobs), "s", at_most=_POLL_SECONDS + 1)
                 await starting
                 lab.progress(f"{number} of {lab.count('restarts')} restarts")

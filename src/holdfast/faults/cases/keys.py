@@ -41,7 +41,7 @@ async def conflicts(lab: Lab) -> None:
     for name in (_LOCKED, _FREE):
         await lab.producer.schedules.save(name, "every 1s", kind=WORK, payload={}, missed="all")
     async with lab.workers(2) as crew:
-        locking = asyncio.create_task(_lock_a_schedule(lab))
+        locking = lab.beside(_lock_a_schedule(lab))
         for number in range(lab.count("keys")):
             await _race(lab, f"key {number}", _ENDINGS[number % len(_ENDINGS)])
         running = await _run_with_keys(lab)
@@ -68,7 +68,7 @@ async def _race(lab: Lab, key: str, ending: str) -> None:
         transaction = holder.transaction()
         await transaction.start()
         await lab.producer.enqueue_in(holder, job)
-        asking = [asyncio.create_task(lab.producer.enqueue_many([each])) for each in others]
+        asking = [lab.beside(lab.producer.enqueue_many([each])) for each in others]
         await _until_waiting(lab, asking)
         match ending:
             case "commit":

@@ -32,7 +32,7 @@ async def kills(lab: Lab) -> None:
     async with lab.workers(_WORKERS) as crew:
         # Out of a source of its own: which of the two asks first is not for the seed to decide.
         loads = Random(lab.random.getrandbits(32))  # noqa: S311 - a plan, not a secret
-        enqueuing = asyncio.create_task(_enqueue(lab, jobs, loads, _SECONDS_PER_KILL * kills))
+        enqueuing = lab.beside(_enqueue(lab, jobs, loads, _SECONDS_PER_KILL * kills))
         for number in range(kills):
             await asyncio.sleep(lab.random.uniform(0.2, 0.8))
             victim = lab.random.choice(await _at_work(lab, crew))

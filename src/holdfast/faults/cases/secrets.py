@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
@@ -12,6 +11,7 @@ from uuid import UUID
 from holdfast.faults.case import Need, case
 from holdfast.faults.judge import TARGET
 from holdfast.faults.lab import Lab, Launch
+from holdfast.faults.programs import free_port
 from holdfast.faults.secret_app import FAILING, RUNNER, SECRET, SUCCEEDS, TYPED
 from holdfast.store.postgres.sql_files import quoted
 
@@ -82,7 +82,7 @@ async def secrets(lab: Lab) -> None:
     canaries = Canaries(*(f"canary{number}{lab.random.getrandbits(64):016x}" for number in range(5)))
     # A server of the user's may ask for the right password, so there it stays what it is.
     store = lab.url.replace("postgresql://postgres@", f"postgresql://postgres:{canaries.password}@", 1)
-    port = _free_port()
+    port = free_port()
     launch = Launch(arguments=["--log-level", "debug"], given={SECRET: canaries.runner})
     pages = ""
     async with lab.workers(
@@ -152,13 +152,6 @@ def _leaks(lab: Lab, canaries: Canaries, where: str, text: str, allowed: frozens
         canary: str = getattr(canaries, name)
         line = next((line for line in text.splitlines() if canary in line), "").strip()
         lab.violation(LEAK, f"{where} tells the {name.replace('_', ' ')}: {line[:300]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 async def _page(port: int, path: str) -> str:

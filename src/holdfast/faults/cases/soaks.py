@@ -121,7 +121,7 @@ async def _commits(lab: Lab, seconds: float) -> float:
     """How many a second, while jobs that are due in an hour are waited for."""
     awaited = await lab.enqueue_many(WORK, lab.count("waiters"), delay=timedelta(hours=1))
     before = (await lab.fetch("count_clients"))[0]["count"]
-    waiting = [asyncio.create_task(lab.producer.wait(id, "10m")) for id in awaited]
+    waiting = [lab.beside(lab.producer.wait(id, "10m")) for id in awaited]
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     made: list[UUID] = []
@@ -156,7 +156,7 @@ async def an_hour(lab: Lab) -> None:
     """What is there after the first fifth is what there should be in the end."""
     minutes = lab.size["minutes"]
     async with lab.workers(2) as crew:
-        serving = asyncio.create_task(_serve(lab, lab.count("rate"), minutes * 60))
+        serving = lab.beside(_serve(lab, lab.count("rate"), minutes * 60))
         samples = []
         while not serving.done():
             samples.append(await _sample(lab, [each.pid for each in crew.processes]))

@@ -67,13 +67,18 @@ async def long_stops(lab: Lab) -> None:
 
 
 async def _stop(lab: Lab, worker: FaultyProcess) -> set[UUID]:
-    """The jobs that it was stopped at. Not between `finish_in` and the commit: there it rightly keeps its job."""
+    """The jobs that it was stopped at.
+
+    Not between `finish_in` and the commit, where it rightly keeps its job, nor before it could note that one is done.
+    """
     while True:
         worker.stop()
         # What it has sent has to arrive before it can be seen.
         await asyncio.sleep(_LOOK_SECONDS)
         stopped = _at_work(lab, worker)
-        if not await lab.fetch("locked_leases", list(stopped)):
+        states = await lab.states()
+        is_done = any(states.get(job) == JobState.SUCCEEDED for job in stopped)
+        if not is_done and not await lab.fetch("locked_leases", list(stopped)):
             return stopped
         worker.go_on()
         await asyncio.sleep(_LOOK_SECONDS)
@@ -151,7 +156,7 @@ async def blocked_loops(lab: Lab) -> None:
             jobs += await lab.enqueue_many(WORK, 4, {"seconds": 0.1}, queue=kind)
         lab.faulted()
         over = asyncio.Event()
-        looking = asyncio.create_task(_widest_gap(lab, over))
+        looking = lab.beside(_widest_gap(lab, over))
         try:
             await lab.drained(seconds + _DRAINED_SECONDS)
         finally:
@@ -185,7 +190,7 @@ async def orderly_ends(lab: Lab) -> None:
     seats = lab.count("side by side")
     plans = [[lab.random.uniform(0.2, 1.0) for _ in range(lab.count("ends") // seats)] for _ in range(seats)]
     async with lab.workers(seats, shutdown=f"{_GRACE_SECONDS:g}s") as crew:
-        loading = asyncio.create_task(_load(lab))
+        loading = lab.beside(_load(lab))
         try:
             slowest = await asyncio.gather(
                 *(_end_each(lab, crew, worker, plan) for worker, plan in zip(crew.alive, plans, strict=True))

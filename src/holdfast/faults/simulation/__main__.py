@@ -71,18 +71,24 @@ def _run(given: argparse.Namespace) -> int:
 
 @contextmanager
 def _heard_interrupt() -> Iterator[Event]:
-    """Set by the first Ctrl-C. Raised wherever it comes, it would be taken for the doing of a simulated handler."""
+    """Set by the first Ctrl-C or SIGTERM. Raised wherever it comes, it would be taken for what a handler did."""
     heard = Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def hear(*_signal: object) -> None:
         heard.set()
-        signal.signal(signal.SIGINT, before)
+        unhear()
 
-    before = signal.signal(signal.SIGINT, hear)
+    def unhear() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    for number in before:
+        signal.signal(number, hear)
     try:
         yield heard
     finally:
-        signal.signal(signal.SIGINT, before)
+        unhear()
 
 
 def _progress(results: Results, wanted: int, seconds: float) -> str:

@@ -1,0 +1,114 @@
+"""Servers that cases start for themselves: what does not start is told, and leaves nothing behind."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.faults.programs import Program, ProgramFailed
+
+PATIENCE = 60.0
+
+
+def script(folder: Path, text: str) -> list[str | Path]:
+    program = folder / "server"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    return [program]
+
+
+class Written:
+    """A number that a program writes into a file: it is there when its line has an end."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __call__(self) -> bool:
+        return self.file.exists() and self.file.read_text().endswith("\n")
+
+    @property
+    def number(self) -> int:
+        return int(self.file.read_text())
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def is_gone(pid: int) -> bool:
+    """Or dead, and nobody has taken note of it yet."""
+    try:
+        os.kill(pid, 0)
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    except ProcessLookupError:
+        return True
+
+
+def test_what_answers_runs_until_it_is_ended_and_can_be_started_again(tmp_path: Path) -> None:
+    pid = Written(tmp_path / "pid")
+    command = script(tmp_path, f"echo $$ > {pid.file}; exec sleep 600")
+    program = Program(tmp_path, pid, PATIENCE)
+    for _ in range(2):
+        program.start(command)
+        assert not is_gone(pid.number)
+        program.end(signal.SIGTERM, signal.SIGKILL)
+        assert is_gone(pid.number)
+        pid.file.unlink()
+    program.end(signal.SIGTERM)
+
+
+def test_what_ends_instead_of_answering_is_told_with_its_last_words(tmp_path: Path) -> None:
+    command = script(tmp_path, "echo no such port >&2; exit 3")
+    with pytest.raises(ProgramFailed, match="server did not start: no such port"):
+        Program(tmp_path, lambda: False, PATIENCE).start(command)
+
+
+def test_what_does_not_answer_in_time_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    child = Written(tmp_path / "child")
+    command = script(tmp_path, f"sleep 600 & echo $! > {child.file}; wait")
+    program = Program(tmp_path, lambda: False, 1.0)
+    while not child():
+        with pytest.raises(ProgramFailed, match="server did not start"):
+            program.start(command)
+    until(lambda: is_gone(child.number))
+
+
+def test_what_is_interrupted_while_it_starts_is_killed_too(tmp_path: Path) -> None:
+    pid = Written(tmp_path / "pid")
+
+    def interrupted() -> bool:
+        if pid():
+            raise KeyboardInterrupt
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        Program(tmp_path, interrupted, PATIENCE).start(script(tmp_path, f"echo $$ > {pid.file}; exec sleep 600"))
+    until(lambda: is_gone(pid.number))
+
+
+def test_what_is_ended_while_another_thread_starts_it_does_not_live_on(tmp_path: Path) -> None:
+    pid = Written(tmp_path / "pid")
+    program = Program(tmp_path, lambda: False, PATIENCE)
+    failed: list[ProgramFailed] = []
+
+    def start() -> None:
+        try:
+            program.start(script(tmp_path, f"echo $$ > {pid.file}; exec sleep 600"))
+        except ProgramFailed as error:
+            failed.append(error)
+
+    starting = threading.Thread(target=start)
+    starting.start()
+    until(pid)
+    program.end(signal.SIGKILL)
+    starting.join(PATIENCE)
+    assert (len(failed), is_gone(pid.number)) == (1, True)
