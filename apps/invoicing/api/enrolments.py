@@ -24,12 +24,15 @@ EnrolmentId = Annotated[UUID, Path(alias="enrolmentId")]
     "/enrolments",
     status_code=201,
     summary="Enrol a student",
-    responses=documented(_422="A field is wrong, or the customer is not known."),
+    responses=documented(_422="A field is wrong, the customer is not known, or the first month is over a year ago."),
 )
 async def add_enrolment(new: NewEnrolment, service: TheService) -> Enrolment:
-    """Each month is billed when it begins, and the current one at once."""
+    """The scheduler bills each month when it begins; the current one, and those before it, within a minute."""
     month = Line(new.class_name, Decimal(1), new.monthly_price, new.tax_rate)
     Draft(new.customer_id, new.currency, [month]).check()
+    today = await service.today()
+    if new.first_month < today.replace(year=today.year - 1, day=1):
+        raise ApiError(422, "INVALID_REQUEST", "firstMonth: is more than a year ago; its bills would all be made now")
     enrolment_id = uuid4()
     try:
         await service.pool.execute(

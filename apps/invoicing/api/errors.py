@@ -33,6 +33,7 @@ UNAVAILABLE = (
 )
 """What passes: the same request may succeed a moment later."""
 
+_UNREADABLE = "cannot be read as JSON"
 _RESOURCES = {
     "invoiceId": "INVOICE_NOT_FOUND",
     "customerId": "CUSTOMER_NOT_FOUND",
@@ -40,6 +41,9 @@ _RESOURCES = {
     "deliveryId": "DELIVERY_NOT_FOUND",
     "fileId": "FILE_NOT_FOUND",
 }
+
+
+_SOON = {"Retry-After": "1"}
 
 
 class ApiError(Exception):
@@ -73,31 +77,37 @@ def answer(status: int, code: str, message: str, headers: Mapping[str, str] | No
 
 
 async def _told(request: Request, error: ApiError) -> Response:  # noqa: ARG001
-    return answer(error.status, error.code, str(error))
+    return answer(
+        error.status, error.code, str(error), _SOON if error.status == HTTPStatus.SERVICE_UNAVAILABLE else None
+    )
 
 
-async def _invalid(request: Request, error: RequestValidationError) -> Response:  # noqa: ARG001
+async def _invalid(request: Request, error: RequestValidationError) -> Response:
     problem = error.errors()[0]
     place, *rest = [str(part) for part in problem["loc"]]
     if place == "path":
         # What cannot be an id is the id of nothing.
         return answer(404, _RESOURCES[rest[0]], f"nothing has this {rest[0]}")
-    text = str(problem["msg"]).removeprefix("Value error, ")
-    where = ".".join(rest) if problem["type"] != "json_invalid" else "body"
+    where, text = ".".join(rest), str(problem["msg"]).removeprefix("Value error, ")
+    if problem["type"] == "json_invalid":
+        where, text = "body", _UNREADABLE
+    elif problem["type"] == "model_attributes_type" or (problem["type"] == "missing" and not rest):
+        is_json = "json" in request.headers.get("content-type", "")
+        where, text = where or "body", f"send a JSON object{'' if is_json else ', with Content-Type: application/json'}"
     return answer(422, "INVALID_REQUEST", f"{where}: {text}" if where else text)
 
 
 async def _refused(request: Request, error: HTTPException) -> Response:  # noqa: ARG001
     """What the framework refuses by itself: no such path, no such method, a body that cannot be read."""
     if error.status_code == HTTPStatus.BAD_REQUEST:
-        return answer(422, "INVALID_REQUEST", "body: cannot be read as JSON")
+        return answer(422, "INVALID_REQUEST", f"body: {_UNREADABLE}")
     status = HTTPStatus(error.status_code)
     return answer(status, status.name, status.phrase, error.headers)
 
 
 async def _unavailable(request: Request, error: Exception) -> Response:
     log.warning("%s %s: %s: %s", request.method, request.url.path, type(error).__name__, error)
-    return answer(503, "UNAVAILABLE", "a part of the service is away for now; ask again", {"Retry-After": "1"})
+    return answer(503, "UNAVAILABLE", "a part of the service is away for now; ask again", _SOON)
 
 
 async def _broken(request: Request, error: Exception) -> Response:  # noqa: ARG001

@@ -9,6 +9,12 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints, WithJsonSchema
 
+# That of HTML's <input type="email">: no quoting, no comments, nothing that would end a header.
+_EMAIL = re.compile(
+    r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+    r"(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
+)
+_CURRENCY = re.compile(r"[A-Z]{3}")
 _MONTH = re.compile(r"(2[01][0-9]{2})-(0[1-9]|1[0-2])")
 
 
@@ -16,12 +22,14 @@ def _storable(value: str) -> str:
     """PostgreSQL takes no NUL, and nobody a lone surrogate; other control characters are of no use in a name."""
     for character in value:
         if unicodedata.category(character) in ("Cc", "Cs"):
-            raise ValueError("has a control character in it, or one that is none")
+            raise ValueError("has characters that cannot be printed")
     return value
 
 
-def _literal(address: str) -> str:
+def _address(address: str) -> str:
     """What looks like an encoded word would be decoded in a header, and be another address there."""
+    if not _EMAIL.fullmatch(address):
+        raise ValueError("write an address such as ann@example.com")
     if "=?" in address:
         raise ValueError("has =? in it, which means something else in a mail")
     return address
@@ -33,15 +41,24 @@ def _storable_lines(value: str) -> str:
     return value
 
 
-def _decimal(whole: int, places: int, sign: str = "") -> Callable[[object], object]:
+def _letters(currency: str) -> str:
+    if not _CURRENCY.fullmatch(currency):
+        raise ValueError("write three capital letters, such as EUR")
+    return currency
+
+
+def _decimal(whole: int, places: int, *, may_be_below_zero: bool = False) -> Callable[[object], object]:
     """Whole numbers are exact and welcome; a JSON number with a fraction is not, for it was a float on its way."""
-    pattern = re.compile(rf"{sign}[0-9]{{1,{whole}}}(\.[0-9]{{1,{places}}})?")
+    pattern = re.compile(rf"(-?)[0-9]{{1,{whole}}}(\.[0-9]{{1,{places}}})?")
 
     def check(value: object) -> object:
         text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-        if not isinstance(text, str) or not pattern.fullmatch(text):
+        found = pattern.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
             raise ValueError(f'write a decimal of at most {whole} digits and {places} places as text, such as "12.5"')
-        return Decimal(text)
+        if found[1] and not may_be_below_zero:
+            raise ValueError("must not be below zero")
+        return Decimal(found[0])
 
     return check
 
@@ -69,20 +86,21 @@ Description = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500), AfterValidator(_storable)
 ]
 Paragraph = Annotated[str, StringConstraints(strip_whitespace=True, max_length=2000), AfterValidator(_storable_lines)]
+# The patterns are for the description only: in a message nobody would understand them.
 Email = Annotated[
     str,
-    StringConstraints(
-        max_length=254,
-        # That of HTML's <input type="email">: no quoting, no comments, nothing that would end a header.
-        pattern=r"^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-        r"(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$",
-    ),
-    AfterValidator(_literal),
+    StringConstraints(max_length=254),
+    AfterValidator(_address),
+    Field(json_schema_extra={"pattern": f"^{_EMAIL.pattern}$"}),
 ]
-Currency = Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$"), Field(examples=["EUR"])]
-Template = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
+Currency = Annotated[
+    str, AfterValidator(_letters), Field(examples=["EUR"], json_schema_extra={"pattern": f"^{_CURRENCY.pattern}$"})
+]
+Template = Annotated[str, StringConstraints(max_length=40), Field(description="One of TEMPLATES_FOLDER, without .typ.")]
 
-Price = Annotated[Decimal, BeforeValidator(_decimal(12, 2, "-?")), _schema("12.50", "Below zero it is a discount.")]
+Price = Annotated[
+    Decimal, BeforeValidator(_decimal(12, 2, may_be_below_zero=True)), _schema("12.50", "Below zero it is a discount.")
+]
 PriceAboveZero = Annotated[Decimal, BeforeValidator(_decimal(12, 2)), Field(gt=0), _schema("80.00", "More than zero.")]
 Quantity = Annotated[
     Decimal, BeforeValidator(_decimal(9, 3)), Field(gt=0), _schema("1.5", "More than zero, at most three places.")

@@ -12,6 +12,7 @@ from apps.invoicing.api.models import Invoice, InvoicePage, InvoiceStatus, Invoi
 from apps.invoicing.api.service import Service, TheService
 from apps.invoicing.database import sql
 from apps.invoicing.money import Line, totals
+from apps.invoicing.template_folder import template_file, template_names
 
 router = APIRouter(tags=["invoices"])
 
@@ -22,12 +23,15 @@ InvoiceId = Annotated[UUID, Path(alias="invoiceId")]
     "/invoices",
     status_code=201,
     summary="Write a draft",
-    responses=documented(_422="A field is wrong, the customer is not known, or the amounts are beyond all bounds."),
+    responses=documented(
+        _422="A field is wrong, the customer or the template is not known, or the amounts are beyond all bounds."
+    ),
 )
 async def add_invoice(new: NewInvoice, service: TheService) -> Invoice:
     lines = [Line(each.description, each.quantity, each.unit_price, each.tax_rate) for each in new.lines]
     draft = Draft(new.customer_id, new.currency, lines, new.due_days, new.note, new.template)
     draft.check()
+    _check_template(service, new.template)
     async with service.pool.acquire() as connection, connection.transaction():
         try:
             invoice_id = await add_draft(connection, draft)
@@ -65,6 +69,7 @@ async def issue_invoice(invoice_id: InvoiceId, service: TheService, wish: Issue 
     """Gives it a number and its dates, and asks for its PDF, for the snapshot of its tax and, if wished, for a mail.
 
     All of that is one transaction: after an answer other than 200 nothing of it has happened.
+    `GET /invoices/{invoiceId}/deliveries` tells what has become of the mail.
     """
     today = await service.today()
     async with service.pool.acquire() as connection, connection.transaction():
@@ -93,6 +98,14 @@ async def pay_invoice(invoice_id: InvoiceId, service: TheService) -> Invoice:
             raise wrong_state(row["status"], "waiting to be paid")
         await connection.execute(sql("api/pay_invoice"), invoice_id)
     return await read(service, invoice_id)
+
+
+def _check_template(service: Service, template: str) -> None:
+    """Now, and not when the invoice has its number and cannot be changed any more."""
+    folder = service.settings.templates_folder
+    if template_file(folder, template) is None:
+        there = ", ".join(template_names(folder)) or "none"
+        raise ApiError(422, "INVALID_REQUEST", f"template: there is no template {template!r}; there are {there}")
 
 
 def unknown_customer(customer_id: UUID) -> ApiError:

@@ -67,7 +67,7 @@ class NewInvoice(Body):
     customer_id: UUID
     currency: Currency
     lines: Annotated[list[NewLine], Field(min_length=1, max_length=500)]
-    due_days: Annotated[int, Field(ge=0, le=365, description="From the day on which it is issued.")] = 14
+    due_days: Annotated[int, Field(strict=True, ge=0, le=365, description="From the day on which it is issued.")] = 14
     note: Paragraph = ""
     template: Template = "invoice"
 
@@ -130,6 +130,10 @@ class Delivery(Body):
     error_code: str | None
     created_at: datetime
     sent_at: datetime | None
+
+
+class Deliveries(Body):
+    items: list[Delivery]
 
 
 class PdfReady(Body):

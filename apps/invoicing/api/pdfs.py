@@ -154,7 +154,7 @@ async def read_file(
     if request.method == "HEAD":
         return Response(None, 200, headers | {"Content-Length": str(row["bytes"])}, row["content_type"])
     try:
-        content = await service.files.read(row["storage_key"])
+        content = await service.files.read(row["storage_key"], row["sha256"])
     except FileNotFoundError:
         log.error("%s is not in the storage, though the database says so", row["storage_key"])  # noqa: TRY400
         raise not_found("fileId", file_id) from None

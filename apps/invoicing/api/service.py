@@ -15,6 +15,7 @@ from apps.invoicing.database import opened_pool
 from apps.invoicing.links import Links
 from apps.invoicing.settings import Misconfigured, Settings
 from apps.invoicing.storage import Files, open_files
+from apps.invoicing.template_folder import check_templates
 from holdfast import Holdfast
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Service:
 @asynccontextmanager
 async def opened_service(settings: Settings, metrics: Metrics) -> AsyncIterator[Service]:
     links = Links(link_secret(settings))
+    check_templates(settings.templates_folder)
     files = open_files(settings.files_url)
     if settings.worker_api_service_token is None:
         log.warning("WORKER_API_SERVICE_TOKEN is not set: every call of an internal endpoint is refused")

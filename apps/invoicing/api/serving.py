@@ -1,20 +1,19 @@
 """The API as a process: its socket, its timeouts, its end."""
 
 import asyncio
+import errno
 import logging
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import asyncpg
 import uvicorn
 from fastapi import FastAPI
 
 from apps.invoicing.api.app import create_api
+from apps.invoicing.endings import FORESEEN, tell
 from apps.invoicing.settings import Misconfigured, Settings
-from holdfast import HoldfastError
 
 # Above the longest wait, and above what proxies keep idle connections for by default, so that it is not the server that
 # closes a connection on which a request is just coming in.
@@ -22,7 +21,7 @@ KEEP_ALIVE_SECONDS = 75
 # Waits end by themselves at once; this is for everything else.
 SHUTDOWN_SECONDS = 10
 
-_FAILED, _MISCONFIGURED, _INTERRUPTED = 1, 2, 130
+_INTERRUPTED = 130
 
 
 class ApiServer(uvicorn.Server):
@@ -65,10 +64,8 @@ def serve(settings: Settings) -> int:
             asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner,
         ):
             runner.run(_run(api, server, listener))
-    except Misconfigured as error:
-        return _told(_MISCONFIGURED, str(error))
-    except (HoldfastError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        return _told(_FAILED, str(error) or type(error).__name__)
+    except FORESEEN as error:
+        return tell(error)
     except KeyboardInterrupt:
         return _INTERRUPTED
     return 0
@@ -97,17 +94,14 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise Misconfigured(f"API_HOST: {host} is no address of this machine: {error.strerror}") from None
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no name"
+        raise Misconfigured(f"API_HOST: {host} is no address of this machine: {why}") from None
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(address)
         except OSError as error:
-            raise Misconfigured(f"API_PORT: cannot listen on {host}:{port}: {error.strerror}") from None
+            name = "API_HOST" if error.errno == errno.EADDRNOTAVAIL else "API_PORT"
+            raise Misconfigured(f"{name}: cannot listen on {host}:{port}: {error.strerror}") from None
         yield listener
-
-
-def _told(code: int, message: str) -> int:
-    sys.stderr.write(f"invoicing: {' '.join(message.split())}\n")
-    return code

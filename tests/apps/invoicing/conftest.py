@@ -1,6 +1,7 @@
 """A database with Holdfast's schema and the service's tables, and the API on a real socket."""
 
 import asyncio
+import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,8 @@ from apps.invoicing.api.service import Service
 from apps.invoicing.api.serving import ApiServer
 from apps.invoicing.database import sql
 from apps.invoicing.settings import Settings
+from tests.apps.invoicing.issuing import Bench, opened_bench, worker_settings
+from tests.apps.invoicing.mail_server import MailServer, mail_server
 from tests.apps.invoicing.steps import Client
 from tests.databases import Database, DatabaseMaker, Servers, no_task_left
 
@@ -101,3 +104,23 @@ async def running_api(settings: Settings) -> AsyncIterator[Api]:
 async def api(settings: Settings) -> AsyncIterator[Api]:
     async with running_api(settings) as api:
         yield api
+
+
+@pytest.fixture
+def templates(tmp_path: Path) -> Path:
+    """A copy of the service's own, for tests to spoil."""
+    return Path(shutil.copytree(Settings.model_fields["templates_folder"].default, tmp_path / "templates"))
+
+
+@pytest.fixture
+async def mails() -> AsyncIterator[MailServer]:
+    async with mail_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def bench(database: Database, mails: MailServer, templates: Path, tmp_path: Path) -> AsyncIterator[Bench]:
+    """The worker, which is given its ticks one by one."""
+    given = {"smtp_url": mails.url, "templates_folder": templates, "outbox_retry_jitter_ms": 0}
+    async with opened_bench(worker_settings(database.url, tmp_path, **given)) as bench:
+        yield bench

@@ -91,6 +91,7 @@ async def issue(
             )
         tax = await app.enqueue_in(connection, SNAPSHOT_TAX, SnapshotTax(invoice), key=str(invoice))
         email = await app.enqueue_in(connection, SEND_EMAIL, SendEmail(delivery), key=str(delivery))
+        await connection.execute("UPDATE invoicing.email_delivery SET job_id = $2 WHERE id = $1", delivery, email.id)
     return Issued(invoice, text, document, delivery, message_id, key, render.id, email.id, tax.id)
 
 
@@ -136,6 +137,10 @@ class Bench:
         job = await self.app.jobs.get(job_id)
         assert job is not None
         return job
+
+    async def error_code(self, job_id: UUID) -> str | None:
+        error = (await self.job(job_id)).last_error
+        return None if error is None else error.code
 
     async def is_final(self, job_id: UUID) -> bool:
         return (await self.job(job_id)).state.is_final

@@ -101,7 +101,7 @@ async def set_ready(connection: Any, files: Files, document_id: UUID) -> None:  
         " WHERE id = (SELECT file_id FROM platform.document WHERE id = $1) RETURNING storage_key",
         document_id, len(CONTENT), sha256(CONTENT).hexdigest(),
     )  # fmt: skip
-    await files.write(key, CONTENT, "application/pdf")
+    await files.write_once(key, CONTENT, "application/pdf")
     await connection.execute("UPDATE platform.document SET state = 'READY' WHERE id = $1", document_id)
 
 

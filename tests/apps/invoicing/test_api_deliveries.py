@@ -1,10 +1,18 @@
-"""Mails are asked for once, however often that is said."""
+"""Mails are asked for once, however often that is said; what failed, again."""
 
 import asyncio
-from uuid import uuid4
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
 
+import pytest
+
+from holdfast import JobFilter, JobState
 from tests.apps.invoicing.conftest import Api
-from tests.apps.invoicing.steps import jobs_of, rows
+from tests.apps.invoicing.issuing import Bench
+from tests.apps.invoicing.mail_server import MailServer
+from tests.apps.invoicing.patience import until
+from tests.apps.invoicing.steps import execute, jobs_of, rows
 from tests.databases import Database
 
 SEND = "invoice.email.requested"
@@ -68,9 +76,167 @@ async def test_a_delivery_whose_job_has_ended_without_a_word_has_failed(api: Api
     delivery = await api.client.post(f"/invoices/{invoice}/email", status=202)
     ((job,),) = await rows(database.url, "SELECT job_id FROM invoicing.email_delivery")
     assert await api.service.app.cancel([job]) == ["canceled"]
-    again = await api.client.post(f"/invoices/{invoice}/email", status=202)
-    assert (again["id"], again["status"], again["errorCode"]) == (delivery["id"], "FAILED", "JOB_CANCELED")
-    assert await api.client.get(f"/deliveries/{delivery['id']}") == again
+    failed = await api.client.get(f"/deliveries/{delivery['id']}")
+    assert (failed["id"], failed["status"], failed["errorCode"]) == (delivery["id"], "FAILED", "JOB_CANCELED")
+    # Nobody had looked at it before it was asked for again.
+    await execute(database.url, "UPDATE invoicing.email_delivery SET status = 'PENDING', error_code = NULL")
+    assert await api.client.post(f"/invoices/{invoice}/email", status=202) == delivery
+    assert await waiting_mails(api) == [job]
+
+
+async def waiting_mails(api: Api) -> list[UUID]:
+    return [job.id for job in await api.service.app.jobs.list(JobFilter(kind=SEND, state=JobState.READY), limit=100)]
+
+
+async def refused_once(api: Api, bench: Bench, mails: MailServer) -> Any:  # noqa: ANN401
+    """A delivery whose mail the server would not have, and would now."""
+    invoice = (await api.client.issued(send_email=True))["id"]
+    mails.refuse = "550 no such user"
+    await bench.work_off()
+    mails.refuse = None
+    (failed,) = await rows(api.service.settings.database_url, "SELECT id, status FROM invoicing.email_delivery")
+    assert failed[1] == "FAILED"
+    delivery = await api.client.get(f"/deliveries/{failed[0]}")
+    assert (delivery["status"], delivery["errorCode"], delivery["invoiceId"]) == ("FAILED", "MAIL_REFUSED", invoice)
+    return delivery
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        None,
+        "DELETE FROM holdfast.dead_letter",
+        "UPDATE invoicing.email_delivery SET job_id = gen_random_uuid()",
+        "UPDATE invoicing.email_delivery SET job_id = NULL",
+    ],
+)
+async def test_many_who_ask_for_what_failed_lead_to_one_mail(
+    api: Api, bench: Bench, mails: MailServer, database: Database, damage: str | None
+) -> None:
+    """Whether its job is still there, or is not."""
+    failed = await refused_once(api, bench, mails)
+    if damage is not None:
+        await execute(database.url, damage)
+    path = f"/invoices/{failed['invoiceId']}/email"
+    answers = await asyncio.gather(*(api.client.post(path, status=202) for _ in range(20)))
+    assert answers == [failed | {"status": "PENDING", "errorCode": None}] * 20
+    assert await rows(database.url, "SELECT job_id FROM invoicing.email_delivery") == [
+        (job,) for job in await waiting_mails(api)
+    ]
+    await bench.work_off()
+    assert mails.message_ids == [failed["messageId"]]
+    sent = await api.client.post(path, status=202)
+    assert (sent["id"], sent["status"], await waiting_mails(api)) == (failed["id"], "SENT", [])
+
+
+async def test_many_who_ask_while_a_worker_works_lead_to_one_mail(api: Api, bench: Bench, mails: MailServer) -> None:
+    failed = await refused_once(api, bench, mails)
+    path = f"/invoices/{failed['invoiceId']}/email"
+
+    async def ask() -> None:
+        for _ in range(5):
+            await api.client.post(path, status=202)
+
+    async def work() -> None:
+        while not mails.mails:
+            await bench.work()
+
+    await asyncio.gather(work(), *(ask() for _ in range(8)))
+    await bench.work_off()
+    assert mails.message_ids == [failed["messageId"]]
+    assert (await api.client.get(f"/deliveries/{failed['id']}"))["status"] == "SENT"
+
+
+async def test_a_mail_that_fails_again_can_be_asked_for_again(api: Api, bench: Bench, mails: MailServer) -> None:
+    failed = await refused_once(api, bench, mails)
+    path = f"/invoices/{failed['invoiceId']}/email"
+    mails.refuse = "550 still no such user"
+    await api.client.post(path, status=202)
+    await bench.work_off()
+    assert await api.client.get(f"/deliveries/{failed['id']}") == failed
+    mails.refuse = None
+    await api.client.post(path, status=202)
+    await bench.work_off()
+    assert (await api.client.get(f"/deliveries/{failed['id']}"))["status"] == "SENT"
+
+
+async def test_who_asks_before_the_job_of_what_failed_has_ended_is_not_forgotten(
+    api: Api, bench: Bench, mails: MailServer, database: Database
+) -> None:
+    """The worker has told the delivery, and the store not yet."""
+    invoice = (await api.client.issued())["id"]
+    await bench.work_off()
+    path = f"/invoices/{invoice}/email"
+    delivery = await api.client.post(path, status=202)
+    mails.hold.clear()
+    working = asyncio.create_task(bench.work())
+    await until(lambda: mails.at_once == 1)
+    await execute(database.url, "UPDATE invoicing.email_delivery SET status = 'FAILED', error_code = 'MAIL_REFUSED'")
+    assert (await api.client.get(f"/deliveries/{delivery['id']}"))["status"] == "FAILED"
+    answer = await api.client.http.post(path)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    asking = asyncio.create_task(api.client.post(path, status=202))
+    mails.hold.set()
+    await working
+    assert (await asking)["status"] == "SENT"
+    assert mails.message_ids == [delivery["messageId"]]
+
+
+async def test_what_a_person_has_retried_is_pending(api: Api, bench: Bench, mails: MailServer) -> None:
+    failed = await refused_once(api, bench, mails)
+    (job,) = [job.id for job in await bench.app.jobs.list(JobFilter(kind=SEND), limit=10)]
+    assert await bench.app.retry([job]) == ["ready"]
+    pending = failed | {"status": "PENDING", "errorCode": None}
+    assert await api.client.get(f"/deliveries/{failed['id']}") == pending
+    assert await api.client.post(f"/invoices/{failed['invoiceId']}/email", status=202) == pending
+    await bench.work_off()
+    assert mails.message_ids == [failed["messageId"]]
+
+
+async def test_a_delivery_whose_job_is_gone_will_not_be_sent_and_says_so(api: Api, database: Database) -> None:
+    invoice = (await api.client.issued())["id"]
+    delivery = await api.client.post(f"/invoices/{invoice}/email", status=202)
+    await execute(database.url, "UPDATE invoicing.email_delivery SET job_id = gen_random_uuid()")
+    gone = await api.client.get(f"/deliveries/{delivery['id']}")
+    assert (gone["status"], gone["errorCode"]) == ("FAILED", "JOB_GONE")
+
+
+async def test_a_key_of_another_mail_gives_no_life_to_it(api: Api, bench: Bench, mails: MailServer) -> None:
+    invoice = (await api.client.issued())["id"]
+    headers = {"Idempotency-Key": "monday"}
+    mails.refuse = "550 no such user"
+    delivery = await api.client.post(f"/invoices/{invoice}/email", headers=headers, status=202)
+    await bench.work_off()
+    other = {"recipient": "bo@example.com"}
+    await api.client.post(f"/invoices/{invoice}/email", other, headers=headers, status=409)
+    assert (await api.client.get(f"/deliveries/{delivery['id']}"))["status"] == "FAILED"
+    await api.client.post(f"/invoices/{invoice}/email", headers=headers, status=202)
+    assert (await api.client.get(f"/deliveries/{delivery['id']}"))["status"] == "PENDING"
+
+
+async def test_the_deliveries_of_an_invoice_are_listed_oldest_first(api: Api, database: Database) -> None:
+    draft = await api.client.draft()
+    assert await api.client.get(f"/invoices/{draft}/deliveries") == {"items": []}
+    await api.client.issued(send_email=True)
+    invoice = (await api.client.issued(send_email=True))["id"]
+    path = f"/invoices/{invoice}/deliveries"
+    (first,) = (await api.client.get(path))["items"]
+    assert (first["invoiceId"], first["recipient"], first["status"]) == (invoice, "ann@example.com", "PENDING")
+    others = [
+        await api.client.post(f"/invoices/{invoice}/email", {"recipient": f"{name}@example.com"}, status=202)
+        for name in ("zoe", "bo")
+    ]
+    assert (await api.client.get(path))["items"] == [first, *others]
+    await api.service.app.clock.advance(timedelta(days=20))
+    await api.client.scheduler("invoice-reminders")
+    *before, reminder = (await api.client.get(path))["items"]
+    assert (before, reminder["purpose"]) == ([first, *others], "reminder")
+
+    # They are as they are when each is asked for by itself.
+    ((job,),) = await rows(database.url, "SELECT job_id FROM invoicing.email_delivery WHERE id = $1", first["id"])
+    assert await api.service.app.cancel([job]) == ["canceled"]
+    listed = (await api.client.get(path))["items"][0]
+    assert (listed["status"], listed) == ("FAILED", await api.client.get(f"/deliveries/{first['id']}"))
 
 
 async def test_an_address_that_a_header_would_decode_is_refused(api: Api) -> None:

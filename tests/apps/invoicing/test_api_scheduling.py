@@ -8,7 +8,7 @@ import pytest
 
 from apps.invoicing.settings import Settings
 from tests.apps.invoicing.conftest import TOKEN, Api, running_api
-from tests.apps.invoicing.steps import execute, jobs_of, rows
+from tests.apps.invoicing.steps import LINE, execute, jobs_of, rows
 from tests.databases import Database
 
 REMINDERS, BILLING = "invoice-reminders", "classes-billing"
@@ -51,6 +51,13 @@ async def overdue(api: Api, number: int) -> list[str]:
     invoices = [(await api.client.issued(customer=customer, dueDays=14))["id"] for _ in range(number)]
     await today_is(api, "2026-03-02")
     return invoices
+
+
+async def test_nobody_is_reminded_of_nothing(api: Api) -> None:
+    await today_is(api, "2026-02-15")
+    await api.client.issued(lines=[LINE | {"unitPrice": "0"}], dueDays=14)
+    await today_is(api, "2026-03-30")
+    assert (await api.client.scheduler(REMINDERS))["created"] == 0
 
 
 async def test_each_level_is_made_once_when_its_day_has_come(api: Api, database: Database) -> None:
@@ -151,6 +158,18 @@ async def test_a_month_is_billed_when_it_begins_with_all_that_an_invoice_has(api
     await today_is(api, "2026-07-15")
     assert [item["month"] for item in (await api.client.scheduler(BILLING))["items"]] == ["2026-04"]
     assert (await api.client.scheduler(BILLING)) == {"created": 0, "items": [], "more": False}
+
+
+async def test_a_mistyped_year_does_not_bill_all_the_months_since_then(api: Api) -> None:
+    await today_is(api, "2026-03-10")
+    customer = await api.client.customer()
+    enrolment = {"customerId": customer, "className": "Violin", "student": "Bo", "currency": "EUR"} | {
+        "monthlyPrice": "80", "taxRate": "7",
+    }  # fmt: skip
+    body = await api.client.post("/enrolments", enrolment | {"firstMonth": "2025-02"}, status=422)
+    assert body["message"].startswith("firstMonth: is more than a year ago")
+    await api.client.post("/enrolments", enrolment | {"firstMonth": "2025-03"}, status=201)
+    assert (await api.client.scheduler(BILLING))["created"] == 13
 
 
 async def test_an_enrolment_that_has_ended_is_billed_no_more(api: Api) -> None:

@@ -23,7 +23,7 @@ from apps.invoicing.settings import Settings
 from holdfast import Holdfast, Permanent, Retryable, RunningJob
 from tests.apps.invoicing.conftest import TOKEN, Api
 from tests.apps.invoicing.steps import Client, working
-from tests.databases import Database
+from tests.databases import Database, refusing
 from tests.worker.harness import until
 
 ROOT = Path(__file__).parents[3]
@@ -55,7 +55,7 @@ async def serving(database: Database, folder: Path) -> AsyncIterator[tuple[async
     port = free_port()
     process = await started(
         DATABASE_URL=database.url,
-        DOWNLOAD_LINK_SECRET="secret",
+        DOWNLOAD_LINK_SECRET="a secret of these tests",
         FILES_URL=f"file://{folder}",
         WORKER_API_SERVICE_TOKEN=TOKEN,
         API_PORT=str(port),
@@ -106,7 +106,7 @@ def test_what_keeps_it_from_starting_is_told_in_one_line(
             "API_HOST": (2, {"api_host": "no.such.host.invalid"}),
             "FILES_URL": (2, {"files_url": "ftp://somewhere"}),
             "refused": (1, {"database_url": f"postgresql://postgres@127.0.0.1:{free_port()}/none"}),
-            "does not exist": (1, {"database_url": database.url.replace(database.name, "nobody_made_it")}),
+            "does not exist": (2, {"database_url": database.url.replace(database.name, "nobody_made_it")}),
         }
         for named, (code, changes) in cases.items():
             assert (named, serve(settings.model_copy(update={"api_port": free_port(), **changes}))) == (named, code)
@@ -157,6 +157,27 @@ async def test_the_metrics_tell_the_health_of_the_queue(api: Api, database: Data
     assert (found['invoicing_outbox_jobs{state="PENDING"}'], found["invoicing_outbox_due_pending"]) == (4, 2)
 
 
+async def test_what_is_not_known_of_the_queue_is_not_told(api: Api, database: Database) -> None:
+    """A zero, or what was so before, would turn an alert green while the store is away."""
+    await api.client.issued()
+    before = await values(api)
+    names = {name for name in before if name.startswith("invoicing_outbox_")}
+    assert {name.partition("{")[0] for name in names} == {
+        "invoicing_outbox_jobs",
+        "invoicing_outbox_due_pending",
+        "invoicing_outbox_oldest_pending_seconds",
+        "invoicing_outbox_retrying",
+    }
+    with refusing(database.url):
+        away = await values(api)
+    assert away["invoicing_store_up"] == 0
+    assert "invoicing_pdf_waits" in away
+    assert not names & set(away)
+    found = await values(api)
+    assert (found["invoicing_store_up"], found["invoicing_outbox_due_pending"]) == (1, 2)
+    assert names <= set(found)
+
+
 async def test_requests_are_counted_by_route_and_not_by_id(api: Api) -> None:
     invoice = await api.client.draft()
     for _ in range(3):
@@ -177,6 +198,7 @@ DOCUMENTED: dict[str, dict[str, set[str]]] = {
     "/invoices/{invoiceId}/pay": {"post": {"200", "404", "409", "503"}},
     "/invoices/{invoiceId}/pdf": {"get": {"200", "202", "400", "404", "409", "422", "503"}},
     "/invoices/{invoiceId}/email": {"post": {"202", "400", "404", "409", "422", "503"}},
+    "/invoices/{invoiceId}/deliveries": {"get": {"200", "404", "503"}},
     "/deliveries/{deliveryId}": {"get": {"200", "404", "503"}},
     "/enrolments": {"post": {"201", "422", "503"}},
     "/enrolments/{enrolmentId}": {"get": {"200", "404", "503"}},

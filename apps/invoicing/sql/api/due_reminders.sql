@@ -5,7 +5,7 @@ FROM invoicing.invoice
 JOIN LATERAL (
     SELECT max(level) AS level FROM unnest($2::int[], $3::int[]) AS step (level, days) WHERE due_on + days <= $1::date
 ) AS due ON due.level IS NOT NULL
-WHERE status = 'ISSUED' AND due_on < $1::date AND NOT EXISTS (
+WHERE status = 'ISSUED' AND total > 0 AND due_on < $1::date AND NOT EXISTS (
     SELECT FROM invoicing.reminder WHERE reminder.invoice_id = invoice.id AND reminder.level >= due.level
 )
 ORDER BY due_on, invoice.id

@@ -1,0 +1,70 @@
+"""The API answers as its OpenAPI description says, whatever it is sent: requests made from it, right and wrong ones."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given
+from hypothesis import settings as examples
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import (
+    content_type_conformance,
+    not_a_server_error,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from schemathesis.core.result import Ok
+
+from tests.apps.invoicing.conftest import TOKEN, Api
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+
+EXAMPLES = 25
+WITHOUT_INPUT = ("/healthz", "/metrics")
+"""Of which there is no wrong request."""
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+
+@pytest.mark.parametrize("mode", GenerationMode)
+async def test_whatever_is_sent_is_answered_as_described(api: Api, mode: GenerationMode) -> None:
+    customer = await api.client.customer()
+    invoice = (await api.client.issued(customer=customer))["id"]
+    known = {
+        "customerId": customer,
+        "invoiceId": invoice,
+        "enrolmentId": (await api.client.enrolment(first="2199-03"))["id"],
+    }
+    await asyncio.to_thread(send_all, api.url, mode, known)
+
+
+def send_all(url: str, mode: GenerationMode, known: dict[str, str]) -> None:
+    """From another thread than the API's. Half of the requests are about something that exists."""
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
+    assert len(operations) > 15
+    for operation in operations:
+        if mode is GenerationMode.POSITIVE or operation.path not in WITHOUT_INPUT:
+            for path in (None, known):
+                send(operation, mode, path)
+
+
+def send(operation: Any, mode: GenerationMode, path: dict[str, str] | None) -> None:  # noqa: ANN401
+    @examples(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def test(case: Case[Any]) -> None:
+        if path is not None:
+            case.path_parameters |= {name: path[name] for name in case.path_parameters if name in path}
+        if operation.path.endswith("/pdf") and str(case.query.get("waitMs", "9")).isdigit():
+            # Nobody makes these PDFs, and there are many requests.
+            case.query["waitMs"] = 1
+        case.call_and_validate(headers={"x-service-token": TOKEN}, checks=CHECKS)
+
+    test()
