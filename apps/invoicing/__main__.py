@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import NoReturn
 
-import asyncpg
-
+from apps.invoicing.endings import FORESEEN, tell
 from apps.invoicing.settings import Misconfigured, Settings
-from holdfast import HoldfastError, InvalidInput, TickReport
+from holdfast import TickReport
 
 _MODES = {
     "background": "the worker, until SIGTERM or Ctrl-C (the default)",
@@ -31,10 +30,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         mode, as_json = _parsed(arguments)
         return _runs(mode, as_json=as_json)
-    except (Misconfigured, InvalidInput) as error:
-        return _told(error, 2)
-    except (HoldfastError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        return _told(error, 1)
+    except FORESEEN as error:
+        return tell(error)
 
 
 def _parsed(arguments: Sequence[str]) -> tuple[str, bool]:
@@ -99,19 +96,14 @@ def _print_table(report: TickReport) -> None:
 
     table = Table(box=None, pad_edge=False)
     for heading in ("runner", "processed", "failed", "seconds", "notes"):
-        table.add_column(heading, justify="left" if heading in ("runner", "notes") else "right")
+        # Errors are to be read: whatever is too long for its line goes on in the next.
+        table.add_column(heading, justify="left" if heading in ("runner", "notes") else "right", overflow="fold")
     for turn in turns(report):
         style = "red" if turn.error else ""
         table.add_row(
             turn.runner, str(turn.processed), str(turn.failed), f"{turn.seconds:.2f}", turn.notes, style=style
         )
     Console(markup=False, highlight=False).print(table)
-
-
-def _told(error: Exception, code: int) -> int:
-    line = " ".join(str(error).split()) or type(error).__name__
-    sys.stderr.write(f"invoicing: {line}\n")
-    return code
 
 
 if __name__ == "__main__":

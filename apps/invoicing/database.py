@@ -35,7 +35,8 @@ async def one(connection: "Pool | Connection", name: str, *arguments: object) ->
 @asynccontextmanager
 async def opened_pool(url: str, *, most: int = 10) -> AsyncIterator["Pool"]:
     """With the tables made. `url` is that of the store, `app.opened.url`: jobs and business rows share transactions."""
-    async with asyncpg.create_pool(url, min_size=1, max_size=most) as pool:
+    # None is kept for its own sake: while the server is away, the pool would log a traceback for each of its tries.
+    async with asyncpg.create_pool(url, min_size=0, max_size=most) as pool:
         async with pool.acquire() as connection, connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
             # Not every time: to see that an index is there already locks its table against everybody who writes.

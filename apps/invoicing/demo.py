@@ -44,8 +44,9 @@ _LINES = (
 )
 _START_SECONDS, _WORK_SECONDS, _STOP_SECONDS = 60.0, 90.0, 20.0
 # A killed worker's jobs are taken over when its leases are over; nobody wants to watch that for a minute.
+_LEASE_MS = 3_000
 _VARIABLES = {
-    "OUTBOX_LEASE_DURATION_MS": "3000",
+    "OUTBOX_LEASE_DURATION_MS": str(_LEASE_MS),
     "OUTBOX_LEASE_HEARTBEAT_MS": "1000",
     "WORKER_API_SERVICE_TOKEN": "token-of-a-demo",
     "DOWNLOAD_LINK_SECRET": "secret-of-a-demo",
@@ -119,12 +120,14 @@ async def _show(stage: Stage, client: httpx.AsyncClient, workers: "list[subproce
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     workers[0].kill()
     stage.tell("the first PDF is there; one of the workers gets a [red]kill -9[/]")
+    usual = Settings.model_fields["outbox_lease_duration_ms"].default
+    stage.tell(f"its jobs wait until their leases are over: {_LEASE_MS // 1000} s here, {usual // 1000} s by default")
     pdfs = await asyncio.gather(*waits)
     stage.tell("every client that waited has its PDF")
     await _all_mails(stage, client, invoices)
     mails = stage.mailbox.mails
     repeats = len(mails) - len({str(mail["Message-ID"]) for mail in mails})
-    again = f"; {repeats} came twice, with the same Message-ID" if repeats else ", none of them twice"
+    again = f"; {repeats} came twice, with the same Message-ID" if repeats else ", this time none of them twice"
     stage.tell(f"every mail is sent{again}")
     content = (await client.get(pdfs[0]["downloadUrl"])).raise_for_status().content
     kept = Path(tempfile.mkdtemp(prefix="invoice-")) / pdfs[0]["fileName"]

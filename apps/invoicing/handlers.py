@@ -28,14 +28,16 @@ from apps.invoicing.jobs import (
 )
 from apps.invoicing.mail import InvoiceMail, MailDeferred, MailRefused, compose
 from apps.invoicing.money import Line, totals
-from apps.invoicing.rendering import PrintedInvoice, RenderFailed, render
+from apps.invoicing.rendering import PrintedInvoice, RenderFailed, is_whole, render
 from apps.invoicing.settings import Settings, milliseconds
 from apps.invoicing.storage import StorageUnavailable
 from apps.invoicing.tools import Tools
-from holdfast import Holdfast, JobState, Permanent, RunningJob, Snooze, StaleLease, exponential
+from holdfast import Holdfast, Permanent, RunningJob, Snooze, StaleLease, exponential
 
 Payload = TypeVar("Payload")
 
+# Of errors that may pass.
+_CODES: dict[type[Exception], str] = {MailDeferred: "MAIL_DEFERRED", StorageUnavailable: "STORAGE_UNAVAILABLE"}
 _RECORD_AGAIN_SECONDS = 0.5
 _SHORTEST_SNOOZE, _LONGEST_SNOOZE = timedelta(milliseconds=200), timedelta(seconds=5)
 
@@ -51,7 +53,9 @@ def add_handlers(app: Holdfast, settings: Settings, tools: Tools) -> None:
     @app.handler(RENDER_PDF, attempts=attempts, backoff=backoff, limit=settings.pdf_render_concurrency)
     async def render_pdf(job: RunningJob[RenderPdf]) -> None:
         async def failed(_: str, message: str) -> None:
-            await tools.pool.execute(sql("worker/document_failed"), job.payload.document_id, RENDER_FAILED, message)
+            await tools.pool.execute(
+                sql("worker/document_failed"), job.payload.document_id, job.id, RENDER_FAILED, message
+            )
 
         async with _telling(job, failed):
             await _render_pdf(job, tools)
@@ -59,7 +63,7 @@ def add_handlers(app: Holdfast, settings: Settings, tools: Tools) -> None:
     @app.handler(SEND_EMAIL, attempts=attempts, backoff=backoff)
     async def send_email(job: RunningJob[SendEmail]) -> None:
         async def failed(code: str, _: str) -> None:
-            await tools.pool.execute(sql("worker/delivery_failed"), job.payload.delivery_id, code)
+            await tools.pool.execute(sql("worker/delivery_failed"), job.payload.delivery_id, job.id, code)
 
         async with _telling(job, failed):
             mail = await _mail_to_send(job, tools, app)
@@ -74,8 +78,8 @@ def add_handlers(app: Holdfast, settings: Settings, tools: Tools) -> None:
     async def snapshot_tax(job: RunningJob[SnapshotTax]) -> None:
         await _snapshot_tax(job, tools)
 
-    app.error(MailDeferred, code="MAIL_DEFERRED")
-    app.error(StorageUnavailable, code="STORAGE_UNAVAILABLE")
+    for kind, code in _CODES.items():
+        app.error(kind, code=code)
 
 
 @asynccontextmanager
@@ -88,10 +92,12 @@ async def _telling(job: RunningJob[Payload], failed: Callable[[str, str], Awaita
     except Permanent as error:
         await failed(error.code, str(error))
         raise
-    except Exception:
-        if job.attempt >= job.max_attempts:
-            # What went wrong is in the dead letter; it may tell what is not for everybody.
-            await failed("ATTEMPTS_EXHAUSTED", f"it could not be done in {job.attempt} attempts")
+    except Exception as error:
+        if job.is_last_attempt:
+            # The text of the error is in the dead letter; it may tell what is not for everybody.
+            code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
+            message = f"it could not be done in {job.attempt} attempts"
+            await failed(code or "ATTEMPTS_EXHAUSTED", f"{message}: {code}" if code else message)
         raise
 
 
@@ -118,7 +124,8 @@ async def _render_pdf(job: RunningJob[RenderPdf], tools: Tools) -> None:
         content = await asyncio.to_thread(render, invoice, tools.templates)
     except RenderFailed as error:
         raise Permanent(RENDER_FAILED, str(error)) from error
-    await tools.files.write(found["storage_key"], content, found["content_type"])
+    # What another attempt has written before it could say so is as good.
+    content = await tools.files.write_once(found["storage_key"], content, found["content_type"], is_whole)
     digest = hashlib.sha256(content).hexdigest()
     async with tools.pool.acquire() as connection, connection.transaction():
         await connection.execute(sql("worker/document_ready"), document_id, len(content), digest)
@@ -128,14 +135,16 @@ async def _render_pdf(job: RunningJob[RenderPdf], tools: Tools) -> None:
 async def _mail_to_send(job: RunningJob[SendEmail], tools: Tools, app: Holdfast) -> EmailMessage | None:
     """None if it was sent already."""
     delivery_id = job.payload.delivery_id
-    found = await tools.pool.fetchrow(sql("worker/delivery_to_send"), delivery_id, INVOICE_PDF)
-    if found is None:
-        raise Permanent("DELIVERY_NOT_FOUND", f"there is no delivery {delivery_id}")
+    found = await _delivery(tools, delivery_id)
     if found["status"] == "SENT":
         return None
     if found["reminder_level"] and found["invoice_status"] == "PAID":
         raise Permanent("INVOICE_IS_PAID", "there is nothing to remind of any more")
-    await _pdf_is_ready(found, job, app)
+    if found["status"] == "FAILED":
+        # A person has given its job a new life.
+        await tools.pool.execute(sql("worker/delivery_begun"), delivery_id, job.id)
+    if found["document_state"] != "READY":
+        found = await _with_pdf(found, job, tools, app)
     mail = InvoiceMail(
         message_id=found["message_id"],
         recipient=found["recipient"],
@@ -149,7 +158,7 @@ async def _mail_to_send(job: RunningJob[SendEmail], tools: Tools, app: Holdfast)
         currency=found["currency"],
     )
     try:
-        return compose(mail, tools.mailer.sender, await tools.files.read(found["storage_key"]))
+        return compose(mail, tools.mailer.sender, await tools.files.read(found["storage_key"], found["sha256"]))
     except MailRefused as error:
         raise Permanent("MAIL_REFUSED", str(error)) from error
 
@@ -175,19 +184,30 @@ async def _record_sent(job: RunningJob[SendEmail], tools: Tools) -> None:
             await asyncio.sleep(_RECORD_AGAIN_SECONDS)
 
 
-async def _pdf_is_ready(delivery: asyncpg.Record, job: RunningJob[SendEmail], app: Holdfast) -> None:
-    """Or else comes back soon, at first very soon, for as long as somebody is about to make one."""
-    state, rendering = delivery["document_state"], delivery["document_job_id"]
-    if state == "READY":
-        return
-    if state is None or rendering is None:
+async def _delivery(tools: Tools, delivery_id: UUID) -> asyncpg.Record:
+    found = await tools.pool.fetchrow(sql("worker/delivery_to_send"), delivery_id, INVOICE_PDF)
+    if found is None:
+        raise Permanent("DELIVERY_NOT_FOUND", f"there is no delivery {delivery_id}")
+    return found
+
+
+async def _with_pdf(
+    delivery: asyncpg.Record, job: RunningJob[SendEmail], tools: Tools, app: Holdfast
+) -> asyncpg.Record:
+    """Comes back soon, at first very soon, for as long as somebody is about to make it. Returns if it is there now."""
+    rendering = delivery["document_job_id"]
+    if rendering is None:
         raise Permanent("DOCUMENT_NOT_FOUND", "the invoice has no PDF, and nobody makes one")
     made_by = await app.jobs.get(rendering)
-    is_over = made_by is None or made_by.state.is_final
-    if is_over and not (state == "PENDING" and made_by is not None and made_by.state is JobState.SUCCEEDED):
-        # A state of PENDING says that its last worker died before it could tell.
-        why = delivery["document_error"] or "its job has ended without it"
-        raise Permanent(RENDER_FAILED, f"the PDF could not be made: {why}")
+    if made_by is None or made_by.state.is_final:
+        # It may have ended, or somebody may have asked for another one, since the document was looked at.
+        delivery = await _delivery(tools, job.payload.delivery_id)
+        if delivery["document_state"] == "READY":
+            return delivery
+        if delivery["document_job_id"] == rendering:
+            # If the document is PENDING all the same, its last worker died before it could tell.
+            why = delivery["document_error"] or "its job has ended without it"
+            raise Permanent(RENDER_FAILED, f"the PDF could not be made: {why}")
     waited = await app.clock.now() - job.created_at
     raise Snooze(min(max(waited / 2, _SHORTEST_SNOOZE), _LONGEST_SNOOZE))
 

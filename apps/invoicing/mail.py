@@ -47,26 +47,26 @@ class InvoiceMail:
 _WORDINGS = (
     (
         "Invoice {number}",
-        "please find attached our invoice {number} of {issued_on} over {total}. It is due on {due_on}.",
+        "please find attached our invoice {number} of {issued_on} for {total}. It is due on {due_on}.",
     ),
     (
         "Reminder: invoice {number} is overdue",
         (
-            "our invoice {number} over {total} was due on {due_on}, and we have not seen your payment yet. Perhaps it "
+            "our invoice {number} for {total} was due on {due_on}, and we have not seen your payment yet. Perhaps it "
             "has slipped your attention: the invoice is attached once more."
         ),
     ),
     (
         "Second reminder: invoice {number} is overdue",
         (
-            "we wrote to you about our invoice {number} over {total}, which was due on {due_on}. It is still open. "
+            "we wrote to you about our invoice {number} for {total}, which was due on {due_on}. It is still open. "
             "Please pay it within the next days, or tell us if something is wrong with it."
         ),
     ),
     (
         "Final reminder: invoice {number}",
         (
-            "our invoice {number} over {total} has been open since {due_on}, in spite of two reminders. This is the "
+            "our invoice {number} for {total} has been open since {due_on}, in spite of two reminders. This is the "
             "last one: if your payment does not arrive within seven days, we will have to take further steps."
         ),
     ),
@@ -101,7 +101,7 @@ def compose(mail: InvoiceMail, sender: str, pdf: bytes) -> EmailMessage:
         message["Auto-Submitted"] = "auto-generated"
         message.set_content("\n\n".join(paragraphs) + "\n")
         message.add_alternative(_as_html(paragraphs), subtype="html")
-        message.add_attachment(pdf, maintype="application", subtype="pdf", filename=f"invoice-{mail.number}.pdf")
+        message.add_attachment(pdf, maintype="application", subtype="pdf", filename=f"{mail.number}.pdf")
     except ValueError as error:
         raise MailRefused(f"the message cannot be written: {error}") from error
     return message

@@ -1,7 +1,6 @@
 """An invoice as a PDF, made by typst from a template. The same invoice gives the same bytes whenever it is rendered."""
 
 import json
-import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -10,8 +9,7 @@ from pathlib import Path
 import typst
 
 from apps.invoicing.money import Line, totals
-
-_TEMPLATE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*", re.ASCII)
+from apps.invoicing.template_folder import template_file
 
 
 class RenderFailed(Exception):
@@ -34,12 +32,15 @@ class PrintedInvoice:
     note: str = ""
 
 
+def is_whole(content: bytes) -> bool:
+    """Whether it is a PDF from its beginning to its end."""
+    return content.startswith(b"%PDF-") and content.rstrip().endswith(b"%%EOF")
+
+
 def render(invoice: PrintedInvoice, folder: Path) -> bytes:
     """Takes a tenth of a second of processor time or more, without the interpreter's lock: call it in a thread."""
-    if not _TEMPLATE_NAME.fullmatch(invoice.template):
-        raise RenderFailed(f"{invoice.template!r} is no name of a template")
-    template = folder / f"{invoice.template}.typ"
-    if not template.is_file():
+    template = template_file(folder, invoice.template)
+    if template is None:
         raise RenderFailed(f"there is no template {invoice.template!r}")
     fonts = folder / "fonts"
     try:
@@ -86,12 +87,14 @@ def _for_template(invoice: PrintedInvoice) -> dict[str, object]:
         ],
         "net": amount(summed.net),
         "total": amount(summed.total),
+        "is_owed": summed.total > 0,
         "note": invoice.note,
     }
 
 
 def amount(value: Decimal) -> str:
-    return f"{value:,.2f}"
+    """With a true minus sign: a hyphen is short, and a line may end behind it."""
+    return f"{value:,.2f}".replace("-", "\N{MINUS SIGN}")
 
 
 def long_date(day: date) -> str:

@@ -8,8 +8,16 @@ from holdfast import TickReport
 QUEUE = "queue"
 """What Holdfast calls the outbox."""
 
-_OUTCOMES = {"succeed": "sent", "fail": "failed", "exhaust": "failed", "retry": "retried", "snooze": "postponed"}
-OUTCOMES = ("sent", "failed", "retried")
+_OUTCOMES = {
+    "succeed": "sent",
+    "fail": "failed",
+    "exhaust": "failed",
+    "retry": "retried",
+    "snooze": "postponed",
+    "cancel": "canceled",
+}
+OUTCOMES = tuple(dict.fromkeys(_OUTCOMES.values()))
+"""How an attempt can end. What a worker gave back or lost to another one has not ended, and is not processed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,14 @@ def turns(report: TickReport) -> list[Turn]:
                 seconds=part.seconds,
                 counts=counts,
                 skipped=part.skipped,
-                error=part.error,
+                error=None if part.error is None else _once(part.error),
             )
         )
     return told
+
+
+def _once(error: str) -> str:
+    """`NOT_CONFIGURED: NotConfigured: …` says the same thing twice: the code, and the class that it was made of."""
+    code, _, rest = error.partition(": ")
+    kind, _, message = rest.partition(": ")
+    return f"{code}: {message}" if kind.lower() == code.replace("_", "").lower() else error

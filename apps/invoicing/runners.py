@@ -14,6 +14,9 @@ ENDPOINTS = {
 }
 TIMETABLE = "every 1m"
 
+OnRun = Callable[[str, float], object]
+"""Called with the name of a scheduler and the seconds that its calls took, whether they succeeded or not."""
+
 _MOST_AT_ONCE = 200
 
 
@@ -25,16 +28,20 @@ class ApiFailed(Exception):
     """The API could not be reached, or did not do it."""
 
 
-def add_runners(app: Holdfast, settings: Settings) -> None:
+def add_runners(app: Holdfast, settings: Settings, on_run: OnRun) -> None:
     for name, path in ENDPOINTS.items():
-        app.runner(name, TIMETABLE, lock=LOCKS[name])(_scheduler(settings, path))
+        app.runner(name, TIMETABLE, lock=LOCKS[name])(_scheduler(settings, name, path, on_run))
     app.error(NotConfigured, code="NOT_CONFIGURED")
     app.error(ApiFailed, code="API_FAILED")
 
 
-def _scheduler(settings: Settings, path: str) -> Callable[[], Awaitable[dict[str, int]]]:
+def _scheduler(settings: Settings, name: str, path: str, on_run: OnRun) -> Callable[[], Awaitable[dict[str, int]]]:
     async def run() -> dict[str, int]:
-        return {"created": await _create_all(settings, path)}
+        began = time.monotonic()
+        try:
+            return {"created": await _create_all(settings, path)}
+        finally:
+            on_run(name, time.monotonic() - began)
 
     return run
 
@@ -56,14 +63,25 @@ async def _create_all(settings: Settings, path: str) -> int:
 
 
 async def _create(client: httpx.AsyncClient, path: str, limit: int, seconds: float) -> tuple[int, bool]:
+    # Without a user and password, which may stand before the host.
+    base = client.base_url
+    called = f"POST {base.scheme}://{base.netloc.decode()}{base.path.rstrip('/')}{path}"
     try:
         response = await client.post(path, params={"limit": limit}, timeout=seconds)
         response.raise_for_status()
         answer = response.json()
         return int(answer["created"]), bool(answer["more"])
     except httpx.HTTPStatusError as error:
-        raise ApiFailed(f"POST {path} was answered with {error.response.status_code}") from error
+        # Without the error itself, as below: it has the whole address in its text, or the token.
+        raise ApiFailed(f"{called} was answered with {_status(error.response)}") from None
     except httpx.HTTPError as error:
-        raise ApiFailed(f"POST {path}: {type(error).__name__} {error}") from error
+        said = f" {error}" if isinstance(error, httpx.ConnectError) else ""
+        raise ApiFailed(f"{called}: {type(error).__name__}{said}") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise ApiFailed(f"POST {path} was answered with something else than counts") from error
+        raise ApiFailed(f"{called} was answered with something else than counts") from error
+
+
+def _status(response: httpx.Response) -> str:
+    if response.status_code == httpx.codes.UNAUTHORIZED:
+        return "401: WORKER_API_SERVICE_TOKEN is not the one that the API has"
+    return str(response.status_code)

@@ -1,16 +1,20 @@
 """Every variable of the service. Times are in milliseconds, as the variables' names say."""
 
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Self
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 OUTBOX, REMINDERS, BILLING = "outbox", "invoiceReminders", "classesBilling"
 RUNNERS = (OUTBOX, REMINDERS, BILLING)
 LOCKS = {name: f"worker:scheduler:{name}" for name in (REMINDERS, BILLING)}
 """The texts of the advisory locks under which the schedulers run, on one replica at a time."""
+
+_SHORTEST_SECRET = 16
 
 
 class Misconfigured(Exception):
@@ -31,14 +35,48 @@ def _known(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _is_url(value: str) -> str:
-    if not value.startswith(("http://", "https://")):
+    try:
+        parts = urlsplit(value)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url:
         raise ValueError("write http://host:port or https://host")
     return value.rstrip("/")
 
 
+def _is_database(value: str) -> str:
+    """Never quoted: there may be a password in it."""
+    if not value.startswith(("postgresql://", "postgres://", "embedded:")):
+        raise ValueError("write postgresql://user@host:port/database, or embedded: for one that is installed with it")
+    return value
+
+
+def _is_header(value: str) -> str:
+    """Else it could not be sent, and the error would have it in its text."""
+    if not re.fullmatch(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", value):
+        raise ValueError("has other characters than printable ASCII, or spaces or a line's end around it")
+    return value
+
+
+def _is_long(value: str) -> str:
+    if len(value) < _SHORTEST_SECRET:
+        raise ValueError(f"is shorter than {_SHORTEST_SECRET} characters; give it a long random text")
+    return value
+
+
 RunnerNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names), AfterValidator(_known)]
-Milliseconds = Annotated[int, Field(ge=0)]
-SomeMilliseconds = Annotated[int, Field(ge=1)]
+# Three years, which every clock on the way can add to now.
+_LONGEST_MS = 10**11
+Milliseconds = Annotated[int, Field(ge=0, le=_LONGEST_MS)]
+SomeMilliseconds = Annotated[int, Field(ge=1, le=_LONGEST_MS)]
+Items = Annotated[int, Field(ge=1, le=10**9)]
+# As Holdfast has them.
+AtOnce = Annotated[int, Field(ge=1, le=10_000)]
+Attempts = Annotated[int, Field(ge=1, le=1_000)]
+ShardIndex = Annotated[int, Field(ge=0, lt=10_000)]
+ShardCount = Annotated[int, Field(ge=1, le=10_000)]
+Port = Annotated[int, Field(ge=1, le=65_535)]
 Url = Annotated[str, AfterValidator(_is_url)]
 
 
@@ -51,9 +89,9 @@ class Settings(BaseSettings):
     worker_tick_runners: RunnerNames = RUNNERS
     worker_tick_overall_max_ms: SomeMilliseconds = 480_000
     worker_tick_runner_max_ms: SomeMilliseconds = 60_000
-    worker_tick_runner_max_items: PositiveInt = 200
-    worker_tick_shard_index: Annotated[int, Field(ge=0)] | None = None
-    worker_tick_shard_count: PositiveInt | None = None
+    worker_tick_runner_max_items: Items = 200
+    worker_tick_shard_index: ShardIndex | None = None
+    worker_tick_shard_count: ShardCount | None = None
 
     # The background.
     worker_busy_loop_delay_ms: Milliseconds = 250
@@ -65,22 +103,22 @@ class Settings(BaseSettings):
     worker_shutdown_timeout_ms: Milliseconds = 30_000
 
     # The outbox.
-    outbox_batch_size: PositiveInt = 50
-    outbox_concurrency: PositiveInt = 10
-    pdf_render_concurrency: PositiveInt = 2
+    outbox_batch_size: Items = 50
+    outbox_concurrency: AtOnce = 10
+    pdf_render_concurrency: AtOnce = 2
     outbox_lease_duration_ms: SomeMilliseconds = 60_000
     outbox_lease_heartbeat_ms: SomeMilliseconds = 15_000
-    outbox_max_attempts: PositiveInt = 3
+    outbox_max_attempts: Attempts = 3
     outbox_retry_base_ms: SomeMilliseconds = 5_000
     outbox_retry_max_ms: SomeMilliseconds = 120_000
     outbox_retry_jitter_ms: Milliseconds = 500
 
     # What the schedulers call.
     worker_api_base_url: Url | None = None
-    worker_api_service_token: str | None = Field(None, repr=False)
+    worker_api_service_token: Annotated[str, AfterValidator(_is_header)] | None = Field(None, repr=False)
 
     # Where things are. These are this service's own.
-    database_url: str = Field("embedded:", repr=False)
+    database_url: Annotated[str, AfterValidator(_is_database)] = Field("embedded:", repr=False)
     """postgresql://…, or `embedded:[folder]` for a PostgreSQL that needs nothing installed."""
     files_url: str = Field("file:data/invoicing", repr=False)
     """`file:` and a folder, or s3://bucket/prefix with the usual AWS_… variables."""
@@ -88,13 +126,14 @@ class Settings(BaseSettings):
     """smtp://[user:password@]host:port, or smtps://…"""
     mail_from: str = "Corely Billing <billing@corely.example>"
     templates_folder: Path = Path(__file__).parent / "templates"
-    download_link_secret: str | None = Field(None, repr=False)
+    download_link_secret: Annotated[str, AfterValidator(_is_long)] | None = Field(None, repr=False)
     download_link_ttl_ms: SomeMilliseconds = 300_000
     api_host: str = "127.0.0.1"
-    api_port: Annotated[int, Field(ge=1, le=65_535)] = 8000
+    api_port: Port = 8000
     api_public_url: Url | None = None
     """What download links begin with, where a proxy stands in front; unset: as the request came."""
-    worker_metrics_port: Annotated[int, Field(ge=1, le=65_535)] | None = None
+    worker_metrics_host: str = "127.0.0.1"
+    worker_metrics_port: Port | None = None
 
     @classmethod
     def load(cls, **given: object) -> Self:
@@ -113,18 +152,24 @@ class Settings(BaseSettings):
         if (index is None) != (count is None):
             raise ValueError("WORKER_TICK_SHARD_INDEX and WORKER_TICK_SHARD_COUNT: set both or neither")
         if index is not None and count is not None and index >= count:
-            raise ValueError(f"WORKER_TICK_SHARD_INDEX: {index} is not below WORKER_TICK_SHARD_COUNT, {count}")
+            index_told, count_told = self._told("worker_tick_shard_index"), self._told("worker_tick_shard_count")
+            raise ValueError(f"{index_told} is not below {count_told}; set it to {count - 1} or less")
         for lower, upper, factor in (
             ("worker_idle_backoff_min_ms", "worker_idle_backoff_max_ms", 1),
             ("worker_tick_runner_max_ms", "worker_tick_overall_max_ms", 1),
             ("outbox_retry_base_ms", "outbox_retry_max_ms", 1),
             ("outbox_lease_heartbeat_ms", "outbox_lease_duration_ms", 2),
         ):
-            least, most = getattr(self, lower), getattr(self, upper)
-            if least * factor > most:
-                bound = upper.upper() if factor == 1 else f"half of {upper.upper()}"
-                raise ValueError(f"{lower.upper()}: {least} is more than {bound}, {most // factor}")
+            most = getattr(self, upper) // factor
+            if getattr(self, lower) > most:
+                bound = self._told(upper) if factor == 1 else f"half of {self._told(upper)}"
+                raise ValueError(f"{self._told(lower)} is more than {bound}; set it to {most} or less")
         return self
+
+    def _told(self, field: str) -> str:
+        """Who has set one of two wants to know where the other number comes from."""
+        default = "" if field in self.model_fields_set else ", the default"
+        return f"{field.upper()} ({getattr(self, field)}{default})"
 
 
 def milliseconds(number: int) -> timedelta:

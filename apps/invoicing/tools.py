@@ -8,6 +8,7 @@ from apps.invoicing.database import opened_pool
 from apps.invoicing.mail import Mailer
 from apps.invoicing.settings import Settings
 from apps.invoicing.storage import open_files
+from apps.invoicing.template_folder import check_templates
 
 if TYPE_CHECKING:
     from apps.invoicing.database import Pool
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 class Tools:
     def __init__(self, settings: Settings) -> None:
+        check_templates(settings.templates_folder)
         self.templates = settings.templates_folder
         self.files = open_files(settings.files_url)
         self.mailer = Mailer(settings.smtp_url, settings.mail_from)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from apps.invoicing.handlers import add_handlers
 from apps.invoicing.reports import QUEUE
-from apps.invoicing.runners import add_runners
+from apps.invoicing.runners import OnRun, add_runners
 from apps.invoicing.settings import OUTBOX, Misconfigured, Settings, milliseconds
 from apps.invoicing.tools import Tools
 from apps.invoicing.worker_metrics import WorkerMetrics
@@ -29,10 +29,9 @@ _VARIABLES = {
 }
 
 
-def build_app(settings: Settings, tools: Tools) -> Holdfast:
-    """`tools` need not be open yet; they must be when the worker runs."""
-    shortest, longest = settings.worker_idle_backoff_min_ms, settings.worker_idle_backoff_max_ms
-    poll = milliseconds(longest) / 3
+def build_app(settings: Settings, tools: Tools, on_run: OnRun = lambda _name, _seconds: None) -> Holdfast:
+    """`tools` need not be open yet; they must be when the worker runs. `on_run`: after each run of a scheduler."""
+    longest_idle = milliseconds(settings.worker_idle_backoff_max_ms)
     error_backoff = milliseconds(settings.worker_tick_loop_error_backoff_ms)
     try:
         app = Holdfast(
@@ -44,10 +43,10 @@ def build_app(settings: Settings, tools: Tools) -> Holdfast:
             shard_index=settings.worker_tick_shard_index,
             shard_count=settings.worker_tick_shard_count,
             busy_delay=milliseconds(settings.worker_busy_loop_delay_ms),
-            # Holdfast waits for up to three polls while PostgreSQL rings for it, which it usually does: so the longest
-            # wait is what the variable says.
-            idle_backoff_min=min(milliseconds(shortest), poll),
-            poll=poll,
+            idle_backoff_min=milliseconds(settings.worker_idle_backoff_min_ms),
+            # The same whether PostgreSQL rings for it or not.
+            idle_backoff_max=longest_idle,
+            poll=longest_idle,
             idle_backoff_jitter=milliseconds(settings.worker_idle_backoff_jitter_ms),
             error_backoff_min=error_backoff,
             error_backoff_max=error_backoff,
@@ -62,7 +61,7 @@ def build_app(settings: Settings, tools: Tools) -> Holdfast:
         name, colon, problem = str(error).partition(":")
         raise Misconfigured(f"{_VARIABLES.get(name, name)}{colon}{problem}") from error
     add_handlers(app, settings, tools)
-    add_runners(app, settings)
+    add_runners(app, settings, on_run)
     return app
 
 
@@ -74,17 +73,18 @@ def runner_names(settings: Settings) -> tuple[str, ...]:
 def run_background(settings: Settings) -> int:
     """Until SIGTERM or Ctrl-C; the exit code."""
     tools = Tools(settings)
-    app = build_app(settings, tools)
     metrics = WorkerMetrics()
+    app = build_app(settings, tools, metrics.add_run)
 
     @asynccontextmanager
     async def around() -> AsyncIterator[None]:
         _log_what_is_missing(settings)
-        with metrics.served(settings.worker_metrics_port):
-            async with tools.opened(app.opened.url):
-                yield
+        async with tools.opened(app.opened.url):
+            yield
 
-    return run_worker(app, around=around, on_tick=metrics.add)
+    # Before anything else is opened, so that a port in use is found at once.
+    with metrics.served(settings.worker_metrics_host, settings.worker_metrics_port):
+        return run_worker(app, around=around, on_tick=metrics.add)
 
 
 def run_once(settings: Settings) -> TickReport:

@@ -1,12 +1,14 @@
 """What a worker tells Prometheus: how much each runner did in a tick and how long it took, and how jobs ended."""
 
+import errno
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 
 from apps.invoicing.reports import OUTCOMES, turns
-from apps.invoicing.settings import OUTBOX
+from apps.invoicing.settings import LOCKS, OUTBOX, Misconfigured
 from holdfast import TickReport
 
 
@@ -17,7 +19,10 @@ class WorkerMetrics:
             "invoicing_worker_ticks", "Ticks in which a runner had something to do", registry=self.registry
         )
         self._processed = Counter(
-            "invoicing_worker_processed", "Items that a runner has processed", ("runner",), registry=self.registry
+            "invoicing_worker_processed",
+            "Items that a runner has processed: attempts of the outbox, what a scheduler had the API make",
+            ("runner",),
+            registry=self.registry,
         )
         self._per_tick = Histogram(
             "invoicing_worker_tick_processed",
@@ -27,13 +32,20 @@ class WorkerMetrics:
             registry=self.registry,
         )
         self._seconds = Histogram(
-            "invoicing_worker_tick_seconds", "How long a runner took in one tick", ("runner",), registry=self.registry
+            "invoicing_worker_tick_seconds",
+            "Of a scheduler: how long one run took, with all its calls of the API. Of another runner: its turn in one "
+            "tick, in which the outbox claims jobs and does not wait for them",
+            ("runner",),
+            registry=self.registry,
         )
         self._errors = Counter(
             "invoicing_worker_runner_errors", "Ticks in which a runner failed", ("runner",), registry=self.registry
         )
         self._outcomes = Counter(
-            "invoicing_outbox_outcomes", "How attempts at jobs ended", ("outcome",), registry=self.registry
+            "invoicing_outbox_outcomes",
+            "How attempts at jobs ended: together as many as the outbox has processed",
+            ("outcome",),
+            registry=self.registry,
         )
         for outcome in OUTCOMES:
             self._outcomes.labels(outcome)
@@ -43,20 +55,32 @@ class WorkerMetrics:
         for turn in turns(report):
             self._processed.labels(turn.runner).inc(turn.processed)
             self._per_tick.labels(turn.runner).observe(turn.processed)
-            self._seconds.labels(turn.runner).observe(turn.seconds)
+            # A scheduler goes on beside the ticks: its turn is over long before its calls are.
+            if turn.runner not in LOCKS:
+                self._seconds.labels(turn.runner).observe(turn.seconds)
             if turn.error is not None:
                 self._errors.labels(turn.runner).inc()
             if turn.runner == OUTBOX:
                 for outcome in OUTCOMES:
                     self._outcomes.labels(outcome).inc(turn.counts.get(outcome, 0))
 
+    def add_run(self, scheduler: str, seconds: float) -> None:
+        self._seconds.labels(scheduler).observe(seconds)
+
     @contextmanager
-    def served(self, port: int | None) -> Iterator[None]:
+    def served(self, host: str, port: int | None) -> Iterator[None]:
         """On /metrics of this port, if there is one."""
         if port is None:
             yield
             return
-        server, thread = start_http_server(port, registry=self.registry)
+        try:
+            server, thread = start_http_server(port, host, self.registry)
+        except (socket.gaierror, UnicodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no name"
+            raise Misconfigured(f"WORKER_METRICS_HOST: {host} is no address of this machine: {why}") from None
+        except OSError as error:
+            name = "HOST" if error.errno == errno.EADDRNOTAVAIL else "PORT"
+            raise Misconfigured(f"WORKER_METRICS_{name}: cannot listen on {host}:{port}: {error.strerror}") from None
         try:
             yield
         finally:

@@ -83,6 +83,7 @@ CREATE TABLE IF NOT EXISTS invoicing.email_delivery (
     sent_at timestamptz,
     CHECK ((status = 'SENT') = (sent_at IS NOT NULL))
 );
+CREATE INDEX IF NOT EXISTS delivery_of_invoice ON invoicing.email_delivery (invoice_id, created_at);
 
 -- A reminder of each level is made once for an invoice.
 CREATE TABLE IF NOT EXISTS invoicing.reminder (

@@ -14,6 +14,8 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(300)]
 async def test_the_demonstration_comes_to_its_end_on_eighty_columns() -> None:
     ended = await finished("demo", columns=80)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    # What it shows is quicker than what others will see.
+    assert "leases are over: 3 s here, 60 s by default" in ended.stdout
     numbers = re.findall(r"^20\d\d-(\d{5}) .* (\d+)$", ended.stdout, re.MULTILINE)
     assert [int(number) for number, _ in numbers] == list(range(1, 13))
     assert all(int(mails) >= 1 for _, mails in numbers)

@@ -37,11 +37,16 @@ def test_a_mail_has_a_plain_and_an_html_body_and_the_pdf() -> None:
     message = compose(MAIL, SENDER, PDF)
     assert (message["From"], message["To"]) == (SENDER, MAIL.recipient)
     assert (message["Subject"], message["Message-ID"]) == ("Invoice 2026-00017", MAIL.message_id)
-    for text in ("Dear Møller & Søn <b>,", "1,876.83 EUR", "30 November 2026", "Corely Billing"):
+    for text in (
+        "Dear Møller & Søn <b>,",
+        "invoice 2026-00017 of 16 November 2026 for 1,876.83 EUR",
+        "30 November 2026",
+        "Corely Billing",
+    ):
         assert text in body(message, "plain")
     assert "<p>Dear Møller &amp; Søn &lt;b&gt;,</p>" in body(message, "html")
     (attached,) = message.iter_attachments()
-    assert attached.get_filename() == "invoice-2026-00017.pdf"
+    assert attached.get_filename() == "2026-00017.pdf"
     assert (attached.get_content_type(), attached.get_content()) == ("application/pdf", PDF)
 
 
@@ -50,6 +55,7 @@ def test_each_level_of_reminder_has_a_wording_of_its_own() -> None:
     assert len({str(message["Subject"]) for message in messages}) == 4
     assert len({body(message, "plain") for message in messages}) == 4
     assert ["reminder" in str(message["Subject"]).lower() for message in messages] == [False, True, True, True]
+    assert all("for 1,876.83 EUR" in body(message, "plain") for message in messages)
     assert "If you have paid" not in body(messages[0], "plain")
     assert all("If you have paid" in body(message, "plain") for message in messages[1:])
 

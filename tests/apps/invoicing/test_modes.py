@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from apps.invoicing.__main__ import main
 from apps.invoicing.runners import ENDPOINTS
 from apps.invoicing.settings import BILLING, OUTBOX, REMINDERS
+from apps.invoicing.worker_metrics import WorkerMetrics
 from tests.apps.invoicing.issuing import opened_bench, worker_settings
 from tests.apps.invoicing.mail_server import MailServer, mail_server
 from tests.apps.invoicing.patience import until
@@ -22,6 +23,8 @@ from tests.apps.invoicing.scheduler_api import TOKEN, SchedulerApi, scheduler_ap
 from tests.databases import Database
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+
+MODES = ("background", "tick", "api")
 
 
 def free_port() -> int:
@@ -65,7 +68,11 @@ async def test_a_tick_does_what_is_due_reports_and_ends(database: Database, tmp_
             BILLING,
             "maintenance",
         ]
-        assert "401" in shown.stdout
+        # On eighty columns, in a column of its own.
+        notes = "".join(row[heading.index("notes") :].strip() for row in rows)
+        for path in ENDPOINTS.values():
+            assert f"{api.url}{path}" in notes
+        assert "…" not in shown.stdout
 
 
 async def test_the_background_is_the_default_works_at_once_tells_its_metrics_and_stops(
@@ -91,6 +98,12 @@ async def test_the_background_is_the_default_works_at_once_tells_its_metrics_and
 
                 # Two PDFs, three taxes, one mail.
                 await until(is_told)
+
+                async def have_schedulers_run() -> bool:
+                    known = await metrics(port)
+                    return all(("invoicing_worker_tick_seconds_count", name) in known for name in ENDPOINTS)
+
+                await until(have_schedulers_run)
                 told = await metrics(port)
                 assert await stopped(worker) == 0
     # A template that is not there, its mail, and a mail that is refused.
@@ -115,7 +128,7 @@ async def metrics(port: int) -> dict[tuple[str, str], float]:
 async def test_the_api_is_a_mode_of_the_same_program(database: Database, tmp_path: Path) -> None:
     port = free_port()
     given = {"database_url": database.url, "files_url": f"file:{tmp_path}/files", "api_port": port}
-    with started(tmp_path / "api.log", "api", **given, download_link_secret="a secret") as process:
+    with started(tmp_path / "api.log", "api", **given, download_link_secret="a secret of these tests") as process:
 
         async def is_up() -> bool:
             try:
@@ -140,6 +153,8 @@ async def test_the_api_is_a_mode_of_the_same_program(database: Database, tmp_pat
         ([], {"outbox_lease_duration_ms": 300, "outbox_lease_heartbeat_ms": 100}, "OUTBOX_LEASE_DURATION_MS"),
         ([], {"smtp_url": "mail.example.com"}, "SMTP_URL"),
         ([], {"files_url": "nowhere"}, "FILES_URL"),
+        *(([mode], {"templates_folder": "/nowhere"}, "TEMPLATES_FOLDER: /nowhere is no folder") for mode in MODES),
+        *(([mode], {"files_url": f"file:{__file__}"}, f"FILES_URL: {__file__} cannot be made") for mode in MODES),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line(
@@ -150,12 +165,96 @@ def test_what_is_wrong_is_told_in_one_line(
     given: dict[str, object],
     named: str,
 ) -> None:
-    usual = {"database_url": "postgresql://nobody:secret@127.0.0.1:1/nothing", "files_url": f"file:{tmp_path}/files"}
-    set_only(monkeypatch, {**usual, **given})
+    set_only(monkeypatch, {**for_any_mode(tmp_path), **given})
     code = main(arguments)
     printed = capsys.readouterr()
     assert (code, printed.out, len(printed.err.splitlines())) == (2, "", 1)
     assert named in printed.err
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nonsense",
+        "memory:",
+        "mysql://nobody:secret@127.0.0.1/nothing",
+        "postgresql://nobody:secret@127.0.0.1:port/nothing",
+        "postgresql://nobody:secret@127.0.0.1/nothing?sslmode=sideways",
+        f"embedded:{__file__}",
+    ],
+)
+def test_what_is_no_database_is_told_alike_by_all_modes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, mode: str, url: str
+) -> None:
+    set_only(monkeypatch, {**for_any_mode(tmp_path), "database_url": url})
+    assert main([mode]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("invoicing: DATABASE_URL: ")
+    assert "secret" not in line
+    assert "memory:" not in line
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_database_without_the_schema_is_told_with_the_command_that_makes_it(
+    database: Database, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, mode: str
+) -> None:
+    set_only(monkeypatch, {**for_any_mode(tmp_path), "database_url": database.url, "holdfast_schema": "nobody made it"})
+    assert main([mode]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        'invoicing: DATABASE_URL: the schema "nobody made it" is missing;'
+        " run `HOLDFAST_STORE=$DATABASE_URL holdfast migrate`"
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_wrong_variable_of_holdfast_keeps_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, mode: str
+) -> None:
+    set_only(monkeypatch, {**for_any_mode(tmp_path), "holdfast_retention": "soon"})
+    assert main([mode]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("invoicing: HOLDFAST_RETENTION: ")
+
+
+def for_any_mode(folder: Path) -> dict[str, object]:
+    """All that it needs; there is no database there."""
+    return {
+        "database_url": "postgresql://nobody:secret@127.0.0.1:1/nothing",
+        "files_url": f"file:{folder}/files",
+        "download_link_secret": "a secret of these tests",
+        "worker_api_service_token": TOKEN,
+        "api_port": free_port(),
+    }
+
+
+def test_an_address_that_the_metrics_cannot_have_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Also while the store is away, which a worker would wait for."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        usual = {"database_url": "postgresql://nobody@127.0.0.1:1/nothing", "files_url": f"file:{tmp_path}/files"}
+        for given, said in (
+            ({"worker_metrics_port": port}, f"WORKER_METRICS_PORT: cannot listen on 127.0.0.1:{port}: "),
+            (
+                {"worker_metrics_port": port, "worker_metrics_host": "no.such.host.invalid"},
+                "WORKER_METRICS_HOST: no.such.host.invalid is no address of this machine: ",
+            ),
+        ):
+            set_only(monkeypatch, {**usual, **given})
+            assert main([]) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert line.startswith(f"invoicing: {said}")
+
+
+async def test_the_metrics_are_where_they_are_told_to_be() -> None:
+    port = free_port()
+    for host, other in (("127.0.0.1", "127.0.0.2"), ("127.0.0.2", "127.0.0.1")):
+        with WorkerMetrics().served(host, port):
+            async with httpx.AsyncClient() as client:
+                assert (await client.get(f"http://{host}:{port}/metrics")).is_success
+                with pytest.raises(httpx.ConnectError):
+                    await client.get(f"http://{other}:{port}/metrics")
 
 
 def test_a_store_that_is_away_ends_a_tick_in_one_line(

@@ -7,7 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from pypdf import PdfReader
+from pypdf import PageObject, PdfReader
 
 from apps.invoicing.money import Line, totals
 from apps.invoicing.rendering import PrintedInvoice, RenderFailed, render
@@ -50,7 +50,7 @@ def test_everything_that_an_invoice_has_stands_on_its_page() -> None:
         "30 November 2026",
         "Consulting in October 12.5 120.00 19 % 1,500.00",
         "Printed handbook 3 24.90 7 % 74.70",
-        "Discount 1 -1,000.00 19 % -1,000.00",
+        "Discount 1 \N{MINUS SIGN}1,000.00 19 % \N{MINUS SIGN}1,000.00",
         "With thanks.",
         "1 / 1",
     ):
@@ -64,6 +64,8 @@ def test_the_totals_on_the_page_are_those_of_the_lines() -> None:
     for each in summed.by_rate:
         assert f"Tax {each.rate.normalize():f} % on {each.net:,} EUR {each.tax:,} EUR" in page
     assert f"Total {summed.total:,} EUR" in page
+    bank = "IBAN DE02 1203 0000 0000 2020 51 BIC BYLADEM1001 Bank Musterbank Hamburg Reference 2026-00017"
+    assert f"Please transfer {summed.total:,} EUR by 30 November 2026 to {bank}" in page
 
 
 def test_the_same_invoice_gives_the_same_bytes() -> None:
@@ -104,7 +106,52 @@ def test_further_pages_repeat_the_head_of_the_table_and_are_numbered() -> None:
     assert not any("Total" in page for page in found[:-1])
 
 
-@pytest.mark.parametrize("description", ["word " * 200, "X" * 300])
+@pytest.mark.parametrize("note", ["With thanks.", "A word. " * 200])
+def test_the_totals_stand_with_the_last_lines_and_the_way_to_pay(note: str) -> None:
+    for number in (1, 2, *range(15, 26), *range(44, 52)):
+        found = pages(replace(INVOICE, lines=LINES[:1] * number, note=note))
+        (page,) = (page for page in found if "Total" in page)
+        assert page.count("Consulting") >= min(2, number)
+        assert "IBAN" in page.partition("Please transfer")[2].partition("Reference")[0]
+        assert "Description Quantity" in page
+        if note == "With thanks.":
+            assert note in page
+
+
+def lowest(page: PageObject) -> float:
+    """Where the lowest text of a page stands, from its bottom."""
+    found: list[float] = []
+
+    def visit(text: str, outer: list[float], inner: list[float], *_: object) -> None:
+        if text.strip():
+            found.append(inner[4] * outer[1] + inner[5] * outer[3] + outer[5])
+
+    page.extract_text(visitor_text=visit)
+    return min(found)
+
+
+@pytest.mark.parametrize(
+    ("description", "rates"), [("W" * 500, 1), ("W" * 500, 4), ("W" * 500, 12), ("W" * 250, 4), ("Lesson", 60)]
+)
+def test_nothing_runs_off_a_page_however_much_there_is(description: str, rates: int) -> None:
+    widest = Line(description, Decimal("999999999.999"), Decimal("99.99"), Decimal(0))
+    lines = [replace(widest, tax_rate=Decimal(rate) / 100) for rate in range(rates)]
+    usual = lowest(PdfReader(io.BytesIO(render(INVOICE, FOLDER))).pages[0])
+    for more in range(4):
+        invoice = replace(INVOICE, lines=tuple(lines + [widest] * more), note="A line\n" * 4)
+        for page in PdfReader(io.BytesIO(render(invoice, FOLDER))).pages:
+            assert lowest(page) == usual > 0
+
+
+def test_an_invoice_over_nothing_does_not_ask_for_a_transfer() -> None:
+    free = (replace(LINES[0], quantity=Decimal(1)), replace(LINES[0], quantity=Decimal(1), unit_price=Decimal(-120)))
+    (page,) = pages(replace(INVOICE, lines=free))
+    assert "Total 0.00 EUR" in page
+    assert "There is nothing to pay." in page
+    assert "transfer" not in page
+
+
+@pytest.mark.parametrize("description", ["word " * 100, "X" * 300])
 def test_long_descriptions_wrap_inside_their_column(description: str) -> None:
     line = replace(LINES[0], description=description.strip())
     (page,) = PdfReader(io.BytesIO(render(replace(INVOICE, lines=(line,)), FOLDER))).pages

@@ -127,8 +127,7 @@ async def test_without_an_address_or_token_the_schedulers_fail_and_the_outbox_do
             for name in ENDPOINTS:
                 error = again[name].error
                 assert error is not None
-                assert "WORKER_API_BASE_URL" in error
-                assert "WORKER_API_SERVICE_TOKEN" in error
+                assert error.startswith("NOT_CONFIGURED: set WORKER_API_BASE_URL and WORKER_API_SERVICE_TOKEN")
         assert made[OUTBOX].error is None
         assert (await bench.document(issued))["state"] == "READY"
 
@@ -143,15 +142,33 @@ async def test_an_api_that_refuses_is_an_error_of_that_tick(
         api.status = 200
         error = failed[REMINDERS].error
         assert error is not None
-        assert str(status) in error
+        assert f"POST {api.url}{ENDPOINTS[REMINDERS]} was answered with {status}" in error
+        assert ("WORKER_API_SERVICE_TOKEN" in error) == (status == 401)
         assert token not in error
 
 
 async def test_an_api_that_is_away_or_talks_nonsense_is_an_error(database: Database, tmp_path: Path) -> None:
     async with scheduler_api() as gone:
         pass
-    async with replica(database, gone, tmp_path, worker_tick_runners=REMINDERS) as bench:
-        assert "API_FAILED" in str((await tick(bench))[REMINDERS].error)
+    host = gone.url.removeprefix("http://")
+    given = {"worker_tick_runners": REMINDERS, "worker_api_base_url": f"http://user:hush@{host}/below/"}
+    async with replica(database, gone, tmp_path, **given) as bench:
+        error = (await tick(bench))[REMINDERS].error
+    assert error is not None
+    assert error.startswith(f"API_FAILED: POST http://{host}/below{ENDPOINTS[REMINDERS]}: ConnectError ")
+    assert "hush" not in error
+
+
+async def test_what_is_kept_of_a_failed_call_has_no_secret_in_it(
+    database: Database, api: SchedulerApi, tmp_path: Path
+) -> None:
+    api.status = 500
+    url = api.url.replace("http://", "http://user:hush@")
+    async with replica(database, api, tmp_path, worker_tick_runners=REMINDERS, worker_api_base_url=url) as bench:
+        await tick(bench)
+        (run,) = await bench.app.runs.list(REMINDERS, 10)
+    assert "was answered with 500" in repr(run)
+    assert "hush" not in repr(run)
 
 
 async def test_a_call_ends_with_the_time_of_its_runner(database: Database, api: SchedulerApi, tmp_path: Path) -> None:

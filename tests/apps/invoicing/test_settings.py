@@ -40,6 +40,13 @@ OTHERS = DEFAULTS | {
     "WORKER_API_SERVICE_TOKEN": "token",
 }
 NUMBERS = [name for name, value in DEFAULTS.items() if value.isdigit()]
+OTHER_NUMBERS = [
+    "WORKER_TICK_SHARD_INDEX",
+    "WORKER_TICK_SHARD_COUNT",
+    "DOWNLOAD_LINK_TTL_MS",
+    "API_PORT",
+    "WORKER_METRICS_PORT",
+]
 ZERO_ALLOWED = {
     "WORKER_BUSY_LOOP_DELAY_MS",
     "WORKER_IDLE_BACKOFF_JITTER_MS",
@@ -87,6 +94,16 @@ def test_what_is_no_number_is_refused_in_one_line_that_names_the_variable(
             Settings.load()
 
 
+@pytest.mark.parametrize("name", [*NUMBERS, *OTHER_NUMBERS])
+@pytest.mark.parametrize("huge", ["1000000000000", "99999999999999999999", "9" * 5000], ids=len)
+def test_a_number_that_nobody_can_work_with_is_refused_too(
+    name: str, huge: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, huge)
+    with pytest.raises(Misconfigured, match=f"^{name}: [^\n]{{1,200}}$"):
+        Settings.load()
+
+
 @pytest.mark.parametrize("name", sorted(ZERO_ALLOWED))
 def test_zero_is_no_delay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "0")
@@ -101,12 +118,10 @@ def test_zero_is_no_delay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"WORKER_TICK_RUNNERS": "outbox,,classesBilling"}, "'' is no runner"),
         ({"WORKER_TICK_SHARD_INDEX": "0"}, "set both or neither"),
         ({"WORKER_TICK_SHARD_COUNT": "2"}, "set both or neither"),
-        ({"WORKER_TICK_SHARD_INDEX": "2", "WORKER_TICK_SHARD_COUNT": "2"}, "2 is not below"),
-        ({"WORKER_IDLE_BACKOFF_MIN_MS": "30001"}, "WORKER_IDLE_BACKOFF_MIN_MS: 30001 is more than"),
-        ({"WORKER_TICK_RUNNER_MAX_MS": "480001"}, "WORKER_TICK_RUNNER_MAX_MS: 480001 is more than"),
-        ({"OUTBOX_RETRY_BASE_MS": "120001"}, "OUTBOX_RETRY_BASE_MS: 120001 is more than"),
-        ({"OUTBOX_LEASE_HEARTBEAT_MS": "30001"}, "half of OUTBOX_LEASE_DURATION_MS"),
         ({"WORKER_API_BASE_URL": "api.example"}, "WORKER_API_BASE_URL: write http://"),
+        ({"WORKER_API_BASE_URL": "http://"}, "WORKER_API_BASE_URL: write http://"),
+        ({"WORKER_API_BASE_URL": "http://[api"}, "WORKER_API_BASE_URL: write http://"),
+        ({"WORKER_API_BASE_URL": "http://api:port"}, "WORKER_API_BASE_URL: write http://"),
         ({"API_PORT": "0"}, "API_PORT"),
         ({"DOWNLOAD_LINK_TTL_MS": "0"}, "DOWNLOAD_LINK_TTL_MS"),
     ],
@@ -119,6 +134,57 @@ def test_what_does_not_go_together_is_refused(
     with pytest.raises(Misconfigured, match=named) as refusal:
         Settings.load()
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        (
+            {"WORKER_TICK_SHARD_INDEX": "2", "WORKER_TICK_SHARD_COUNT": "2"},
+            "WORKER_TICK_SHARD_INDEX (2) is not below WORKER_TICK_SHARD_COUNT (2); set it to 1 or less",
+        ),
+        (
+            {"WORKER_IDLE_BACKOFF_MIN_MS": "30001"},
+            (
+                "WORKER_IDLE_BACKOFF_MIN_MS (30001) is more than WORKER_IDLE_BACKOFF_MAX_MS (30000, the default);"
+                " set it to 30000 or less"
+            ),
+        ),
+        (
+            {"WORKER_TICK_OVERALL_MAX_MS": "59999"},
+            (
+                "WORKER_TICK_RUNNER_MAX_MS (60000, the default) is more than WORKER_TICK_OVERALL_MAX_MS (59999);"
+                " set it to 59999 or less"
+            ),
+        ),
+        (
+            {"OUTBOX_RETRY_BASE_MS": "3", "OUTBOX_RETRY_MAX_MS": "2"},
+            "OUTBOX_RETRY_BASE_MS (3) is more than OUTBOX_RETRY_MAX_MS (2); set it to 2 or less",
+        ),
+        (
+            {"OUTBOX_LEASE_DURATION_MS": "10000"},
+            (
+                "OUTBOX_LEASE_HEARTBEAT_MS (15000, the default) is more than half of OUTBOX_LEASE_DURATION_MS (10000);"
+                " set it to 5000 or less"
+            ),
+        ),
+        (
+            {"OUTBOX_LEASE_DURATION_MS": "999", "OUTBOX_LEASE_HEARTBEAT_MS": "600"},
+            (
+                "OUTBOX_LEASE_HEARTBEAT_MS (600) is more than half of OUTBOX_LEASE_DURATION_MS (999);"
+                " set it to 499 or less"
+            ),
+        ),
+    ],
+)
+def test_of_two_numbers_that_contradict_each_other_both_are_told(
+    variables: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(Misconfigured) as refusal:
+        Settings.load()
+    assert str(refusal.value) == told
 
 
 def test_runners_keep_their_order_and_may_have_spaces_around_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,12 +204,31 @@ def test_secrets_are_not_shown() -> None:
         "worker_api_service_token": "hush-1",
         "database_url": "postgresql://app:hush-2@db/app",
         "smtp_url": "smtp://app:hush-3@mail:25",
-        "download_link_secret": "hush-4",
+        "download_link_secret": "hush-4-hush-4-hush-4",
         "files_url": "s3://hush-5",
     }
     settings = Settings.load(**secrets)
     assert "hush" not in repr(settings)
-    assert settings.download_link_secret == "hush-4"
+    assert settings.download_link_secret == "hush-4-hush-4-hush-4"
+
+
+@pytest.mark.parametrize("token", ["hush\n", " hush", "hush ", "hüsh", "hu\x00sh"])
+def test_a_token_that_no_header_can_have_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(Misconfigured, match=r"^WORKER_API_SERVICE_TOKEN: has other characters") as refused:
+        Settings.load(worker_api_service_token=token)
+    assert "sh" not in str(refused.value).removeprefix("WORKER_API_SERVICE_TOKEN")
+
+
+def test_a_secret_that_could_be_guessed_is_refused_and_not_shown() -> None:
+    assert Settings.load(download_link_secret="x" * 16).download_link_secret == "x" * 16
+    with pytest.raises(Misconfigured, match=r"^DOWNLOAD_LINK_SECRET: [^\n]*16 characters") as refusal:
+        Settings.load(download_link_secret="hush" * 3 + "...")
+    assert "hush" not in str(refusal.value)
+
+
+def test_ports_are_open_to_this_machine_alone_unless_told_otherwise() -> None:
+    settings = Settings.load()
+    assert (settings.api_host, settings.worker_metrics_host) == ("127.0.0.1", "127.0.0.1")
 
 
 def test_a_number_of_milliseconds() -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from apps.invoicing.reports import turns
 from apps.invoicing.runners import ENDPOINTS
-from apps.invoicing.settings import BILLING, OUTBOX, REMINDERS
+from apps.invoicing.settings import BILLING, OUTBOX, REMINDERS, Settings
 from apps.invoicing.worker import ask_for_schedulers
+from holdfast import JobState
 from tests.apps.invoicing.issuing import Issued, opened_bench, worker_settings
 from tests.apps.invoicing.mail_server import mail_server
 from tests.apps.invoicing.patience import until
@@ -26,6 +27,37 @@ async def test_a_runner_takes_no_more_items_than_its_share(database: Database, t
         assert [turn.processed for turn in turns(await bench.work())] == [2]
         assert [turn.processed for turn in turns(await bench.work())] == [2]
     assert mails.mails == []
+
+
+async def test_the_largest_numbers_work(database: Database, tmp_path: Path) -> None:
+    numbers = (name for name, value in Settings.load().model_dump().items() if isinstance(value, int))
+    largest = {name: 10**11 for name in numbers if name.endswith("_ms")} | {
+        "worker_tick_runner_max_items": 10**9,
+        "outbox_batch_size": 10**9,
+        "outbox_max_attempts": 1000,
+        "outbox_lease_heartbeat_ms": 10**11 // 2,
+        "worker_tick_shard_index": 0,
+        "worker_tick_shard_count": 1,
+    }
+    async with mail_server() as mails, scheduler_api() as api:
+        mails.refuse = "451 try later"
+        settings = worker_settings(
+            database.url,
+            tmp_path,
+            smtp_url=mails.url,
+            worker_api_base_url=api.url,
+            worker_api_service_token=TOKEN,
+            **largest,
+        )
+        async with opened_bench(settings) as bench:
+            issued = await bench.issue()
+            await bench.work_off_but_mails()
+            await ask_for_schedulers(bench.app, settings)
+            report = await bench.work("queue", REMINDERS, BILLING)
+            job = await bench.job(issued.email_job)
+    assert report.is_fine
+    assert (job.state, job.attempt) == (JobState.READY, 1)
+    assert set(api.calls) == set(ENDPOINTS.values())
 
 
 async def test_a_runner_that_is_slow_leaves_the_others_their_turn(database: Database, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ SELECT delivery.status, delivery.purpose, delivery.recipient, delivery.message_i
     coalesce(reminder.level, 0) AS reminder_level,
     invoice.number, invoice.status AS invoice_status, invoice.issued_on, invoice.due_on, invoice.total, invoice.currency, customer.name AS customer_name,
     document.id AS document_id, document.state AS document_state, document.error_message AS document_error,
-    document.job_id AS document_job_id, file.storage_key
+    document.job_id AS document_job_id, file.storage_key, file.sha256
 FROM invoicing.email_delivery AS delivery
 JOIN invoicing.invoice ON invoice.id = delivery.invoice_id
 JOIN invoicing.customer ON customer.id = invoice.customer_id

@@ -1,0 +1,187 @@
+"""What the variables of the background loop do: when a worker looks again after work, without work, after a failure.
+
+Waits are chosen to be over at once, or not before the test is: then it does not matter how fast a machine is.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from holdfast.worker.claimer import Look
+from holdfast.worker.worker import Worker
+from tests.apps.invoicing.issuing import Bench, opened_bench, worker_settings
+from tests.apps.invoicing.patience import until
+from tests.databases import Database
+
+pytestmark = pytest.mark.postgres
+
+FOR_EVER = 10**9
+"""In milliseconds: eleven days. A random part of it is as short as a second once in a million times."""
+
+_LONG_ENOUGH_SECONDS = 0.7
+
+QUICK = {
+    "worker_busy_loop_delay_ms": 10,
+    "worker_idle_backoff_min_ms": 10,
+    "worker_idle_backoff_max_ms": 20,
+    "worker_idle_backoff_jitter_ms": 0,
+    "worker_tick_loop_error_backoff_ms": 10,
+    "worker_tick_loop_max_jitter_ms": 0,
+}
+RESTING = {"worker_idle_backoff_min_ms": FOR_EVER, "worker_idle_backoff_max_ms": FOR_EVER}
+"""Whatever this worker finds, it does not find because it looked once more for no reason."""
+
+
+@pytest.fixture(autouse=True)
+def nobody_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wake-up ends every wait."""
+    monkeypatch.setenv("HOLDFAST_LISTEN", "false")
+
+
+@asynccontextmanager
+async def opened(database: Database, folder: Path, **variables: object) -> AsyncIterator[Bench]:
+    async with opened_bench(worker_settings(database.url, folder, **{**QUICK, **variables})) as bench:
+        yield bench
+
+
+@asynccontextmanager
+async def working(bench: Bench) -> AsyncIterator[None]:
+    worker = bench.app.worker(runners=("queue",))
+    running = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.stop()
+        await running
+
+
+async def add_job(bench: Bench, number: int) -> UUID:
+    """One alone: that of the taxes of an invoice."""
+    issued = await bench.issue(number)
+    await bench.app.cancel([issued.render_job, issued.email_job])
+    return issued.tax_job
+
+
+async def is_done(bench: Bench, job: UUID) -> None:
+    await until(lambda: bench.is_final(job))
+
+
+async def is_left_alone(bench: Bench, job: UUID) -> None:
+    await asyncio.sleep(_LONG_ENOUGH_SECONDS)
+    assert (await bench.job(job)).attempt == 0
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When each look for jobs was over. The first is for those that killed workers, and another follows at once."""
+    over: list[float] = []
+    fill = Worker.fill
+
+    async def noted(self: Worker, limit: int | None = None, **how: bool) -> Look:
+        look = await fill(self, limit, **how)
+        over.append(time.monotonic())
+        return look
+
+    monkeypatch.setattr(Worker, "fill", noted)
+    return over
+
+
+async def is_resting(looks: list[float], after: int) -> None:
+    """There have been so many looks, and no more come."""
+    await until(lambda: len(looks) >= after)
+    await asyncio.sleep(_LONG_ENOUGH_SECONDS)
+    assert len(looks) == after
+
+
+async def test_the_first_tick_comes_at_once(database: Database, tmp_path: Path) -> None:
+    async with opened(database, tmp_path, **RESTING) as bench:
+        job = await add_job(bench, 1)
+        async with working(bench):
+            await is_done(bench, job)
+
+
+async def test_while_there_is_more_one_batch_follows_another(database: Database, tmp_path: Path) -> None:
+    variables = {**RESTING, "worker_busy_loop_delay_ms": FOR_EVER, "outbox_batch_size": 1}
+    async with opened(database, tmp_path, **variables) as bench:
+        jobs = [await add_job(bench, number) for number in range(5)]
+        async with working(bench):
+            for job in jobs:
+                await is_done(bench, job)
+
+
+async def test_a_tick_that_did_something_is_soon_followed_by_another(
+    database: Database, tmp_path: Path, looks: list[float]
+) -> None:
+    async with opened(database, tmp_path, **RESTING) as bench:
+        await add_job(bench, 1)
+        async with working(bench):
+            await is_resting(looks, after=3)
+
+
+@pytest.mark.parametrize("name", ["worker_busy_loop_delay_ms", "worker_idle_backoff_jitter_ms"])
+async def test_that_other_tick_comes_after_the_busy_delay_and_the_jitter(
+    database: Database, tmp_path: Path, looks: list[float], name: str
+) -> None:
+    async with opened(database, tmp_path, **{name: FOR_EVER}) as bench:
+        await add_job(bench, 1)
+        async with working(bench):
+            await is_resting(looks, after=2)
+
+
+@pytest.mark.parametrize("name", ["worker_idle_backoff_min_ms", "worker_idle_backoff_jitter_ms"])
+async def test_a_tick_that_found_nothing_is_followed_by_the_idle_back_off_and_the_jitter(
+    database: Database, tmp_path: Path, looks: list[float], name: str
+) -> None:
+    variables = {**(RESTING if name.endswith("min_ms") else {}), name: FOR_EVER}
+    async with opened(database, tmp_path, **variables) as bench, working(bench):
+        await is_resting(looks, after=2)
+        await is_left_alone(bench, await add_job(bench, 1))
+
+
+async def test_the_idle_back_off_ends_at_its_maximum(database: Database, tmp_path: Path, looks: list[float]) -> None:
+    """Twenty doublings of ten milliseconds would be hours."""
+    async with opened(database, tmp_path) as bench, working(bench):
+        await until(lambda: len(looks) > 20)
+        await is_done(bench, await add_job(bench, 1))
+
+
+async def test_the_idle_back_off_doubles(database: Database, tmp_path: Path, looks: list[float]) -> None:
+    variables = {"worker_idle_backoff_min_ms": 2, "worker_idle_backoff_max_ms": FOR_EVER}
+    async with opened(database, tmp_path, **variables) as bench, working(bench):
+        await until(lambda: len(looks) > 8)
+    waits = [later - earlier for earlier, later in pairwise(looks[1:])]
+    assert all(wait >= 0.001 * 2**times for times, wait in enumerate(waits))
+
+
+@pytest.mark.parametrize(
+    ("variables", "comes_back"),
+    [
+        ({}, True),
+        ({"worker_tick_loop_error_backoff_ms": FOR_EVER}, False),
+        ({"worker_tick_loop_max_jitter_ms": FOR_EVER}, False),
+    ],
+    ids=["at once", "error back-off", "its jitter"],
+)
+async def test_the_error_back_off_comes_after_a_tick_that_failed(
+    database: Database,
+    tmp_path: Path,
+    variables: dict[str, object],
+    comes_back: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with opened(database, tmp_path, **variables) as bench:
+        job = await add_job(bench, 1)
+        await bench.tools.pool.execute("ALTER TABLE holdfast.job RENAME TO away")
+        try:
+            async with working(bench):
+                await until(lambda: "runner failed, trying again" in caplog.text)
+                await bench.tools.pool.execute("ALTER TABLE holdfast.away RENAME TO job")
+                await (is_done if comes_back else is_left_alone)(bench, job)
+        finally:
+            await bench.tools.pool.execute("ALTER TABLE IF EXISTS holdfast.away RENAME TO job")
