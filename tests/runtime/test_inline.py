@@ -12,7 +12,7 @@ from holdfast.errors import Permanent
 from holdfast.failures import Failures
 from holdfast.json_text import decode
 from holdfast.runtime.budget import Budget
-from holdfast.runtime.inline import InlineRunner
+from holdfast.runtime.inline import STILL_RUNNING, InlineRunner
 from holdfast.schedules import InlineSlot
 from tests.databases import StoreCase
 from tests.runtime.inline_steps import Gated, at_its_first_slot, closing, quick
@@ -358,6 +358,18 @@ async def test_in_the_background_it_carries_on_beside_the_ticks(
         report = await runner.run(Budget(), to_end=False)
         assert (report.processed, report.counts) == (1, {"calls": 1})
         assert len(await runs_of(case)) == 1
+
+
+async def test_a_run_that_has_just_ended_is_reported(case: StoreCase) -> None:
+    runner = replica(case).inline(quick)
+    async with closing(runner):
+        await at_its_first_slot(case, runner)
+        runner.wake()
+        await runner.run(Budget(), to_end=False)
+        # As closely as one can look: also between the end of its task and what is called for that end.
+        while (report := await runner.run(Budget(), to_end=False)).skipped == STILL_RUNNING:  # noqa: ASYNC110 - as closely as can be
+            await asyncio.sleep(0)
+        assert report.processed == 1
 
 
 async def test_each_slot_at_which_it_is_still_busy_is_told_once(

@@ -113,7 +113,10 @@ class InlineRunner:
 
     @property
     def _is_reported(self) -> bool:
-        return self._attempt is not None and self._attempt.reported.is_set()
+        """Also if its task has just ended, and what is called for that has not been called yet."""
+        if self._attempt is None or self._task is None:
+            return False
+        return self._attempt.reported.is_set() or self._task.done()
 
     @property
     def _is_to_be_collected(self) -> bool:
@@ -125,7 +128,7 @@ class InlineRunner:
         attempt, task = self._attempt, self._task
         if attempt is None or task is None:
             return
-        if attempt.reported.is_set() and not self._is_collected:
+        if self._is_reported and not self._is_collected:
             self._is_collected = True
             self._take_in(attempt, report)
         if task.done():
