@@ -318,13 +318,10 @@ class Lab:
 
     async def until(self, condition: Callable[[], bool], what: str, seconds: float = 30.0, kind: str = TARGET) -> bool:
         """Whether it came true in time; if not, that is a violation of this kind."""
-        patience = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > patience:
-                self.violation(kind, f"{what}: not within {seconds:g} s")
-                return False
-            await asyncio.sleep(_TURN_SECONDS)
-        return True
+        came_true = await _came_true(condition, seconds)
+        if not came_true:
+            self.violation(kind, f"{what}: not within {seconds:g} s")
+        return came_true
 
     def notes(self) -> list[Note]:
         """All that was noted so far. Each is read once: there may be tens of thousands, and somebody looks often."""
@@ -345,14 +342,17 @@ class Lab:
         return found
 
     async def until_started(self, jobs: Iterable[UUID], times: int = 1, seconds: float = 30.0) -> bool:
-        """Whether each of them was started that often in time."""
+        """Whether each of them was started that often in time; each that was not is a violation, with its history."""
         wanted = set(jobs)
 
-        def is_true() -> bool:
+        def missing() -> list[UUID]:
             starts = self.starts()
-            return all(len(starts.get(job, ())) >= times for job in wanted)
+            return [job for job in wanted if len(starts.get(job, ())) < times]
 
-        return await self.until(is_true, f"{len(wanted)} jobs started {times} times", seconds)
+        came_true = await _came_true(lambda: not missing(), seconds)
+        for job in missing() if not came_true else ():
+            self.violation(TARGET, f"job {job}: not started {times} times within {seconds:g} s", job)
+        return came_true
 
     def expect_one_start(self, jobs: Iterable[UUID]) -> None:
         """Each of them, or it is a violation: also where a retry would explain the second one."""
@@ -442,6 +442,15 @@ class Crew:
         for each in self.processes:
             if await each.ended(10.0) is None:
                 await each.kill()
+
+
+async def _came_true(condition: Callable[[], bool], seconds: float) -> bool:
+    patience = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > patience:
+            return False
+        await asyncio.sleep(_TURN_SECONDS)
+    return True
 
 
 @asynccontextmanager
