@@ -283,6 +283,13 @@ class Lab:
             finally:
                 connection.terminate()
 
+    async def kill_connections(self, most: int) -> int:
+        """How many were killed; whoever else uses the server keeps his."""
+        chosen = str(self.random.getrandbits(32))
+        ((killed,),) = await self.fetch("kill_connections", self.place.application, most, chosen)
+        found: int = killed
+        return found
+
     async def connect(self) -> "asyncpg.Connection[asyncpg.Record]":
         import asyncpg
 

@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 import time
+import traceback
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -113,8 +114,11 @@ async def run_case(case: Case, plan: Plan, server: FaultServer, folder: Path, sa
                 await case.run(lab)
                 violations = await lab.judged()
                 notes = len(lab.notes())
-    except (HoldfastError, OSError, TimeoutError) as error:
+    except Exception as error:  # noqa: BLE001 - what other cases have shown must not be lost by this one
         said = f"{type(error).__name__}: {error}"
+        if not isinstance(error, HoldfastError | OSError):
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            said += f" ({Path(where.filename).name}:{where.lineno})"
         return Result(case, plan.seed, time.monotonic() - started, broken=said)
     return Result(case, plan.seed, time.monotonic() - started, lab.figures, violations, notes)
 

@@ -29,10 +29,11 @@ _TURN_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A migrated schema of one case."""
+    """A migrated schema of one case. The connections that are made by its address say so as their application."""
 
     url: str
     schema: str
+    application: str
 
 
 class FaultServer:
@@ -62,13 +63,13 @@ class FaultServer:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[Place]:
-        """Gone afterwards. Of our own server a database, so that killing its connections hits nobody else."""
+        """Gone afterwards. Of our own server a database: there also the schema's name is the usual one."""
         name = f"holdfast_faults_{secrets.token_hex(4)}"
-        if self.folder is None:
-            place = Place(self.url, name)
-        else:
+        url, schema = self.url, name
+        if self.folder is not None:
             await self.execute(f"CREATE DATABASE {quoted(name)}")
-            place = Place(self.url.replace("/postgres?", f"/{name}?"), "holdfast")
+            url, schema = self.url.replace("/postgres?", f"/{name}?"), "holdfast"
+        place = Place(f"{url}{'&' if '?' in url else '?'}application_name={name}", schema, name)
         try:
             await migrate(place.url, place.schema)
             await self.execute(fault_statement("effects", place.schema), place.url)

@@ -119,7 +119,7 @@ async def _kill_connections(lab: Lab, seconds: float) -> None:
     started = time.monotonic()
     killed = 0
     while (passed := time.monotonic() - started) < seconds:
-        ((number,),) = await lab.fetch("kill_connections", 1)
+        number = await lab.kill_connections(1)
         killed += number
         lab.faulted()
         if killed % 20 == 10:

@@ -96,7 +96,7 @@ async def secrets(lab: Lab) -> None:
         ids = await _enqueue(lab, canaries)
         for _ in range(2):
             pages += await _page(port, "/ready") + await _page(port, "/live")
-            await lab.fetch("kill_connections", 100)
+            await lab.kill_connections(100)
             lab.faulted()
             pages += await _page(port, "/ready")
             await asyncio.sleep(0.5)

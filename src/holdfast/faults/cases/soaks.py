@@ -105,7 +105,7 @@ async def wake_ups(lab: Lab) -> None:
             async with lab.workers(1, listen=is_listening, idle_backoff_min=_TOLD if is_listening else _UNTOLD):
                 if turn == 0:
                     await asyncio.sleep(1.0)
-                    connections[is_listening] = (await lab.fetch("count_clients"))[0]["count"]
+                    connections[is_listening] = (await lab.fetch("count_clients", lab.place.application))[0]["count"]
                 rates[is_listening].append(await _commits(lab, lab.size["seconds"]))
                 lab.faulted()
                 await lab.drained(lab.size["seconds"] + _DRAINED_SECONDS)
@@ -120,7 +120,7 @@ async def wake_ups(lab: Lab) -> None:
 async def _commits(lab: Lab, seconds: float) -> float:
     """How many a second, while jobs that are due in an hour are waited for."""
     awaited = await lab.enqueue_many(WORK, lab.count("waiters"), delay=timedelta(hours=1))
-    before = (await lab.fetch("count_clients"))[0]["count"]
+    before = (await lab.fetch("count_clients", lab.place.application))[0]["count"]
     waiting = [lab.beside(lab.producer.wait(id, "10m")) for id in awaited]
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
@@ -137,7 +137,7 @@ async def _commits(lab: Lab, seconds: float) -> float:
             connection.terminate()
 
     await asyncio.gather(*(commit() for _ in range(16)))
-    after = (await lab.fetch("count_clients"))[0]["count"]
+    after = (await lab.fetch("count_clients", lab.place.application))[0]["count"]
     # One to listen; whoever is busy, they or the worker, may open others of its pool.
     lab.check("connections that all waiters add", after - before, at_most=8)
     await lab.producer.cancel(awaited)

@@ -1,7 +1,8 @@
--- $1 at most; all but our own
-SELECT count(pg_terminate_backend(pid)) FROM (
-    SELECT pid FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
-      AND application_name <> 'holdfast-faults'
-    ORDER BY random() LIMIT $1
+-- $1 application name, $2 at most, $3 what decides which of them
+SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
+    SELECT pid FROM (
+        SELECT pid, row_number() OVER (ORDER BY backend_start, pid) AS place FROM pg_stat_activity
+        WHERE datname = current_database() AND backend_type = 'client backend' AND application_name = $1
+    ) AS clients
+    ORDER BY md5(place::text || $3) LIMIT $2
 ) AS victims
