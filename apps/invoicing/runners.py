@@ -12,12 +12,11 @@ ENDPOINTS = {
     REMINDERS: "/internal/scheduler/invoice-reminders",
     BILLING: "/internal/scheduler/classes-billing",
 }
-TIMETABLE = "every 1m"
-
 OnRun = Callable[[str, float], object]
 """Called with the name of a scheduler and the seconds that its calls took, whether they succeeded or not."""
 
 _MOST_AT_ONCE = 200
+_MOST_SECONDS = 366 * 24 * 3600
 
 
 class NotConfigured(Exception):
@@ -28,26 +27,39 @@ class ApiFailed(Exception):
     """The API could not be reached, or did not do it."""
 
 
-def add_runners(app: Holdfast, settings: Settings, on_run: OnRun) -> None:
+def add_runners(app: Holdfast, settings: Settings, on_run: OnRun, *, follows_up: bool) -> None:
+    """`follows_up`: one that has made its share of items and left some has another turn at once."""
     for name, path in ENDPOINTS.items():
-        app.runner(name, TIMETABLE, lock=LOCKS[name])(_scheduler(settings, name, path, on_run))
+        scheduler = _scheduler(app, settings, name, path, on_run, follows_up=follows_up)
+        app.runner(name, _timetable(settings), lock=LOCKS[name])(scheduler)
     app.error(NotConfigured, code="NOT_CONFIGURED")
     app.error(ApiFailed, code="API_FAILED")
 
 
-def _scheduler(settings: Settings, name: str, path: str, on_run: OnRun) -> Callable[[], Awaitable[dict[str, int]]]:
+def _timetable(settings: Settings) -> str:
+    """An idle worker has them in each of its ticks, and these come after its longest wait."""
+    return f"every {min(max(1, settings.worker_idle_backoff_max_ms // 1000), _MOST_SECONDS)}s"
+
+
+def _scheduler(
+    app: Holdfast, settings: Settings, name: str, path: str, on_run: OnRun, *, follows_up: bool
+) -> Callable[[], Awaitable[dict[str, int]]]:
     async def run() -> dict[str, int]:
         began = time.monotonic()
         try:
-            return {"created": await _create_all(settings, path)}
+            created, is_more = await _create_all(settings, path)
+            if is_more and follows_up:
+                await app.schedules.run_now(name)
+            return {"created": created}
         finally:
             on_run(name, time.monotonic() - began)
 
     return run
 
 
-async def _create_all(settings: Settings, path: str) -> int:
-    """Batch by batch until there is no more, or this runner's share of items or time is spent."""
+async def _create_all(settings: Settings, path: str) -> tuple[int, bool]:
+    """Batch by batch until there is no more, or this runner's share of items or time is spent. How many, and whether
+    there are more."""
     url, token = settings.worker_api_base_url, settings.worker_api_service_token
     if url is None or token is None:
         raise NotConfigured("set WORKER_API_BASE_URL and WORKER_API_SERVICE_TOKEN, or leave the runner out")
@@ -59,7 +71,7 @@ async def _create_all(settings: Settings, path: str) -> int:
             created += batch
             # With more to come and nothing made, somebody else is at it.
             is_more = is_more and batch > 0
-    return created
+    return created, is_more
 
 
 async def _create(client: httpx.AsyncClient, path: str, limit: int, seconds: float) -> tuple[int, bool]:

@@ -29,8 +29,17 @@ _VARIABLES = {
 }
 
 
-def build_app(settings: Settings, tools: Tools, on_run: OnRun = lambda _name, _seconds: None) -> Holdfast:
-    """`tools` need not be open yet; they must be when the worker runs. `on_run`: after each run of a scheduler."""
+def build_app(
+    settings: Settings,
+    tools: Tools,
+    on_run: OnRun = lambda _name, _seconds: None,
+    *,
+    follows_up: bool = False,
+) -> Holdfast:
+    """`tools` need not be open yet; they must be when the worker runs. `on_run`: after each run of a scheduler.
+
+    `follows_up`: a scheduler that left something has another turn at once. A tick is one pass, so there it has not.
+    """
     longest_idle = milliseconds(settings.worker_idle_backoff_max_ms)
     error_backoff = milliseconds(settings.worker_tick_loop_error_backoff_ms)
     try:
@@ -42,7 +51,8 @@ def build_app(settings: Settings, tools: Tools, on_run: OnRun = lambda _name, _s
             runner_items=settings.worker_tick_runner_max_items,
             shard_index=settings.worker_tick_shard_index,
             shard_count=settings.worker_tick_shard_count,
-            busy_delay=milliseconds(settings.worker_busy_loop_delay_ms),
+            # None at all would mean the same wait as after a tick that found nothing.
+            busy_delay=milliseconds(max(1, settings.worker_busy_loop_delay_ms)),
             idle_backoff_min=milliseconds(settings.worker_idle_backoff_min_ms),
             # The same whether PostgreSQL rings for it or not.
             idle_backoff_max=longest_idle,
@@ -61,7 +71,7 @@ def build_app(settings: Settings, tools: Tools, on_run: OnRun = lambda _name, _s
         name, colon, problem = str(error).partition(":")
         raise Misconfigured(f"{_VARIABLES.get(name, name)}{colon}{problem}") from error
     add_handlers(app, settings, tools)
-    add_runners(app, settings, on_run)
+    add_runners(app, settings, on_run, follows_up=follows_up)
     return app
 
 
@@ -74,12 +84,14 @@ def run_background(settings: Settings) -> int:
     """Until SIGTERM or Ctrl-C; the exit code."""
     tools = Tools(settings)
     metrics = WorkerMetrics()
-    app = build_app(settings, tools, metrics.add_run)
+    app = build_app(settings, tools, metrics.add_run, follows_up=True)
 
     @asynccontextmanager
     async def around() -> AsyncIterator[None]:
         _log_what_is_missing(settings)
         async with tools.opened(app.opened.url):
+            # The first tick has everything in it, like any other.
+            await ask_for_schedulers(app, settings)
             yield
 
     # Before anything else is opened, so that a port in use is found at once.

@@ -19,7 +19,7 @@ from holdfast.runtime.queue_runner import QUEUE, QueueRunner
 from holdfast.runtime.queue_runs import QueueRuns
 from holdfast.runtime.row_queues import RowQueue, row_runners
 from holdfast.runtime.runner import Runner
-from holdfast.runtime.schedule_board import ScheduleBoard
+from holdfast.runtime.schedule_board import LOOK_EVERY, ScheduleBoard
 from holdfast.runtime.tick import TickLimits
 from holdfast.schedules import Declarations
 from holdfast.settings import Settings
@@ -53,7 +53,9 @@ def build_process(app: AppParts, worker_settings: WorkerSettings, names: Sequenc
     queue.before_start = partial(store.events.declare, app.subscriptions)
     pacing = partial(_pacing, app.settings)
     rows = row_runners(app.rows, store, app.handlers, app.failures, worker_settings, pacing, replica)
-    runners = _runners(app, queue, [row.runner for row in rows], replica)
+    # Whoever wants an idle worker to ask seldom does not mean the queue alone.
+    board = ScheduleBoard(store.schedules, list(app.declarations), max(LOOK_EVERY, worker_settings.poll))
+    runners = _runners(app, board, queue, [row.runner for row in rows], replica)
     process = Process(worker, runners, settings, [row.worker for row in rows])
     process.checks = [row.check for row in rows if row.runner.name in process.runner_names]
     _add_listener(app, process, queue, worker)
@@ -66,10 +68,11 @@ def broker(settings: Settings) -> Broker:
     return Broker(settings.rabbitmq_url or "", settings.rabbitmq_exchange, settings.rabbitmq_routing_key)
 
 
-def _runners(app: AppParts, queue: QueueRunner, rows: Sequence[Runner], replica: str) -> list[Runner]:
+def _runners(
+    app: AppParts, board: ScheduleBoard, queue: QueueRunner, rows: Sequence[Runner], replica: str
+) -> list[Runner]:
     """Job schedules first, so that one tick also runs the jobs that it made."""
     store, declared = app.store, list(app.declarations)
-    board = ScheduleBoard(store.schedules, declared)
     inline = [
         InlineRunner(
             InlineParts(

@@ -24,6 +24,9 @@ from tests.databases import Database
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 
+FOR_EVER = 10**9
+"""In milliseconds."""
+
 MODES = ("background", "tick", "api")
 
 
@@ -112,6 +115,24 @@ async def test_the_background_is_the_default_works_at_once_tells_its_metrics_and
     assert told["invoicing_worker_tick_seconds_count", OUTBOX] >= 2
     assert told["invoicing_worker_tick_processed_sum", OUTBOX] == told["invoicing_worker_processed_total", OUTBOX]
     assert told["invoicing_worker_ticks_total", ""] >= 2
+
+
+async def test_the_first_tick_of_the_background_has_the_schedulers_in_it_and_they_go_on_while_there_is_more(
+    database: Database, tmp_path: Path
+) -> None:
+    """Their next turn by the timetable would come in eleven days."""
+    async with mail_server() as mails, scheduler_api() as api:
+        api.left = dict.fromkeys(ENDPOINTS.values(), 70)
+        given = {
+            **variables(database, mails, api, tmp_path),
+            "worker_tick_runner_max_items": 20,
+            "worker_idle_backoff_min_ms": FOR_EVER,
+            "worker_idle_backoff_max_ms": FOR_EVER,
+        }
+        with started(tmp_path / "worker.log", **given) as worker:
+            await until(lambda: not any(api.left.values()))
+            assert await stopped(worker) == 0
+    assert sorted(api.limits) == [20] * 8
 
 
 async def metrics(port: int) -> dict[tuple[str, str], float]:

@@ -5,7 +5,7 @@ Waits are chosen to be over at once, or not before the test is: then it does not
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +13,9 @@ from uuid import UUID
 
 import pytest
 
+from apps.invoicing.worker import runner_names
+from holdfast.store.postgres.schedules import PostgresSchedules
+from holdfast.store.schedules import DueSchedules
 from holdfast.worker.claimer import Look
 from holdfast.worker.worker import Worker
 from tests.apps.invoicing.issuing import Bench, opened_bench, worker_settings
@@ -51,8 +54,8 @@ async def opened(database: Database, folder: Path, **variables: object) -> Async
 
 
 @asynccontextmanager
-async def working(bench: Bench) -> AsyncIterator[None]:
-    worker = bench.app.worker(runners=("queue",))
+async def working(bench: Bench, runners: Sequence[str] = ("queue",)) -> AsyncIterator[None]:
+    worker = bench.app.worker(runners=runners)
     running = asyncio.create_task(worker.run())
     try:
         yield
@@ -142,6 +145,32 @@ async def test_a_tick_that_found_nothing_is_followed_by_the_idle_back_off_and_th
     async with opened(database, tmp_path, **variables) as bench, working(bench):
         await is_resting(looks, after=2)
         await is_left_alone(bench, await add_job(bench, 1))
+
+
+async def test_an_idle_worker_with_schedulers_leaves_the_database_alone(
+    database: Database, tmp_path: Path, looks: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due = PostgresSchedules.due
+    asked: list[Sequence[str]] = []
+
+    async def noted(self: PostgresSchedules, declared: Sequence[str]) -> DueSchedules:
+        asked.append(declared)
+        return await due(self, declared)
+
+    monkeypatch.setattr(PostgresSchedules, "due", noted)
+    async with opened(database, tmp_path, **RESTING) as bench, working(bench, runner_names(bench.settings)):
+        await until(lambda: len(looks) >= 2)
+        await until(lambda: bool(asked))
+        # A second and some: as often as it looked for schedules once.
+        await asyncio.sleep(2 * _LONG_ENOUGH_SECONDS)
+        assert (len(looks), len(asked)) == (2, 1)
+
+
+async def test_no_busy_delay_is_none(database: Database, tmp_path: Path, looks: list[float]) -> None:
+    async with opened(database, tmp_path, **RESTING, worker_busy_loop_delay_ms=0) as bench:
+        await add_job(bench, 1)
+        async with working(bench):
+            await is_resting(looks, after=3)
 
 
 async def test_the_idle_back_off_ends_at_its_maximum(database: Database, tmp_path: Path, looks: list[float]) -> None:
