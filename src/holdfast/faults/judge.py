@@ -1,6 +1,7 @@
 """What must hold after any faults, judged from the recorder's notes and what the store says in the end.
 
 A pure function, so that it can itself be tested: by notes that break one rule each, and by sabotaged builds.
+Neighbour: excuses.py knows what the faults explain.
 """
 
 from collections import Counter, defaultdict
@@ -10,7 +11,8 @@ from itertools import pairwise
 from uuid import UUID
 
 from holdfast.faults.app import EFFECT, GUILTY
-from holdfast.faults.record import DONE, EVERYBODY, Note, What
+from holdfast.faults.excuses import Excuses
+from holdfast.faults.record import DONE, Note, What
 
 LOST = "lost"
 UNEXPECTED = "unexpected"
@@ -23,6 +25,8 @@ STUCK = "stuck"
 UNCOUNTED = "attempt not counted"
 WRONG_DELAY = "wrong delay"
 TARGET = "target missed"
+
+_STOPPED, _SNOOZED = "CancelledError", "Snooze"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,140 +67,136 @@ class Violation:
         return f"{self.kind}: {self.text}"
 
 
+_Found = Iterator[tuple[str, str]]
+
+
+class _Job:
+    """All that is known of one. `rows`: the fences of the effects that were committed with an end."""
+
+    def __init__(self, id: UUID, notes: Sequence[Note], rows: Sequence[int], evidence: Evidence) -> None:
+        self.notes = notes
+        self.rows = rows
+        self.said = {note.what for note in notes}
+        self.starts = sorted((note for note in notes if note.what is What.START), key=lambda note: note.at)
+        self.ends = {note.fence: note for note in notes if note.what is What.END}
+        self.final = evidence.final.get(id)
+        self.before = evidence.seen.get(id)
+        self.is_open = id in evidence.open
+        noted = (note.more["kind"] for note in notes if "kind" in note.more)
+        self.kind: str = self.final.kind if self.final is not None else next(noted, "")
+
+    def how(self, fence: int | None) -> str | None:
+        """That attempt ended."""
+        end = self.ends.get(fence) if fence is not None else None
+        return None if end is None else end.more.get("how")
+
+
 def judge(evidence: Evidence) -> list[Violation]:
     """Every violation, those of one job together."""
     of_job: dict[UUID, list[Note]] = defaultdict(list)
     for note in evidence.notes:
         if note.job is not None:
             of_job[note.job].append(note)
-    times = _Times(evidence.notes, evidence.lease)
+    rows: dict[UUID, list[int]] = defaultdict(list)
+    for id, fence in evidence.effects:
+        rows[id].append(fence)
+    excuses = Excuses(evidence.notes, evidence.lease)
     found: list[Violation] = []
-    for job in {*of_job, *evidence.final, *evidence.open}:
-        notes = of_job.get(job, [])
-        for kind, text in _of_job(job, notes, evidence, times):
-            found.append(Violation(kind, f"job {job}: {text}", job, _history(notes, evidence, times)))
+    for id in {*of_job, *evidence.final, *evidence.open}:
+        job = _Job(id, of_job.get(id, []), rows.get(id, []), evidence)
+        for kind, text in _of_job(job, excuses):
+            found.append(Violation(kind, f"job {id}: {text}", id, _history(job, excuses)))
     return sorted(found, key=lambda each: (each.kind, str(each.job)))
 
 
-def _of_job(job: UUID, notes: Sequence[Note], evidence: Evidence, times: "_Times") -> Iterator[tuple[str, str]]:
-    said = {note.what for note in notes}
-    starts = sorted((note for note in notes if note.what is What.START), key=lambda note: note.at)
-    ends = {note.fence: note for note in notes if note.what is What.END}
-    final = evidence.final.get(job)
-    if What.ENQUEUING not in said:
+def _of_job(job: _Job, excuses: Excuses) -> _Found:
+    yield from _places(job)
+    yield from _duplicates(job, excuses)
+    yield from _attempts(job)
+    if job.final is not None:
+        yield from _stale(job.final, job)
+        yield from _success(job.final, job)
+        yield from _deaths(job.final)
+    yield from _effects(job)
+
+
+def _places(job: _Job) -> _Found:
+    if What.ENQUEUING not in job.said:
         yield UNEXPECTED, "ran or is there, and nobody enqueued it"
-    if What.REFUSED in said and (final is not None or starts):
+    if What.REFUSED in job.said and (job.final is not None or job.starts):
         yield UNEXPECTED, "was refused, and is there all the same"
-    if What.ACCEPTED in said and final is None and job not in evidence.open:
+    if What.ACCEPTED in job.said and job.final is None and not job.is_open:
         yield LOST, "was accepted, and is neither final nor claimable"
-    yield from _duplicates(starts, ends, times)
-    yield from _attempts(starts, ends)
-    if final is not None:
-        yield from _of_final(final, starts, ends)
-        before = evidence.seen.get(job)
-        if before is not None and (before.state, before.fence) != (final.state, final.fence):
-            yield CHANGED, f"was {before.state} by fence {before.fence}, and is {final.state} by fence {final.fence}"
-    yield from _effects(job, final, evidence, notes)
+    before, final = job.before, job.final
+    if before is not None and final is not None and (before.state, before.fence) != (final.state, final.fence):
+        yield CHANGED, f"was {_told(before)}, and is {_told(final)}"
 
 
-def _duplicates(starts: Sequence[Note], ends: Mapping[int, Note], times: "_Times") -> Iterator[tuple[str, str]]:
-    for first, second in pairwise(starts):
-        end = ends.get(first.fence)
-        if end is not None and end.more.get("how") != DONE and end.at <= second.at:
+def _told(final: Final) -> str:
+    return f"{final.state} by fence {final.fence}, attempt {final.attempt}, losses {final.losses}"
+
+
+def _duplicates(job: _Job, excuses: Excuses) -> _Found:
+    for first, second in pairwise(job.starts):
+        end = job.ends.get(first.fence)
+        is_over = end is not None and end.at <= second.at
+        if is_over and _is_tried_again(job, first):
             continue
-        if not times.explains(first, second.at):
-            ended = "" if end is None else ", after it had ended well" if end.at <= second.at else ", while it ran"
+        if not excuses.lost_lease(first, second.at):
+            how = job.how(first.fence)
+            ended = "" if end is None else f", after it had ended: {how}" if is_over else ", while it ran"
             yield DUPLICATE, f"fence {first.fence} was followed by fence {second.fence} for no reason{ended}"
 
 
-def _attempts(starts: Sequence[Note], ends: Mapping[int, Note]) -> Iterator[tuple[str, str]]:
-    for first, second in pairwise(starts):
-        end = ends.get(first.fence)
-        # What is given back at a shutdown, or snoozed, is no attempt.
-        is_given_back = end is not None and end.more.get("how") in ("CancelledError", "Snooze")
+def _is_tried_again(job: _Job, start: Note) -> bool:
+    """Whether the end of this attempt asks for another one."""
+    return job.how(start.fence) != DONE
+
+
+def _attempts(job: _Job) -> _Found:
+    for first, second in pairwise(job.starts):
         if second.fence <= first.fence:
             yield STALE_WRITE, f"fence {second.fence} started after fence {first.fence}"
-        elif second.more["attempt"] <= first.more["attempt"] and not is_given_back:
+        # What is given back at a shutdown, or snoozed, is no attempt.
+        elif second.more["attempt"] <= first.more["attempt"] and job.how(first.fence) not in (_STOPPED, _SNOOZED):
             yield UNCOUNTED, f"fences {first.fence} and {second.fence} were both attempt {second.more['attempt']}"
 
 
-def _of_final(final: Final, starts: Sequence[Note], ends: Mapping[int, Note]) -> Iterator[tuple[str, str]]:
-    newest = max((note.fence for note in starts), default=None)
-    if final.state == "succeeded":
-        end = ends.get(final.fence or 0)
-        # An end that is committed by the handler itself has a row to prove it; a kill may come before the note of it.
-        if final.kind != EFFECT and (end is None or end.more.get("how") != DONE):
-            yield LOST, f"succeeded by fence {final.fence}, which did not end well"
-        if final.result_fence is not None and final.result_fence != final.fence:
-            yield STALE_WRITE, f"has the result of fence {final.result_fence}, and was finished by {final.fence}"
+def _stale(final: Final, job: _Job) -> _Found:
+    newest = max((note.fence for note in job.starts), default=None)
     if newest is not None and final.fence is not None and newest > final.fence:
         yield STALE_WRITE, f"was finished by fence {final.fence} after fence {newest} had started"
+    if final.state == "succeeded" and final.result_fence not in (None, final.fence):
+        yield STALE_WRITE, f"has the result of fence {final.result_fence}, and was finished by {final.fence}"
+
+
+def _success(final: Final, job: _Job) -> _Found:
+    # An end that is committed by the handler itself has a row to prove it; a kill may come before the note of it.
+    if final.state == "succeeded" and final.kind != EFFECT and job.how(final.fence) != DONE:
+        yield LOST, f"succeeded by fence {final.fence}, which did not end well"
+
+
+def _deaths(final: Final) -> _Found:
     if final.state == "dead" and final.kind not in GUILTY and final.losses:
         yield INNOCENT_DEATH, f"ended dead after {final.losses} lost leases, and has killed nobody"
 
 
-def _effects(job: UUID, final: Final | None, evidence: Evidence, notes: Sequence[Note]) -> Iterator[tuple[str, str]]:
-    kind = final.kind if final is not None else next((note.more["kind"] for note in notes if "kind" in note.more), "")
-    if kind != EFFECT:
+def _effects(job: _Job) -> _Found:
+    if job.kind != EFFECT:
         return
-    fences = [fence for id, fence in evidence.effects if id == job]
-    wanted = [final.fence] if final is not None and final.state == "succeeded" else []
-    if fences != wanted:
-        yield DISAGREE, f"the effects have fences {fences}, the job's end {wanted}"
+    wanted = [job.final.fence] if job.final is not None and job.final.state == "succeeded" else []
+    if job.rows != wanted:
+        yield DISAGREE, f"the effects have fences {job.rows}, the job's end {wanted}"
 
 
-class _Times:
-    """When which process was killed, and when it could not renew."""
-
-    def __init__(self, notes: Iterable[Note], lease: float) -> None:
-        self._lease = lease
-        self._kills: dict[int, list[float]] = defaultdict(list)
-        self._cut_off: dict[int, list[tuple[float, float]]] = defaultdict(list)
-        self.faults: list[Note] = []
-        begun: dict[int, float] = {}
-        for note in notes:
-            match note.what:
-                case What.KILL:
-                    self._kills[note.pid].append(note.at)
-                case What.CUT_OFF:
-                    begun.setdefault(note.pid, note.at)
-                case What.BACK if note.pid in begun:
-                    self._cut_off[note.pid].append((begun.pop(note.pid), note.at))
-                case What.TERMINATE:
-                    pass
-                case _:
-                    continue
-            self.faults.append(note)
-        for pid, since in begun.items():
-            self._cut_off[pid].append((since, float("inf")))
-
-    def explains(self, start: Note, until: float) -> bool:
-        """Why an attempt that did not end may be followed by another one."""
-        if any(start.at <= at <= until for at in self._kills[start.pid]):
-            return True
-        # The last renewal was at most a third of a lease before, so a shorter cut costs no lease.
-        least = self._lease * 0.6
-        return until - start.at >= self._lease * 0.95 and any(
-            since <= until and end >= start.at and end - since >= least
-            for pid in (start.pid, EVERYBODY)
-            for since, end in self._cut_off[pid]
-        )
-
-    def between(self, since: float, until: float) -> Iterator[Note]:
-        return (note for note in self.faults if since - self._lease <= note.at <= until + self._lease)
-
-
-def _history(notes: Sequence[Note], evidence: Evidence, times: _Times) -> tuple[str, ...]:
-    if not notes:
+def _history(job: _Job, excuses: Excuses) -> tuple[str, ...]:
+    if not job.notes:
         return ()
-    faults = times.between(notes[0].at, notes[-1].at)
-    together = sorted({id(note): note for note in (*notes, *faults)}.values(), key=lambda note: note.at)
+    faults = excuses.between(job.notes[0].at, job.notes[-1].at)
+    together = sorted({id(note): note for note in (*job.notes, *faults)}.values(), key=lambda note: note.at)
     lines = [str(note) for note in together]
-    final = evidence.final.get(notes[0].job) if notes[0].job is not None else None
-    if final is not None:
-        lines.append(
-            f"in the end: {final.state} by fence {final.fence}, attempt {final.attempt}, losses {final.losses}"
-        )
+    if job.final is not None:
+        lines.append(f"in the end: {_told(job.final)}")
     return tuple(lines)
 
 
