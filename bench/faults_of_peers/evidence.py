@@ -44,7 +44,7 @@ def evidence(notes: Sequence[Note], ends: Iterable[End], open_jobs: Iterable[UUI
             final = _final(job, end, of_job[job])
             first.setdefault(job, final)
             last[job] = final
-    return Evidence(notes=numbered, final=last, open=frozenset(open_jobs), seen=first, lease=lease)
+    return Evidence(notes=numbered, final=last, open=frozenset(open_jobs), seen=first, lease=lease, is_ours=False)
 
 
 def number_attempts(notes: Sequence[Note]) -> list[Note]:

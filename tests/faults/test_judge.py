@@ -1,6 +1,7 @@
 """The judge, as a pure function: a history in which all is well, and for each rule one that breaks it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -166,3 +167,32 @@ def test_a_violation_tells_the_whole_history_of_its_job_with_the_faults_meanwhil
         "enqueuing", "accepted", "start", "kill", "start", "end",
     ]  # fmt: skip
     assert violation.history[-1] == "in the end: succeeded by fence 2, attempt 2, losses 0"
+
+
+# Where it is in the end
+
+
+def test_what_ran_was_stored_and_stays() -> None:
+    undecided = enqueued()[:1]
+    assert kinds([*undecided, start(1, 1), end(1.1, 1)], None) == {LOST}
+    assert kinds(undecided, None, seen={JOB: final(1)}) == {LOST}
+    prunable = [Note(0.0, What.ENQUEUING, 1, JOB, more={"kind": WORK, "is_prunable": True})]
+    assert not kinds([*prunable, start(1, 1), end(1.1, 1)], None, seen={JOB: final(1)})
+
+
+def test_what_is_final_is_not_opened_again() -> None:
+    once = [*enqueued(), start(1, 1), end(1.1, 1, "Permanent")]
+    assert CHANGED in kinds(once, None, open=frozenset({JOB}), seen={JOB: final(1, "failed")})
+    assert CHANGED in kinds(once, final(1, "failed"), open=frozenset({JOB})), "in two places"
+
+
+def test_the_result_of_what_is_final_stays_as_it_is() -> None:
+    once = [*enqueued(), start(1, 1), end(1.1, 1)]
+    before, after = replace(final(1), result_hash=7), replace(final(1), result_hash=8)
+    assert kinds(once, after, seen={JOB: before}) == {CHANGED}
+    assert not kinds(once, before, seen={JOB: before})
+
+
+def test_what_was_refused_is_not_claimable() -> None:
+    assert kinds(enqueued(What.REFUSED), None, open=frozenset({JOB})) == {UNEXPECTED}
+    assert not kinds(enqueued(What.REFUSED), None)

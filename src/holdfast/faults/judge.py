@@ -31,7 +31,7 @@ _STOPPED, _SNOOZED = "CancelledError", "Snooze"
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """A job that is final, as the store has it."""
+    """A job that is final, as the store has it. `result_hash` stands for all of its result."""
 
     id: UUID
     kind: str
@@ -40,11 +40,15 @@ class Final:
     attempt: int
     losses: int
     result_fence: int | None = None
+    result_hash: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """`seen`: what was final at some moment before the end, the first time that it was seen."""
+    """`seen`: what was final at some moment before the end, the first time that it was seen.
+
+    `is_ours`: not a peer's, whose rules for retries, shutdowns and cancels are its own. Nobody here knows them.
+    """
 
     notes: Sequence[Note]
     final: Mapping[UUID, Final]
@@ -52,6 +56,7 @@ class Evidence:
     effects: Sequence[tuple[UUID, int]] = ()
     seen: Mapping[UUID, Final] = field(default_factory=dict)
     lease: float = 30.0
+    is_ours: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,7 @@ class _Job:
         self.final = evidence.final.get(id)
         self.before = evidence.seen.get(id)
         self.is_open = id in evidence.open
+        self.is_ours = evidence.is_ours
         noted = (note.more["kind"] for note in notes if "kind" in note.more)
         self.kind: str = self.final.kind if self.final is not None else next(noted, "")
 
@@ -121,19 +127,27 @@ def _of_job(job: _Job, excuses: Excuses) -> _Found:
 
 
 def _places(job: _Job) -> _Found:
+    """Whether it is in one place, if it was ever stored, and in that one for good once it is final."""
+    is_there = job.final is not None or job.is_open
     if What.ENQUEUING not in job.said:
         yield UNEXPECTED, "ran or is there, and nobody enqueued it"
-    if What.REFUSED in job.said and (job.final is not None or job.starts):
+    if What.REFUSED in job.said and (is_there or job.starts):
         yield UNEXPECTED, "was refused, and is there all the same"
-    if What.ACCEPTED in job.said and job.final is None and not job.is_open:
-        yield LOST, "was accepted, and is neither final nor claimable"
-    before, final = job.before, job.final
-    if before is not None and final is not None and (before.state, before.fence) != (final.state, final.fence):
-        yield CHANGED, f"was {_told(before)}, and is {_told(final)}"
+    if not is_there and not any(note.more.get("is_prunable") for note in job.notes):
+        if What.ACCEPTED in job.said:
+            yield LOST, "was accepted, and is neither final nor claimable"
+        elif What.REFUSED not in job.said and (job.starts or job.before is not None):
+            yield LOST, "was there, though its enqueue had no answer, and is neither final nor claimable"
+    ended = job.final or job.before
+    if ended is not None and job.is_open and job.is_ours:
+        yield CHANGED, f"was {_told(ended)}, and is open again"
+    if job.before is not None and job.final is not None and job.before != job.final:
+        yield CHANGED, f"was {_told(job.before)}, and is {_told(job.final)}"
 
 
 def _told(final: Final) -> str:
-    return f"{final.state} by fence {final.fence}, attempt {final.attempt}, losses {final.losses}"
+    result = "" if final.result_hash is None else f" with result {final.result_hash:x}"
+    return f"{final.state} by fence {final.fence}, attempt {final.attempt}, losses {final.losses}{result}"
 
 
 def _duplicates(job: _Job, excuses: Excuses) -> _Found:

@@ -113,7 +113,7 @@ class _Mix:
             NewJob(kind=WORK, payload=Json("{}"), id=_id_of(self._day + random.randrange(3), random)) for _ in range(5)
         ]
         for job in jobs:
-            self._lab.record.note(What.ENQUEUING, job.id)
+            self._lab.record.note(What.ENQUEUING, job.id, is_prunable=True)
         await store.store.enqueue(jobs)
         self.past.update(job.id for job in jobs)
 
