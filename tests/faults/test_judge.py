@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.faults.app import EFFECT, EXIT, WORK
+from holdfast.faults.app import EFFECT, EXIT, THREAD, WORK
 from holdfast.faults.judge import (
     CHANGED,
     DISAGREE,
@@ -16,6 +16,7 @@ from holdfast.faults.judge import (
     STALE_WRITE,
     UNCOUNTED,
     UNEXPECTED,
+    WRONG_END,
     Evidence,
     Final,
     judge,
@@ -115,7 +116,7 @@ def test_success_is_the_success_of_its_handler() -> None:
 
 def test_what_nobody_enqueued_is_unexpected() -> None:
     assert kinds([start(1, 1), end(1.1, 1)], final(1)) == {UNEXPECTED}
-    assert kinds([], final(1, "canceled")) == {UNEXPECTED}
+    assert UNEXPECTED in kinds([], final(1, "canceled"))
     assert UNEXPECTED in kinds([*enqueued(What.REFUSED), start(1, 1), end(1.1, 1)], final(1))
 
 
@@ -144,6 +145,7 @@ def test_only_who_kills_workers_dies_of_lost_leases() -> None:
     lost = [*enqueued(), start(1, 1), fault(1.1, What.KILL)]
     assert kinds(lost, final(1, "dead", losses=3)) == {INNOCENT_DEATH}
     assert not kinds(lost, final(1, "dead", EXIT, losses=3))
+    assert kinds(lost, final(1, "dead", EXIT, losses=2)) == {WRONG_END}
 
 
 def test_what_is_final_stays_as_it_is() -> None:
@@ -169,6 +171,90 @@ def test_a_violation_tells_the_whole_history_of_its_job_with_the_faults_meanwhil
     assert violation.history[-1] == "in the end: succeeded by fence 2, attempt 2, losses 0"
 
 
+# What the store says in the end
+
+
+def tried(
+    at: float, fence: int, how: str, attempt: int = 1, of: int = 4, losses: int = 0, pid: int = FIRST
+) -> list[Note]:
+    """An attempt by a handler that tells how many there are."""
+    numbers = {"attempt": attempt, "of": of, "losses": losses}
+    return [Note(at, What.START, pid, JOB, fence, numbers), end(at + 0.1, fence, how, pid)]
+
+
+@pytest.mark.parametrize("state", ["failed", "canceled", "dead"])
+def test_what_its_handler_did_well_has_succeeded(state: str) -> None:
+    asked = [Note(0.5, What.CANCEL, 1, JOB)]
+    assert kinds([*enqueued(), *asked, *tried(1, 1, "done")], final(1, state)) == {WRONG_END}
+
+
+def test_what_its_handler_did_well_is_not_left_open() -> None:
+    done = [*enqueued(), *tried(1, 1, "done")]
+    assert kinds(done, None, open=frozenset({JOB})) == {WRONG_END}
+    assert not kinds([*done, fault(1.2, What.KILL)], None, open=frozenset({JOB})), "nobody could write its end"
+
+
+@pytest.mark.parametrize("state", ["failed", "dead"])
+def test_what_has_never_started_does_not_end_in_vain(state: str) -> None:
+    assert kinds(enqueued(), final(1, state)) == {WRONG_END}
+
+
+def test_a_job_is_dead_when_all_of_its_attempts_have_failed() -> None:
+    first, second = tried(1, 1, "ValueError", 1, of=2), tried(2, 2, "ValueError", 2, of=2)
+    assert not kinds([*enqueued(), *first, *second], final(2, "dead"))
+    assert kinds([*enqueued(), *first], final(1, "dead")) == {WRONG_END}, "one was left"
+    assert kinds([*enqueued(), *first, *second], final(2, "failed")) == {WRONG_END}, "no error is for good by itself"
+
+
+def test_an_attempt_that_lost_its_lease_is_none_of_those_that_may_fail() -> None:
+    lost = [*enqueued(), *tried(1, 1, "ValueError", 1, of=2), start(2, 2, SECOND), fault(2.1, What.KILL, SECOND)]
+    assert kinds(lost, Final(JOB, WORK, "dead", 2, 2, losses=0)) == {WRONG_END}, "only one of two has failed"
+    assert not kinds([*lost, *tried(6, 3, "ValueError", 3, of=2, losses=1)], Final(JOB, WORK, "dead", 3, 3, losses=1))
+
+
+def test_there_are_no_more_attempts_than_may_fail() -> None:
+    failed = [*tried(1, 1, "ValueError", 1, of=1), *tried(2, 2, "done", 2, of=1)]
+    assert kinds([*enqueued(), *failed], final(2)) == {WRONG_END}
+
+
+def test_a_permanent_error_is_a_failure_and_the_last_attempt() -> None:
+    failed = [*enqueued(), *tried(1, 1, "Permanent")]
+    assert not kinds(failed, final(1, "failed"))
+    assert kinds(failed, final(1, "dead")) == {WRONG_END}
+    assert kinds([*failed, *tried(2, 2, "done", 2)], final(2)) == {DUPLICATE}
+
+
+def test_what_cannot_be_used_fails_by_itself() -> None:
+    unusable = Note(0.2, What.UNUSABLE, 1, JOB)
+    assert not kinds([*enqueued(), unusable], final(1, "failed")), "its payload"
+    assert not kinds([*enqueued(), unusable, *tried(1, 1, "done")], final(1, "failed")), "its result"
+
+
+def test_nothing_is_canceled_unless_somebody_asked_for_it() -> None:
+    asked = Note(0.5, What.CANCEL, 1, JOB)
+    assert kinds(enqueued(), Final(JOB, WORK, "canceled", None, 0, 0)) == {WRONG_END}
+    assert not kinds([*enqueued(), asked], Final(JOB, WORK, "canceled", None, 0, 0))
+    stopped = [*enqueued(), *tried(1, 1, "CancelledError")]
+    assert kinds(stopped, final(1, "canceled")) == {WRONG_END}
+    assert not kinds([*stopped, asked], final(1, "canceled"))
+    assert not kinds([*enqueued(), *tried(1, 1, "Cancel")], final(1, "canceled")), "its handler did"
+
+
+def test_a_cancel_may_meet_a_job_whose_end_could_not_be_written() -> None:
+    killed = [*enqueued(), *tried(1, 1, "done"), fault(1.2, What.KILL), Note(2, What.CANCEL, 1, JOB)]
+    assert not kinds(killed, Final(JOB, WORK, "canceled", None, 1, 1))
+
+
+def test_a_thread_that_was_given_up_may_end_well() -> None:
+    thread = [*enqueued(), Note(1.05, What.CANCEL, 1, JOB), *tried(1, 1, "done")]
+    assert not kinds(thread, final(1, "canceled", THREAD))
+    assert kinds(thread, final(1, "failed", THREAD)) == {WRONG_END}
+
+
+def test_how_a_peers_job_ends_in_vain_is_not_judged() -> None:
+    assert not kinds([*enqueued(), *tried(1, 1, "ValueError")], final(1, "failed"), is_ours=False)
+
+
 # Where it is in the end
 
 
@@ -191,6 +277,14 @@ def test_the_result_of_what_is_final_stays_as_it_is() -> None:
     before, after = replace(final(1), result_hash=7), replace(final(1), result_hash=8)
     assert kinds(once, after, seen={JOB: before}) == {CHANGED}
     assert not kinds(once, before, seen={JOB: before})
+
+
+def test_a_person_may_give_a_dead_letter_up() -> None:
+    failed = [*enqueued(), *tried(1, 1, "Permanent")]
+    canceled = Final(JOB, WORK, "canceled", None, 1, 0)
+    asked = Note(3, What.CANCEL, 1, JOB)
+    assert CHANGED in kinds(failed, canceled, seen={JOB: final(1, "failed")})
+    assert not kinds([*failed, asked], canceled, seen={JOB: final(1, "failed")})
 
 
 def test_what_was_refused_is_not_claimable() -> None:

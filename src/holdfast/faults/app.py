@@ -32,6 +32,8 @@ NOBODYS = "fault.nobodys"
 """A kind that no worker handles, but for those of `other_app`."""
 GUILTY = frozenset({EXIT, SEGFAULT})
 """Kinds that kill the worker they run in: they alone may end dead by lost leases."""
+ELSEWHERE = frozenset({THREAD, HOLD_GIL})
+"""Kinds whose handler runs outside of the event loop: it may end well after its worker has given it up."""
 STORE, SCHEMA = "FAULTS_STORE", "FAULTS_SCHEMA"
 
 app = Holdfast()
@@ -43,13 +45,18 @@ Job = RunningJob[dict[str, Any]]
 @contextmanager
 def attempt(job: Job) -> Iterator[None]:
     """What happens in it is one attempt, and the note of its end tells how it ended."""
-    _note(What.START, job, attempt=job.attempt)
+    _note_start(job)
     try:
         yield
     except BaseException as error:
         _note(What.END, job, how=type(error).__name__)
         raise
     _note(What.END, job, how=DONE)
+
+
+def _note_start(job: Job) -> None:
+    """`of`: so many attempts may fail."""
+    _note(What.START, job, attempt=job.attempt, losses=job.losses, of=job.max_attempts)
 
 
 def _note(what: What, job: Job, **more: Any) -> None:  # noqa: ANN401
@@ -123,14 +130,14 @@ def hold_gil(job: Job) -> dict[str, int]:
 
 @app.handler(EXIT)
 async def leave(job: Job) -> None:
-    _note(What.START, job, attempt=job.attempt)
+    _note_start(job)
     _note(What.KILL, job)
     os._exit(3)
 
 
 @app.handler(SEGFAULT)
 async def crash(job: Job) -> None:
-    _note(What.START, job, attempt=job.attempt)
+    _note_start(job)
     _note(What.KILL, job)
     ctypes.string_at(0)
 

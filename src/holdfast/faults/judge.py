@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from uuid import UUID
 
-from holdfast.faults.app import EFFECT, GUILTY
+from holdfast.faults.app import EFFECT, ELSEWHERE, GUILTY
 from holdfast.faults.excuses import Excuses
 from holdfast.faults.record import DONE, Note, What
+from holdfast.lifecycle import MAX_LOSSES
 
 LOST = "lost"
 UNEXPECTED = "unexpected"
@@ -20,6 +21,7 @@ DUPLICATE = "unexplained duplicate"
 INNOCENT_DEATH = "innocent death"
 STALE_WRITE = "stale write accepted"
 CHANGED = "final state changed"
+WRONG_END = "wrong end"
 DISAGREE = "job and effect disagree"
 STUCK = "stuck"
 UNCOUNTED = "attempt not counted"
@@ -27,6 +29,8 @@ WRONG_DELAY = "wrong delay"
 TARGET = "target missed"
 
 _STOPPED, _SNOOZED = "CancelledError", "Snooze"
+_STATE_AFTER = {DONE: "succeeded", "Permanent": "failed", "Cancel": "canceled"}
+"""Ends of an attempt after which there is no other one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,8 @@ def _of_job(job: _Job, excuses: Excuses) -> _Found:
     if job.final is not None:
         yield from _stale(job.final, job)
         yield from _success(job.final, job)
-        yield from _deaths(job.final)
+    if job.is_ours:
+        yield from _ends(job, excuses)
     yield from _effects(job)
 
 
@@ -142,7 +147,10 @@ def _places(job: _Job) -> _Found:
     if ended is not None and job.is_open and job.is_ours:
         yield CHANGED, f"was {_told(ended)}, and is open again"
     if job.before is not None and job.final is not None and job.before != job.final:
-        yield CHANGED, f"was {_told(job.before)}, and is {_told(job.final)}"
+        # A person may give a dead letter up.
+        is_given_up = job.before.state in ("failed", "dead") and job.final.state == "canceled"
+        if not (is_given_up and What.CANCEL in job.said):
+            yield CHANGED, f"was {_told(job.before)}, and is {_told(job.final)}"
 
 
 def _told(final: Final) -> str:
@@ -164,7 +172,10 @@ def _duplicates(job: _Job, excuses: Excuses) -> _Found:
 
 def _is_tried_again(job: _Job, start: Note) -> bool:
     """Whether the end of this attempt asks for another one."""
-    return job.how(start.fence) != DONE
+    how = job.how(start.fence)
+    if not job.is_ours:
+        return how != DONE
+    return how not in _STATE_AFTER
 
 
 def _attempts(job: _Job) -> _Found:
@@ -190,9 +201,51 @@ def _success(final: Final, job: _Job) -> _Found:
         yield LOST, f"succeeded by fence {final.fence}, which did not end well"
 
 
-def _deaths(final: Final) -> _Found:
-    if final.state == "dead" and final.kind not in GUILTY and final.losses:
-        yield INNOCENT_DEATH, f"ended dead after {final.losses} lost leases, and has killed nobody"
+def _ends(job: _Job, excuses: Excuses) -> _Found:
+    """Whether what the store says in the end follows from what its attempts said, and from what it was asked for."""
+    for start in job.starts:
+        if "of" in start.more and start.more["attempt"] - start.more["losses"] > start.more["of"]:
+            yield WRONG_END, f"fence {start.fence} started, and all {start.more['of']} attempts had failed"
+    in_vain = [] if job.final is None else list(_in_vain(job.final, job))
+    yield from in_vain
+    # What cannot be used fails after its handler has ended well.
+    if in_vain or (job.final is None and not job.is_open) or not job.starts or What.UNUSABLE in job.said:
+        return
+    last = job.starts[-1]
+    state = "open" if job.final is None else job.final.state
+    should = _STATE_AFTER.get(job.how(last.fence) or "", state)
+    # By its worker, whatever it noted afterwards; or as a dead letter, by a person.
+    is_given_up = (job.kind in ELSEWHERE and state != "failed") or (should, state) == ("failed", "canceled")
+    if state != should and not is_given_up:
+        until = job.ends[last.fence].at + excuses.lease
+        # Nobody whose lease was lost makes a job fail.
+        if state in ("succeeded", "failed") or not excuses.lost_lease(last, until):
+            yield WRONG_END, f"fence {last.fence} ended: {job.how(last.fence)}, and the job is {state}"
+
+
+def _in_vain(final: Final, job: _Job) -> _Found:
+    fence = final.fence if final.fence is not None or not job.starts else job.starts[-1].fence
+    how = job.how(fence)
+    match final.state:
+        case "canceled" if What.CANCEL not in job.said and how != "Cancel":
+            yield WRONG_END, "was canceled, and nobody asked for it"
+        case "failed" if how != "Permanent" and What.UNUSABLE not in job.said:
+            yield WRONG_END, f"failed by fence {fence}, which ended: {how}"
+        case "dead" if not _is_exhausted(final, job):
+            if final.losses and final.kind not in GUILTY:
+                yield INNOCENT_DEATH, f"ended dead after {final.losses} lost leases, and has killed nobody"
+            elif final.losses < MAX_LOSSES:
+                yield WRONG_END, f"ended dead at attempt {final.attempt}, and more of them were to be tried"
+
+
+def _is_exhausted(final: Final, job: _Job) -> bool:
+    """Whether as many attempts failed as may. Those that lost their lease do not count."""
+    last = job.starts[-1] if job.starts else None
+    if last is None or "of" not in last.more or final.attempt - final.losses < last.more["of"]:
+        return False
+    failed = sum(job.how(start.fence) not in (None, DONE, _SNOOZED) for start in job.starts)
+    # Elsewhere an attempt is given up without a note of its end.
+    return bool(job.kind in ELSEWHERE or failed >= last.more["of"])
 
 
 def _effects(job: _Job) -> _Found:

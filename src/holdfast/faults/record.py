@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -29,6 +30,10 @@ class What(StrEnum):
     CUT_OFF = "cut off"
     """A process, or all of them, cannot renew from now on: stopped, or without a server."""
     BACK = "back"
+    CANCEL = "cancel"
+    """Somebody is about to ask for it."""
+    UNUSABLE = "unusable"
+    """The payload or the result of this job is, so that it fails although none of its attempts did."""
 
 
 DONE = "done"
@@ -91,6 +96,10 @@ class Record:
         connection.sendall(json.dumps(value).encode() + b"\n")
         if connection.recv(1) != b".":
             raise ConnectionError("the recorder is gone")
+
+    def note_each(self, what: What, jobs: Iterable[UUID]) -> None:
+        for job in jobs:
+            self.note(what, job)
 
     def close(self) -> None:
         """The connection of this thread."""

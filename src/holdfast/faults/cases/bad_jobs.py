@@ -7,6 +7,7 @@ from holdfast.faults.bad_ends import BAD_ENDS, FINE, NOT_BAD
 from holdfast.faults.case import case
 from holdfast.faults.judge import LOST, TARGET
 from holdfast.faults.lab import Crew, Lab
+from holdfast.faults.record import What
 from holdfast.job import JobState
 from holdfast.store.contract import JobFilter
 
@@ -75,6 +76,8 @@ async def _bad_among_others(lab: Lab, crew: Crew, how: str) -> int:
     place = lab.random.randrange(_TOGETHER)
     payloads[place] = "text" if how == _INVALID else {"how": how, "seconds": lab.random.choice([0, 0.05])}
     jobs = await lab.enqueue_each(BAD, payloads)
+    if how == _INVALID or how.startswith("result"):
+        lab.record.note(What.UNUSABLE, jobs[place])
     lab.faulted()
     waiting = lab.beside(lab.producer.wait_many(jobs, f"{_DRAINED_SECONDS:g}s"))
     while crew.alive and not waiting.done():

@@ -115,6 +115,7 @@ async def _canceled(lab: Lab) -> None:
     if running is not None:
         await lab.until_started([running])
     given = [id for id in (waiting, running) if id is not None]
+    lab.record.note_each(What.CANCEL, given)
     answers = await _surely(lambda: lab.producer.cancel(given))
     wanted = {Canceling.CANCELED, Canceling.REQUESTED, Canceling.FINAL}
     if not wanted.issuperset(answers):

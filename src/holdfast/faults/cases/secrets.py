@@ -12,6 +12,7 @@ from holdfast.faults.case import Need, case
 from holdfast.faults.judge import TARGET
 from holdfast.faults.lab import Lab, Launch
 from holdfast.faults.programs import free_port
+from holdfast.faults.record import What
 from holdfast.faults.secret_app import FAILING, RUNNER, SECRET, SUCCEEDS, TYPED
 from holdfast.store.postgres.sql_files import quoted
 
@@ -118,6 +119,7 @@ async def _enqueue(lab: Lab, canaries: Canaries) -> Mapping[str, UUID]:
         id = await lab.enqueue(kind, {"card": canaries.payload}, headers=headers)
         if id is not None:
             ids[kind] = id
+    lab.record.note_each(What.UNUSABLE, (ids[kind] for kind in (TYPED, "secret.result") if kind in ids))
     return ids
 
 

@@ -140,6 +140,7 @@ async def _commits(lab: Lab, seconds: float) -> float:
     after = (await lab.fetch("count_clients", lab.place.application))[0]["count"]
     # One to listen; whoever is busy, they or the worker, may open others of its pool.
     lab.check("connections that all waiters add", after - before, at_most=8)
+    lab.record.note_each(What.CANCEL, awaited)
     await lab.producer.cancel(awaited)
     await asyncio.gather(*waiting)
     lab.adopt(WORK, made)

@@ -271,6 +271,7 @@ async def cancels(lab: Lab) -> None:
 async def _cancel(lab: Lab, job: UUID, after: float) -> float:
     """How long the job went on."""
     await asyncio.sleep(after)
+    lab.record.note(What.CANCEL, job)
     (answer,) = await lab.producer.cancel([job])
     if answer is not Canceling.REQUESTED:
         lab.violation(TARGET, f"job {job}: runs, and the answer to a cancel is {answer}", job)

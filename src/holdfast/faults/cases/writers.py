@@ -149,6 +149,7 @@ class _Mix:
         """Ready, running and final ones, as it happens."""
         known = [*self._today[-100:], *list(self.past)[-100:]]
         ids = random.sample(known, min(5, len(known)))
+        self._lab.record.note_each(What.CANCEL, ids)
         answers = await store.store.cancel(ids)
         # One that was asked to end does so instead of its next attempt.
         ends = (Canceling.CANCELED, Canceling.REQUESTED)
