@@ -131,14 +131,9 @@ def test_every_start_is_an_attempt_more() -> None:
     assert kinds(failed, final(2)) == {UNCOUNTED}
     snoozed = [*enqueued(), start(1, 1, attempt=1), end(1.1, 1, "Snooze"), start(2, 2, attempt=1), end(2.1, 2)]
     assert kinds(snoozed, final(2)) == set()
-    given_back = [
-        *enqueued(),
-        start(1, 1, attempt=1),
-        end(1.1, 1, "CancelledError"),
-        start(2, 2, attempt=1),
-        end(2.1, 2),
-    ]
-    assert not kinds(given_back, final(2))
+    shutdown = fault(0.5, What.TERMINATE)
+    stopped = [*enqueued(), shutdown, start(1, 1, attempt=1), end(1.1, 1, "CancelledError"), start(2, 2, attempt=1)]
+    assert kinds([*stopped, end(2.1, 2)], final(2)) == {UNCOUNTED}, "given back is only what has not started"
 
 
 def test_only_who_kills_workers_dies_of_lost_leases() -> None:
@@ -290,3 +285,49 @@ def test_a_person_may_give_a_dead_letter_up() -> None:
 def test_what_was_refused_is_not_claimable() -> None:
     assert kinds(enqueued(What.REFUSED), None, open=frozenset({JOB})) == {UNEXPECTED}
     assert not kinds(enqueued(What.REFUSED), None)
+
+
+# Handlers that were stopped
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        [fault(0.5, What.TERMINATE)],
+        [fault(0.2, What.CUT_OFF), fault(1.5, What.BACK)],
+        [fault(0.2, What.CUT_OFF, EVERYBODY), fault(3.5, What.BACK, EVERYBODY)],
+        [Note(2.0, What.CANCEL, 1, JOB)],
+    ],
+    ids=["shutdown", "paused", "outage", "canceled"],
+)
+def test_a_handler_is_stopped_for_a_reason(reason: list[Note]) -> None:
+    stopped = [
+        *enqueued(),
+        start(0.15, 1),
+        end(2.1, 1, "CancelledError"),
+        start(2.2, 2, SECOND),
+        end(2.3, 2, pid=SECOND),
+    ]
+    assert kinds(stopped, final(2)) == {DUPLICATE}
+    assert not kinds([*stopped, *reason], final(2))
+
+
+@pytest.mark.parametrize(
+    "no_reason",
+    [
+        [fault(3.0, What.TERMINATE)],
+        [fault(0.5, What.TERMINATE, SECOND)],
+        [fault(1.8, What.CUT_OFF), fault(2.5, What.BACK)],
+        [Note(2.15, What.CANCEL, 1, JOB)],
+    ],
+    ids=["shutdown afterwards", "of another process", "paused a moment before", "canceled afterwards"],
+)
+def test_not_everything_is_a_reason_to_stop_a_handler(no_reason: list[Note]) -> None:
+    stopped = [
+        *enqueued(),
+        start(0.15, 1),
+        end(2.1, 1, "CancelledError"),
+        start(2.2, 2, SECOND),
+        end(2.3, 2, pid=SECOND),
+    ]
+    assert kinds([*stopped, *no_reason], final(2)) == {DUPLICATE}

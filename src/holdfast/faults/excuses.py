@@ -8,6 +8,10 @@ from collections.abc import Iterable, Iterator
 
 from holdfast.faults.record import EVERYBODY, Note, What
 
+_LATE_NOTE_SECONDS = 0.5
+"""A signal is noted after it was sent, and its effect may be noted before."""
+_EARLIEST_STOP = 0.4
+"""Of a lease. A handler is stopped at five sixths of it, and the last renewal was at most two fifths before the cut."""
 _SHORTEST_LOSS = 0.6
 """Of a lease. The last renewal was at most a third of it before the cut, so a shorter one costs no lease."""
 
@@ -16,6 +20,7 @@ class Excuses:
     def __init__(self, notes: Iterable[Note], lease: float) -> None:
         self.lease = lease
         self._kills: dict[int, list[float]] = defaultdict(list)
+        self._terminated: dict[int, float] = {}
         self._cut_off: dict[int, list[tuple[float, float]]] = defaultdict(list)
         self.faults: list[Note] = []
         begun: dict[int, float] = {}
@@ -28,7 +33,7 @@ class Excuses:
                 case What.BACK if note.pid in begun:
                     self._cut_off[note.pid].append((begun.pop(note.pid), note.at))
                 case What.TERMINATE:
-                    pass
+                    self._terminated.setdefault(note.pid, note.at)
                 case _:
                     continue
             self.faults.append(note)
@@ -42,6 +47,16 @@ class Excuses:
         least = self.lease * _SHORTEST_LOSS
         return until - start.at >= self.lease * 0.95 and any(
             since <= until and end >= start.at and end - since >= least for since, end in self._cuts(start.pid)
+        )
+
+    def stopped(self, start: Note, end: float) -> bool:
+        """Whether there was a reason to stop the handler then: a shutdown, or a lease that was lost or about to be."""
+        told = self._terminated.get(start.pid)
+        if told is not None and told <= end + _LATE_NOTE_SECONDS:
+            return True
+        return any(
+            end - since >= self.lease * _EARLIEST_STOP and back >= max(start.at, end - self.lease)
+            for since, back in self._cuts(start.pid)
         )
 
     def between(self, since: float, until: float) -> Iterator[Note]:

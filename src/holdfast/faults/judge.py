@@ -162,7 +162,7 @@ def _duplicates(job: _Job, excuses: Excuses) -> _Found:
     for first, second in pairwise(job.starts):
         end = job.ends.get(first.fence)
         is_over = end is not None and end.at <= second.at
-        if is_over and _is_tried_again(job, first):
+        if is_over and _is_tried_again(job, first, excuses):
             continue
         if not excuses.lost_lease(first, second.at):
             how = job.how(first.fence)
@@ -170,11 +170,15 @@ def _duplicates(job: _Job, excuses: Excuses) -> _Found:
             yield DUPLICATE, f"fence {first.fence} was followed by fence {second.fence} for no reason{ended}"
 
 
-def _is_tried_again(job: _Job, start: Note) -> bool:
+def _is_tried_again(job: _Job, start: Note, excuses: Excuses) -> bool:
     """Whether the end of this attempt asks for another one."""
+    end = job.ends[start.fence]
     how = job.how(start.fence)
     if not job.is_ours:
         return how != DONE
+    if how == _STOPPED:
+        is_asked = any(note.what is What.CANCEL and note.at <= end.at for note in job.notes)
+        return is_asked or excuses.stopped(start, end.at)
     return how not in _STATE_AFTER
 
 
@@ -182,8 +186,8 @@ def _attempts(job: _Job) -> _Found:
     for first, second in pairwise(job.starts):
         if second.fence <= first.fence:
             yield STALE_WRITE, f"fence {second.fence} started after fence {first.fence}"
-        # What is given back at a shutdown, or snoozed, is no attempt.
-        elif second.more["attempt"] <= first.more["attempt"] and job.how(first.fence) not in (_STOPPED, _SNOOZED):
+        # What is snoozed is no attempt. What is given back at a shutdown is none either, but that has not started.
+        elif second.more["attempt"] <= first.more["attempt"] and job.how(first.fence) != _SNOOZED:
             yield UNCOUNTED, f"fences {first.fence} and {second.fence} were both attempt {second.more['attempt']}"
 
 
