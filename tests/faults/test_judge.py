@@ -29,8 +29,8 @@ FIRST, SECOND = 100, 200
 """Processes."""
 
 
-def enqueued(what: What = What.ACCEPTED) -> list[Note]:
-    return [Note(0.0, What.ENQUEUING, 1, JOB, more={"kind": WORK}), Note(0.1, what, 1, JOB)]
+def enqueued(what: What = What.ACCEPTED, kind: str = WORK) -> list[Note]:
+    return [Note(0.0, What.ENQUEUING, 1, JOB, more={"kind": kind}), Note(0.1, what, 1, JOB)]
 
 
 def start(at: float, fence: int, pid: int = FIRST, attempt: int | None = None) -> Note:
@@ -41,6 +41,10 @@ def end(at: float, fence: int, how: str = "done", pid: int = FIRST) -> Note:
     return Note(at, What.END, pid, JOB, fence, {"how": how})
 
 
+def effect(at: float, fence: int, pid: int = FIRST) -> Note:
+    return Note(at, What.EFFECT, pid, JOB, fence)
+
+
 def fault(at: float, what: What, pid: int = FIRST) -> Note:
     return Note(at, what, pid)
 
@@ -49,9 +53,12 @@ def final(fence: int, state: str = "succeeded", kind: str = WORK, losses: int = 
     return Final(JOB, kind, state, fence, fence, losses, result)
 
 
-def kinds(notes: Sequence[Note], last: Final | None, **more: object) -> set[str]:
+def kinds(notes: Sequence[Note], last: Final | None, noted: Sequence[Note] | None = None, **more: object) -> set[str]:
+    """`noted`: the effects, if they are not just those of all attempts that ended well."""
+    if noted is None:
+        noted = [replace(note, what=What.EFFECT) for note in notes if note.more.get("how") == "done"]
     evidence = Evidence(
-        notes=sorted(notes, key=lambda note: note.at),
+        notes=sorted([*noted, *notes], key=lambda note: note.at),
         final={} if last is None else {JOB: last},
         open=more.pop("open", frozenset()),  # type: ignore[arg-type]
         lease=LEASE,
@@ -158,10 +165,11 @@ def test_a_job_and_the_effect_that_was_committed_with_it_agree(effects: list[int
 
 
 def test_a_violation_tells_the_whole_history_of_its_job_with_the_faults_meanwhile() -> None:
-    notes = [*enqueued(), start(1, 1), fault(1.2, What.KILL, SECOND), start(4.5, 2, SECOND), end(4.6, 2, pid=SECOND)]
+    second = [start(4.5, 2, SECOND), effect(4.55, 2, SECOND), end(4.6, 2, pid=SECOND)]
+    notes = [*enqueued(), start(1, 1), fault(1.2, What.KILL, SECOND), *second]
     (violation,) = judge(Evidence(notes, {JOB: final(2)}, frozenset(), lease=LEASE))
     assert [line.split()[2] for line in violation.history[:-1]] == [
-        "enqueuing", "accepted", "start", "kill", "start", "end",
+        "enqueuing", "accepted", "start", "kill", "start", "effect", "end",
     ]  # fmt: skip
     assert violation.history[-1] == "in the end: succeeded by fence 2, attempt 2, losses 0"
 
@@ -331,3 +339,33 @@ def test_not_everything_is_a_reason_to_stop_a_handler(no_reason: list[Note]) -> 
         end(2.3, 2, pid=SECOND),
     ]
     assert kinds([*stopped, *no_reason], final(2)) == {DUPLICATE}
+
+
+# Effects
+
+
+def test_what_has_succeeded_has_had_its_effect() -> None:
+    once = [*enqueued(), start(1, 1), end(1.1, 1)]
+    assert kinds(once, final(1), noted=[]) == {DISAGREE}
+    assert kinds(once, final(1), noted=[effect(1.05, 2)]) == {DISAGREE}, "of an attempt that never was"
+    assert not kinds(once, final(1), noted=[effect(1.05, 1)])
+    assert not kinds(once, final(1, kind="of another app"), noted=[])
+
+
+def test_a_handler_is_stopped_before_its_lease_ends() -> None:
+    outage = [fault(1.2, What.CUT_OFF, EVERYBODY), fault(6, What.BACK, EVERYBODY)]
+    again = [start(4.5, 2, SECOND), end(5.0, 2, pid=SECOND)]
+    noted = [effect(4.7, 1), effect(4.9, 2, SECOND)]
+    assert kinds([*enqueued(), start(1, 1), *outage, *again], final(2), noted=noted) == {DISAGREE}
+    assert not kinds([*enqueued(), start(1, 1), *outage, *again], final(2, kind=THREAD), noted=noted)
+    paused = [fault(1.2, What.CUT_OFF), fault(4.6, What.BACK)]
+    assert not kinds([*enqueued(), start(1, 1), *paused, *again], final(2), noted=noted), "nothing could stop it"
+
+
+def test_what_a_handler_has_committed_is_the_end_of_its_job() -> None:
+    twice = [*enqueued(kind=EFFECT), start(1, 1), end(1.1, 1), fault(1.2, What.KILL), start(5, 2, SECOND), end(5.1, 2)]
+    assert kinds(twice, final(2, kind=EFFECT), effects=[(JOB, 2)]) == {DISAGREE}
+
+
+def test_an_effect_is_that_of_a_job() -> None:
+    assert kinds([], None, effects=[(JOB, 1)]) == {UNEXPECTED}

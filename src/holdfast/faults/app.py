@@ -34,6 +34,10 @@ GUILTY = frozenset({EXIT, SEGFAULT})
 """Kinds that kill the worker they run in: they alone may end dead by lost leases."""
 ELSEWHERE = frozenset({THREAD, HOLD_GIL})
 """Kinds whose handler runs outside of the event loop: it may end well after its worker has given it up."""
+UNSTOPPABLE = frozenset({THREAD, BLOCK, SPIN})
+"""Kinds whose handler goes on when it is told to stop."""
+EFFECTIVE = frozenset({WORK, THREAD, BLOCK, SPIN, HOLD_GIL, FLAKY})
+"""Kinds that note their effect. That of EFFECT is a row."""
 STORE, SCHEMA = "FAULTS_STORE", "FAULTS_SCHEMA"
 
 app = Holdfast()
@@ -99,6 +103,7 @@ async def effect(job: Job) -> None:
 def in_a_thread(job: Job) -> dict[str, int]:
     with attempt(job):
         time.sleep(_seconds(job))
+        _note(What.EFFECT, job)
         return {"fence": job.fence}
 
 
@@ -107,6 +112,7 @@ async def block(job: Job) -> dict[str, int]:
     """Blocks the event loop."""
     with attempt(job):
         time.sleep(_seconds(job))  # noqa: ASYNC251 - that is the fault
+        _note(What.EFFECT, job)
         return {"fence": job.fence}
 
 
@@ -117,6 +123,7 @@ async def spin(job: Job) -> dict[str, int]:
         until = time.monotonic() + _seconds(job)
         while time.monotonic() < until:
             sum(range(1000))
+        _note(What.EFFECT, job)
         return {"fence": job.fence}
 
 
@@ -125,6 +132,7 @@ def hold_gil(job: Job) -> dict[str, int]:
     """Does not let go of the interpreter at all: PyDLL calls C without releasing it."""
     with attempt(job):
         ctypes.PyDLL(None).usleep(int(_seconds(job) * 1_000_000))
+        _note(What.EFFECT, job)
         return {"fence": job.fence}
 
 
@@ -148,6 +156,7 @@ async def flaky(job: Job) -> dict[str, int]:
     with attempt(job):
         if job.attempt <= int(job.payload.get("failures", 1)):
             raise RuntimeError("not yet")
+        _note(What.EFFECT, job)
         return {"fence": job.fence}
 
 

@@ -59,6 +59,10 @@ class Excuses:
             for since, back in self._cuts(start.pid)
         )
 
+    def paused(self, start: Note, until: float) -> bool:
+        """Whether the process itself stood still meanwhile, and could stop nothing."""
+        return any(since <= until and back >= start.at for since, back in self._cut_off[start.pid])
+
     def between(self, since: float, until: float) -> Iterator[Note]:
         return (note for note in self.faults if since - self.lease <= note.at <= until + self.lease)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from uuid import UUID
 
-from holdfast.faults.app import EFFECT, ELSEWHERE, GUILTY
+from holdfast.faults.app import EFFECT, EFFECTIVE, ELSEWHERE, GUILTY, UNSTOPPABLE
 from holdfast.faults.excuses import Excuses
 from holdfast.faults.record import DONE, Note, What
 from holdfast.lifecycle import MAX_LOSSES
@@ -112,7 +112,7 @@ def judge(evidence: Evidence) -> list[Violation]:
         rows[id].append(fence)
     excuses = Excuses(evidence.notes, evidence.lease)
     found: list[Violation] = []
-    for id in {*of_job, *evidence.final, *evidence.open}:
+    for id in {*of_job, *rows, *evidence.final, *evidence.open}:
         job = _Job(id, of_job.get(id, []), rows.get(id, []), evidence)
         for kind, text in _of_job(job, excuses):
             found.append(Violation(kind, f"job {id}: {text}", id, _history(job, excuses)))
@@ -128,7 +128,7 @@ def _of_job(job: _Job, excuses: Excuses) -> _Found:
         yield from _success(job.final, job)
     if job.is_ours:
         yield from _ends(job, excuses)
-    yield from _effects(job)
+    yield from _effects(job, excuses)
 
 
 def _places(job: _Job) -> _Found:
@@ -252,12 +252,36 @@ def _is_exhausted(final: Final, job: _Job) -> bool:
     return bool(job.kind in ELSEWHERE or failed >= last.more["of"])
 
 
-def _effects(job: _Job) -> _Found:
-    if job.kind != EFFECT:
+def _effects(job: _Job, excuses: Excuses) -> _Found:
+    final = job.final
+    ended = final.fence if final is not None and final.state == "succeeded" else None
+    if job.kind == EFFECT:
+        wanted = [] if ended is None else [ended]
+        if job.rows != wanted:
+            yield DISAGREE, f"the effects have fences {job.rows}, the job's end {wanted}"
+        for fence in job.ends:
+            # Noted after the commit, so that neither a kill nor an outage takes it back.
+            if job.how(fence) == DONE and fence != ended:
+                yield DISAGREE, f"fence {fence} has committed its end, and the job's end is {wanted}"
         return
-    wanted = [job.final.fence] if job.final is not None and job.final.state == "succeeded" else []
-    if job.rows != wanted:
-        yield DISAGREE, f"the effects have fences {job.rows}, the job's end {wanted}"
+    noted = [note for note in job.notes if note.what is What.EFFECT]
+    if job.kind in EFFECTIVE and job.how(ended) == DONE and ended not in {note.fence for note in noted}:
+        yield DISAGREE, f"succeeded by fence {ended}, which has had no effect"
+    yield from _late_effects(job, noted, excuses)
+
+
+def _late_effects(job: _Job, noted: Sequence[Note], excuses: Excuses) -> _Found:
+    """A handler is stopped before its lease ends, unless it cannot be or everything stands still."""
+    starts = {note.fence: note for note in job.starts}
+    for effect in noted:
+        start = starts.get(effect.fence)
+        if start is None:
+            if job.is_ours:
+                yield DISAGREE, f"there is an effect of fence {effect.fence}, which has not started"
+            continue
+        newer = [each.fence for each in job.starts if each.fence > effect.fence and each.at < effect.at]
+        if newer and job.is_ours and job.kind not in UNSTOPPABLE and not excuses.paused(start, effect.at):
+            yield DISAGREE, f"the effect of fence {effect.fence} came after fence {newer[0]} had started"
 
 
 def _history(job: _Job, excuses: Excuses) -> tuple[str, ...]:

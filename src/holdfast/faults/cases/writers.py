@@ -128,6 +128,7 @@ class _Mix:
         for job in claimed:
             transition = self._end(job.lease.fence, random, is_last=is_last)
             how = DONE if transition.event is Event.SUCCEED else "NotYet"
+            self._lab.record.note(What.EFFECT, job.lease.id, job.lease.fence)
             self._lab.record.note(What.END, job.lease.id, job.lease.fence, how=how)
             finishes.append(Finish(job.lease, transition))
             if how == DONE:
