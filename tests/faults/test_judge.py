@@ -19,6 +19,7 @@ from holdfast.faults.judge import (
     WRONG_END,
     Evidence,
     Final,
+    is_stuck,
     judge,
 )
 from holdfast.faults.record import EVERYBODY, Note, What
@@ -369,3 +370,19 @@ def test_what_a_handler_has_committed_is_the_end_of_its_job() -> None:
 
 def test_an_effect_is_that_of_a_job() -> None:
     assert kinds([], None, effects=[(JOB, 1)]) == {UNEXPECTED}
+
+
+# Leases that are over
+
+
+def test_a_lease_that_is_over_is_rescued_within_two_intervals() -> None:
+    # Of a second each, and two for a busy machine.
+    assert is_stuck(4.1, calm=60, lease=3.0)
+    assert not is_stuck(3.9, calm=60, lease=3.0)
+    assert is_stuck(22.1, calm=60, lease=30.0)
+    assert not is_stuck(21.9, calm=60, lease=30.0)
+
+
+def test_nobody_is_stuck_while_workers_start_after_a_fault() -> None:
+    assert not is_stuck(60, calm=9.0, lease=3.0)
+    assert is_stuck(60, calm=9.1, lease=3.0)

@@ -7,6 +7,7 @@ Neighbour: excuses.py knows what the faults explain.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import pairwise
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from holdfast.faults.app import EFFECT, EFFECTIVE, ELSEWHERE, GUILTY, UNSTOPPABL
 from holdfast.faults.excuses import Excuses
 from holdfast.faults.record import DONE, Note, What
 from holdfast.lifecycle import MAX_LOSSES
+from holdfast.worker.settings import WorkerSettings
 
 LOST = "lost"
 UNEXPECTED = "unexpected"
@@ -31,6 +33,10 @@ TARGET = "target missed"
 _STOPPED, _SNOOZED = "CancelledError", "Snooze"
 _STATE_AFTER = {DONE: "succeeded", "Permanent": "failed", "Cancel": "canceled"}
 """Ends of an attempt after which there is no other one."""
+_WORKING_SECONDS = 5.0
+"""Whoever was started after the last fault is at work by then."""
+_BUSY_SECONDS = 2.0
+"""By which a rescue may come late on a machine that has other things to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,15 @@ def judge(evidence: Evidence) -> list[Violation]:
         for kind, text in _of_job(job, excuses):
             found.append(Violation(kind, f"job {id}: {text}", id, _history(job, excuses)))
     return sorted(found, key=lambda each: (each.kind, str(each.job)))
+
+
+def is_stuck(overdue: float, calm: float, lease: float) -> bool:
+    """Whether a lease that ended so many seconds ago should have been rescued, there being no fault for `calm` ones.
+
+    After two rescue intervals somebody must have looked.
+    """
+    interval = WorkerSettings(lease=timedelta(seconds=lease)).rescue_every.total_seconds()
+    return min(overdue, calm - _WORKING_SECONDS) > 2 * interval + _BUSY_SECONDS
 
 
 def _of_job(job: _Job, excuses: Excuses) -> _Found:

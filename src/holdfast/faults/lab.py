@@ -16,7 +16,7 @@ from uuid import UUID
 from holdfast import Holdfast
 from holdfast.errors import HoldfastError, InvalidInput, StoreUnavailable
 from holdfast.faults.app import SCHEMA, STORE
-from holdfast.faults.judge import DUPLICATE, LOST, STUCK, TARGET, Evidence, Final, Violation, judge
+from holdfast.faults.judge import DUPLICATE, LOST, STUCK, TARGET, Evidence, Final, Violation, is_stuck, judge
 from holdfast.faults.processes import FaultyProcess, start_process
 from holdfast.faults.proxy import Proxy
 from holdfast.faults.record import EVERYBODY, RECORD, Note, Record, What
@@ -33,7 +33,6 @@ WORKER_APP = "holdfast.faults.app:app"
 _TURN_SECONDS = 0.05
 _SAMPLE_SECONDS = 0.5
 _SAMPLE_PAUSE = 50
-_RESCUE_SECONDS = 1.0
 _STARTED_SECONDS = 20.0
 
 
@@ -377,12 +376,9 @@ class Lab:
         for final in await self._final():
             self._seen.setdefault(final.id, final)
         calm = 0.0 if self._is_cut_off else time.monotonic() - self.last_fault
-        if calm > self.lease + 2 * _RESCUE_SECONDS + 5:
-            for row in await self.fetch("read_open"):
-                if row["overdue"] is not None and row["overdue"] > self.lease + 2 * _RESCUE_SECONDS:
-                    self.violation(
-                        STUCK, f"job {row['id']}: its lease has been over for {row['overdue']:.1f} s", row["id"]
-                    )
+        for row in await self.fetch("read_open") if is_stuck(calm, calm, self.lease) else ():
+            if row["overdue"] is not None and is_stuck(row["overdue"], calm, self.lease):
+                self.violation(STUCK, f"job {row['id']}: its lease has been over for {row['overdue']:.1f} s", row["id"])
 
     async def _final(self) -> list[Final]:
         return [Final(**dict(row)) for row in await self.fetch("read_final")]
