@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -57,9 +58,11 @@ def test_other_seeds_give_other_traces() -> None:
 
 
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.__name__)
-def test_every_sabotage_is_caught(sabotage: Sabotage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_sabotage_is_caught_by_what_it_breaks(sabotage: Sabotage, monkeypatch: pytest.MonkeyPatch) -> None:
     sabotage(monkeypatch)
-    assert first_failure(300) is not None
+    failure = first_failure(300)
+    assert failure is not None
+    assert re.search(SABOTAGES[sabotage], str(failure.violation)), failure
 
 
 def test_the_engine_breaks_no_promise() -> None:
