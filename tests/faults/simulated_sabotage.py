@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from holdfast.faults.simulation import engine
-from holdfast.job import Lease, LeasedJob
+from holdfast.job import JobState, Lease, LeasedJob
 from holdfast.lifecycle import Transition
 from holdfast.outcome import Outcome, Succeeded
-from holdfast.store.contract import ClaimRequest, Fenced, Renewal, Rescued
+from holdfast.store.contract import Canceling, ClaimRequest, Fenced, Renewal, Rescued
 from holdfast.store.memory import MemoryStore
 from holdfast.store.memory_jobs import Record
 from holdfast.worker.executor import Executor
@@ -108,6 +108,18 @@ def late_claim_started(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Starter, "_until_one_waits", never_too_late)
 
 
+def cancel_changes_what_succeeded(patch: pytest.MonkeyPatch) -> None:
+    cancel = MemoryStore._cancel
+
+    def cancel_all(store: MemoryStore, record: Record | None) -> Canceling:
+        if record is not None and record.state is JobState.SUCCEEDED:
+            record.state = JobState.CANCELED
+            return Canceling.CANCELED
+        return cancel(store, record)
+
+    patch.setattr(MemoryStore, "_cancel", cancel_all)
+
+
 SABOTAGES: Mapping[Sabotage, str] = {
     no_fence_check: "^stale write accepted: ",
     no_rescue: "^stuck: ",
@@ -118,5 +130,6 @@ SABOTAGES: Mapping[Sabotage, str] = {
     outcome_dropped_at_shutdown: "^unexplained duplicate: .* lost the lease|^lost: .* had something left",
     acknowledged_before_running: "^unexpected: .* its handler never started",
     late_claim_started: "^unexpected: .* after the end of its lease",
+    cancel_changes_what_succeeded: "^final state changed: .* while it was succeeded",
 }
 """By what each is to be found out. An error that nobody foresaw only says that the sabotage itself is broken."""

@@ -51,6 +51,15 @@ _AFTER = {
     Event.SNOOZE: JobState.READY,
     Event.RELEASE: JobState.READY,
 }
+_CANCEL_ANSWERED = {
+    JobState.READY: Canceling.CANCELED,
+    JobState.RUNNING: Canceling.REQUESTED,
+    JobState.SUCCEEDED: Canceling.FINAL,
+    JobState.CANCELED: Canceling.FINAL,
+    # A person gives the dead letter up.
+    JobState.FAILED: Canceling.CANCELED,
+    JobState.DEAD: Canceling.CANCELED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +333,9 @@ class Oracle:
     def canceled(self, id: UUID, answer: Canceling) -> None:
         account = self.jobs[id]
         self.note("person", account.label, f"cancel: {answer}")
+        if answer is not _CANCEL_ANSWERED[account.state]:
+            what = "final state changed" if account.state.is_final else "unexpected"
+            self.blame(what, account.label, f"a cancel was answered {answer} while it was {account.state}")
         if answer is Canceling.REQUESTED:
             account.cancel_requested = True
         elif answer is Canceling.CANCELED:
@@ -333,6 +345,8 @@ class Oracle:
     def revived(self, id: UUID, answer: Retrying) -> None:
         account = self.jobs[id]
         self.note("person", account.label, f"retry: {answer}")
+        if answer is not (Retrying.READY if account.state.is_final else Retrying.LIVE):
+            self.blame("unexpected", account.label, f"a retry was answered {answer} while it was {account.state}")
         if answer is Retrying.READY:
             self.unfinished += 1
             account.state, account.final_fence = JobState.READY, None
