@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +13,7 @@ from holdfast.faults.simulation import engine
 from holdfast.job import JobState, Lease, LeasedJob
 from holdfast.lifecycle import Transition
 from holdfast.outcome import Outcome, Succeeded
-from holdfast.store.contract import Canceling, ClaimRequest, Fenced, Renewal, Rescued
+from holdfast.store.contract import Canceling, ClaimRequest, Fenced, Finish, Renewal, Rescued
 from holdfast.store.memory import MemoryStore
 from holdfast.store.memory_jobs import Record
 from holdfast.worker.executor import Executor
@@ -20,6 +21,7 @@ from holdfast.worker.finisher import Finisher
 from holdfast.worker.held import HeldJob
 from holdfast.worker.lease_keeper import KeeperRules, LeaseKeeper, Stop
 from holdfast.worker.starter import Starter
+from holdfast.worker.worker import Worker
 
 Sabotage = Callable[[pytest.MonkeyPatch], None]
 
@@ -120,6 +122,57 @@ def cancel_changes_what_succeeded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryStore, "_cancel", cancel_all)
 
 
+def result_overwritten(patch: pytest.MonkeyPatch) -> None:
+    """A finish that is refused leaves its result behind."""
+    finish = MemoryStore._finish
+
+    def finish_or_spoil(store: MemoryStore, lease: Lease, transition: Transition) -> Fenced:
+        answer = finish(store, lease, transition)
+        if answer is not Fenced.DONE:
+            store._jobs[lease.id].result = transition.result
+        return answer
+
+    patch.setattr(MemoryStore, "_finish", finish_or_spoil)
+
+
+def result_of_another(patch: pytest.MonkeyPatch) -> None:
+    """Two outcomes that are written together change places."""
+    finish = MemoryStore.finish
+
+    async def finish_crosswise(store: MemoryStore, finishes: Sequence[Finish]) -> list[Fenced]:
+        results = [each.transition.result for each in reversed(finishes)]
+        return await finish(
+            store,
+            [
+                Finish(each.lease, replace(each.transition, result=result))
+                for each, result in zip(finishes, results, strict=True)
+            ],
+        )
+
+    patch.setattr(MemoryStore, "finish", finish_crosswise)
+
+
+def result_dropped(patch: pytest.MonkeyPatch) -> None:
+    """By the worker, before it is written."""
+    transition = Worker._transition
+
+    def without_result(worker: Worker, held: HeldJob, outcome: Outcome) -> Transition:
+        return replace(transition(worker, held, outcome), result=None)
+
+    patch.setattr(Worker, "_transition", without_result)
+
+
+def error_not_kept(patch: pytest.MonkeyPatch) -> None:
+    """A retry forgets why the attempt before it failed."""
+    write = MemoryStore._write
+
+    def write_over(store: MemoryStore, record: Record, transition: Transition) -> None:
+        record.errors.clear()
+        write(store, record, transition)
+
+    patch.setattr(MemoryStore, "_write", write_over)
+
+
 SABOTAGES: Mapping[Sabotage, str] = {
     no_fence_check: "^stale write accepted: ",
     no_rescue: "^stuck: ",
@@ -131,5 +184,9 @@ SABOTAGES: Mapping[Sabotage, str] = {
     acknowledged_before_running: "^unexpected: .* its handler never started",
     late_claim_started: "^unexpected: .* after the end of its lease",
     cancel_changes_what_succeeded: "^final state changed: .* while it was succeeded",
+    result_overwritten: "^final state changed: .* the store has the result",
+    result_of_another: "^final state changed: .* the store has the result",
+    result_dropped: "^unexpected: .* was written, but its handler returned",
+    error_not_kept: "^unexpected: .* the store has the errors",
 }
 """By what each is to be found out. An error that nobody foresaw only says that the sabotage itself is broken."""

@@ -12,7 +12,17 @@ from enum import StrEnum
 from uuid import UUID
 
 from holdfast.job import Job, JobState, Lease, LeasedJob, NewJob
-from holdfast.lifecycle import DEFAULT_ATTEMPTS, MAX_LOSSES, SUSPECT_LOSSES, Event
+from holdfast.json_text import Json, decode
+from holdfast.lifecycle import (
+    CANCEL_REQUESTED,
+    DEFAULT_ATTEMPTS,
+    KEPT_ERRORS,
+    LEASE_LOST,
+    MAX_LOSSES,
+    SUSPECT_LOSSES,
+    Event,
+    Transition,
+)
 from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Renewed, Rescued, Retrying
 
 _NO_TIME = 1e-6
@@ -110,6 +120,8 @@ class Claimed:
     is_active: bool = False
     is_stubborn: bool = False
     ending: Ending | None = None
+    result: object = None
+    """What its handler returned."""
 
 
 def _is_explained(lost: Claimed) -> bool:
@@ -136,11 +148,19 @@ class Account:
     held: Claimed | None = None
     final_fence: int | None = None
     cancel_requested: bool = False
+    result: object = None
+    errors: list[tuple[str, str, int]] = field(default_factory=list)
+    """Code, message and attempt of each that was written."""
     claims: dict[int, Claimed] = field(default_factory=dict)
 
     @property
     def is_suspect(self) -> bool:
         return self.losses >= SUSPECT_LOSSES
+
+
+def _error(stored: Json) -> tuple[str, str, int]:
+    read = decode(stored)
+    return read["code"], read["message"], read["attempt"]
 
 
 class Oracle:
@@ -247,10 +267,10 @@ class Oracle:
                 f"fence {each.lease.fence} runs in {each.by.name}, and {newest.lease.fence} in {newest.by.name}",
             )
 
-    def ended(self, lease: Lease, by: Witness, how: Ending) -> None:
+    def ended(self, lease: Lease, by: Witness, how: Ending, result: object = None) -> None:
         account = self.jobs[lease.id]
         claim = account.claims[lease.fence]
-        claim.is_active, claim.ending = False, how
+        claim.is_active, claim.ending, claim.result = False, how, result
         self.note(by.name, account.label, f"{how}, fence {lease.fence}")
 
     def finished(self, finish: Finish, answer: Fenced, by: Witness) -> None:
@@ -267,9 +287,21 @@ class Oracle:
         if event in (Event.RETRY, Event.EXHAUST) and (failures >= account.max_attempts) is (event is Event.RETRY):
             told = f"{event} after {failures} of {account.max_attempts} attempts"
             self.blame("attempt not counted", account.label, told)
+        self._take_outcome(account, held, finish.transition)
         if event in (Event.SNOOZE, Event.RELEASE):
             account.attempt -= not account.cancel_requested
         self._move(account, _AFTER[event], lease.fence)
+
+    def _take_outcome(self, account: Account, held: Claimed, transition: Transition) -> None:
+        result = None if transition.result is None else decode(transition.result)
+        if transition.event is Event.SUCCEED and result != held.result:
+            self.blame("unexpected", account.label, f"{result} was written, but its handler returned {held.result}")
+        account.result = result
+        error = transition.error
+        if error is None and account.cancel_requested and _AFTER[transition.event] is JobState.READY:
+            error = CANCEL_REQUESTED
+        if error is not None:
+            account.errors.append((error.code, error.message, account.attempt))
 
     def _is_wrong(self, account: Account, lease: Lease, answer: Fenced, what: str) -> bool:
         """Whether the store's answer to a write under this lease is not the one that it must be."""
@@ -323,6 +355,7 @@ class Oracle:
                 told = f"{claim.by.name} lost the lease with fence {claim.lease.fence}, and nothing had happened to it"
                 self.blame("unexplained duplicate", account.label, told)
             account.losses += 1
+            account.errors.append((LEASE_LOST.code, LEASE_LOST.message, account.attempt))
             is_buried = account.losses >= MAX_LOSSES
             if is_buried and not account.is_killer:
                 self.blame("innocent death", account.label, f"its lease was lost {account.losses} times")
@@ -351,6 +384,7 @@ class Oracle:
             self.unfinished += 1
             account.state, account.final_fence = JobState.READY, None
             account.attempt = account.losses = 0
+            account.result = None
 
     def holds(self, lease: Lease) -> bool:
         held = self.jobs[lease.id].held
@@ -375,6 +409,12 @@ class Oracle:
             elif (job.attempt, job.losses) != (account.attempt, account.losses):
                 told = f"{job.attempt} attempts and {job.losses} losses; they were {account.attempt}, {account.losses}"
                 self.blame("attempt not counted", account.label, f"the store says {told}")
+            elif (result := None if job.result is None else decode(job.result)) != account.result:
+                told = f"the store has the result {result}, and {account.result} was written last"
+                self.blame("final state changed", account.label, told)
+            elif (errors := [_error(each) for each in job.errors]) != account.errors[-KEPT_ERRORS:]:
+                told = f"the store has the errors {errors}; {account.errors[-KEPT_ERRORS:]} were written"
+                self.blame("unexpected", account.label, told)
             elif not is_over and not account.state.is_final:
                 held = account.held
                 lease = f", its lease ended {now - held.until:.1f} s ago" if held else ""

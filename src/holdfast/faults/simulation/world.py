@@ -325,7 +325,10 @@ class World:
         except Exception as error:
             oracle.ended(job.lease, witness, _ENDINGS.get(type(error), Ending.RAISED))
             raise
-        oracle.ended(job.lease, witness, Ending.RAISED if isinstance(value, Retryable) else Ending.RETURNED)
+        if isinstance(value, Retryable):
+            oracle.ended(job.lease, witness, Ending.RAISED)
+        else:
+            oracle.ended(job.lease, witness, Ending.RETURNED, value)
         return value
 
     async def _act(self, process: "Process", lease: Lease, attempt: Attempt) -> object:
