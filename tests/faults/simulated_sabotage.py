@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.errors import StoreUnavailable
 from holdfast.faults.simulation import engine
 from holdfast.job import JobState, Lease, LeasedJob
 from holdfast.lifecycle import Transition
 from holdfast.outcome import Outcome, Succeeded
-from holdfast.store.contract import Canceling, ClaimRequest, Fenced, Finish, Renewal, Rescued
+from holdfast.store.contract import Canceling, ClaimRequest, Fenced, Finish, Renewal, Renewer, Rescued
 from holdfast.store.memory import MemoryStore
 from holdfast.store.memory_jobs import Record
 from holdfast.worker.executor import Executor
@@ -173,6 +174,20 @@ def error_not_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryStore, "_write", write_over)
 
 
+def failed_renewal_costs_a_lease(patch: pytest.MonkeyPatch) -> None:
+    """After a renewal that failed the lease keeper rests for longer than the lease."""
+    turn = LeaseKeeper._turn
+
+    async def turn_or_sleep(keeper: LeaseKeeper, renewer: Renewer) -> None:
+        try:
+            await turn(keeper, renewer)
+        except StoreUnavailable:
+            await asyncio.sleep(1.5 * keeper._rules.shortest_lease(keeper._default_lease))
+            raise
+
+    patch.setattr(LeaseKeeper, "_turn", turn_or_sleep)
+
+
 SABOTAGES: Mapping[Sabotage, str] = {
     no_fence_check: "^stale write accepted: ",
     no_rescue: "^stuck: ",
@@ -187,6 +202,7 @@ SABOTAGES: Mapping[Sabotage, str] = {
     result_overwritten: "^final state changed: .* the store has the result",
     result_of_another: "^final state changed: .* the store has the result",
     result_dropped: "^unexpected: .* was written, but its handler returned",
+    failed_renewal_costs_a_lease: "^unexplained duplicate: .* lost the lease",
     error_not_kept: "^unexpected: .* the store has the errors",
 }
 """By what each is to be found out. An error that nobody foresaw only says that the sabotage itself is broken."""

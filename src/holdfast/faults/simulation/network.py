@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 from holdfast.errors import StoreUnavailable
+from holdfast.faults.simulation.witness import Cut
 from holdfast.job import Lease, LeasedJob, NewJob
 from holdfast.json_text import Json, decode
 from holdfast.lifecycle import Event, Transition
@@ -50,6 +51,7 @@ class _Fate(NamedTuple):
     effect_in: float | None
     known_in: float
     fails: bool = False
+    is_slow: bool = False
 
 
 class _Network:
@@ -68,18 +70,23 @@ class _Network:
         if fate.fails:
             told = "lost" if fate.effect_in is None else "late" if fate.effect_in > fate.known_in else "unanswered"
             self._oracle.note(self._witness.name, "", f"request {told}: {what}")
-            self._witness.cuts.append((machine.now, machine.now + max(fate.known_in, fate.effect_in or 0.0)))
+            self._is_cut(what, max(fate.known_in, fate.effect_in or 0.0))
             if fate.effect_in is not None:
-                machine.after(fate.effect_in, self._take_effect_unheard, effect)
+                machine.after(fate.effect_in, self._take_effect_unheard, what, effect)
             machine.after(fate.known_in, _refuse, answer, what)
         else:
+            if fate.is_slow:
+                self._is_cut(what, (fate.effect_in or 0.0) + fate.known_in)
             machine.after(fate.effect_in or 0.0, self._take_effect, effect, answer, fate, spared)
         return await answer
 
-    def _take_effect_unheard(self, effect: Callable[[], object]) -> None:
-        """What a claim leases now is nobody's, however long ago its sender was told that it failed."""
+    def _is_cut(self, what: str, seconds: float) -> None:
         now = self._world.machine.now
-        self._witness.cuts.append((now, now))
+        self._witness.cuts.append(Cut(what, now, now + seconds))
+
+    def _take_effect_unheard(self, what: str, effect: Callable[[], object]) -> None:
+        """What a claim leases now is nobody's, however long ago its sender was told that it failed."""
+        self._is_cut(what, 0.0)
         effect()
 
     def _take_effect(
@@ -111,9 +118,7 @@ class _Network:
             # Refused at once, or swallowed.
             return _Fate(None, known_in if random.random() < 0.5 else long, fails=True)
         if chance >= weather.cut:
-            now = self._world.machine.now
-            self._witness.cuts.append((now, now + 2 * long))
-            return _Fate(long * random.random(), long * random.random())
+            return _Fate(long * random.random(), long * random.random(), is_slow=True)
         match random.randrange(3):
             case 0:
                 return _Fate(None, random.choice((known_in, long)), fails=True)

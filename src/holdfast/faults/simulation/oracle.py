@@ -5,12 +5,12 @@ breaks a promise is found out by the first answer that does not fit. The first v
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from uuid import UUID
 
+from holdfast.faults.simulation.witness import Claimed, Ending, Witness, is_explained
 from holdfast.job import Job, JobState, Lease, LeasedJob, NewJob
 from holdfast.json_text import Json, decode
 from holdfast.lifecycle import (
@@ -27,20 +27,6 @@ from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Renewed,
 
 _NO_TIME = 1e-6
 """The store counts in microseconds; the clock here does not."""
-_LAST_SHARE = 1 / 4
-"""Of a lease: who learns of it only then need not be able to renew it."""
-
-
-class Ending(StrEnum):
-    """How a handler ended, as it knows itself."""
-
-    RETURNED = "returned"
-    RAISED = "raised"
-    PERMANENT = "raised Permanent"
-    SNOOZED = "raised Snooze"
-    GAVE_UP = "raised Cancel"
-    INTERRUPTED = "was interrupted"
-
 
 _ENDED_BY: dict[Event, frozenset[Ending | None]] = {
     Event.SUCCEED: frozenset({Ending.RETURNED}),
@@ -82,58 +68,6 @@ class Violation:
         return f"{self.what}: {self.job or 'no job'}, {self.told}"
 
 
-class Witness:
-    """What is known from outside about one process: when it could not do its duty."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.died_at = math.inf
-        self.pauses: list[tuple[float, float]] = []
-        """The whole process stood still."""
-        self.blocks: list[tuple[float, float]] = []
-        """A handler blocked its event loop; the lease keeper has a thread of its own."""
-        self.cuts: list[tuple[float, float]] = []
-        """A request of it failed or was slow, from when it was sent until its end was known."""
-
-    def could_not_renew(self, since: float, until: float) -> bool:
-        return self.died_at <= until or _touches(self.pauses, since, until) or _touches(self.cuts, since, until)
-
-    def could_not_turn(self, since: float, until: float) -> bool:
-        return _touches(self.pauses, since, until) or _touches(self.blocks, since, until)
-
-
-def _touches(spans: Iterable[tuple[float, float]], since: float, until: float) -> bool:
-    return any(start <= until and end >= since for start, end in spans)
-
-
-@dataclass(slots=True)
-class Claimed:
-    """One lease, as its claim and its renewals were answered."""
-
-    lease: Lease
-    by: Witness
-    since: float
-    until: float
-    heard_at: float = math.inf
-    """When its process read the answer to the claim: only from then on can it keep the lease."""
-    has_started: bool = False
-    is_active: bool = False
-    is_stubborn: bool = False
-    ending: Ending | None = None
-    result: object = None
-    """What its handler returned."""
-
-
-def _is_explained(lost: Claimed) -> bool:
-    """Whether something happened to its holder that may cost a lease.
-
-    A blocked event loop may not, unless it kept the holder from reading in time that it has the lease.
-    """
-    in_time = lost.until - (lost.until - lost.since) * _LAST_SHARE
-    is_unread = lost.heard_at > in_time and lost.by.could_not_turn(lost.since, lost.until)
-    return is_unread or lost.by.could_not_renew(lost.since, lost.until)
-
-
 @dataclass(slots=True)
 class Account:
     """What is known of a job."""
@@ -164,13 +98,15 @@ def _error(stored: Json) -> tuple[str, str, int]:
 
 
 class Oracle:
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], lease: float) -> None:
         self.violations: list[Violation] = []
         self.trace: list[tuple[float, str, str, str]] = []
         """Time, process, job, what happened."""
         self.jobs: dict[UUID, Account] = {}
+        self.witnesses: list[Witness] = []
         self.unfinished = 0
         self._clock = clock
+        self._lease = lease
         self._slots: dict[str, list[datetime]] = {}
         self._keys: dict[str, Account] = {}
 
@@ -180,6 +116,12 @@ class Oracle:
     def blame(self, what: str, job: str, told: str) -> None:
         self.violations.append(Violation(what, job, told))
         self.note("", job, f"VIOLATION {what}: {told}")
+
+    def witness(self, name: str) -> Witness:
+        """Of a process that begins now."""
+        witness = Witness(name, self._clock(), self._lease)
+        self.witnesses.append(witness)
+        return witness
 
     def enqueued(self, new: NewJob, *, is_killer: bool = False, by: str = "producer") -> None:
         """The store has taken it, whether or not the producer has heard so."""
@@ -351,8 +293,8 @@ class Oracle:
             if claim.until > now + _NO_TIME:
                 told = f"rescued {claim.until - now:.6f} s before the lease of {claim.by.name} ends"
                 self.blame("two at once", account.label, told)
-            if not _is_explained(claim):
-                told = f"{claim.by.name} lost the lease with fence {claim.lease.fence}, and nothing had happened to it"
+            if not is_explained(claim):
+                told = f"{claim.by.name} lost the lease with fence {claim.lease.fence}, and too little had befallen it"
                 self.blame("unexplained duplicate", account.label, told)
             account.losses += 1
             account.errors.append((LEASE_LOST.code, LEASE_LOST.message, account.attempt))

@@ -19,7 +19,7 @@ from holdfast.failures import Failures
 from holdfast.faults.simulation.engine import replaced_names
 from holdfast.faults.simulation.loop import Machine, VirtualLoop, nothing
 from holdfast.faults.simulation.network import Link, done, tell
-from holdfast.faults.simulation.oracle import Ending, Oracle, Witness
+from holdfast.faults.simulation.oracle import Oracle
 from holdfast.faults.simulation.plan import (
     AT_ONCE,
     EPOCH,
@@ -34,6 +34,7 @@ from holdfast.faults.simulation.plan import (
     PlannedJob,
     draw_plan,
 )
+from holdfast.faults.simulation.witness import Ending
 from holdfast.handlers import Handlers, RunningJob, make_handler
 from holdfast.job import Lease, NewJob
 from holdfast.json_text import Json
@@ -66,7 +67,7 @@ class World:
         self.random = Random(seed)  # noqa: S311 - a schedule is to be drawn again from its seed
         self.plan: Plan = draw_plan(self.random)
         self.machine = Machine(self.random, is_orderly=self.plan.weather.is_orderly)
-        self.oracle = Oracle(self.machine.monotonic)
+        self.oracle = Oracle(self.machine.monotonic, self.plan.settings.lease.total_seconds())
         self.store = MemoryStore()
         self.store.clock = _VirtualClock(self.machine)
         self.runs = MemoryRuns(self.store)
@@ -264,6 +265,7 @@ class World:
             process = self.random.choice(serving)
             self.oracle.note(process.witness.name, "", "asked to stop")
             process.is_serving = False
+            process.witness.stops_at = self.machine.now
             process.background.stop()
             self.machine.after(self.random.uniform(0.0, 0.3), self.bear)
 
@@ -385,7 +387,7 @@ class Process:
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
-        self.witness = Witness(name)
+        self.witness = world.oracle.witness(name)
         self.is_alive = self.is_serving = True
         self.is_cut_off = False
         machine, settings = world.machine, world.plan.settings
