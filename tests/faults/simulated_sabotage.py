@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from holdfast.worker.finisher import Finisher
 from holdfast.worker.held import HeldJob
 from holdfast.worker.lease_keeper import KeeperRules, LeaseKeeper, Stop
 from holdfast.worker.starter import Starter
-from holdfast.worker.worker import Worker
+from holdfast.worker.worker import Rescue, Worker
 
 Sabotage = Callable[[pytest.MonkeyPatch], None]
 
@@ -42,6 +42,34 @@ def no_rescue(patch: pytest.MonkeyPatch) -> None:
         return []
 
     patch.setattr(MemoryStore, "rescue", rescue)
+
+
+def late_rescue(patch: pytest.MonkeyPatch) -> None:
+    """By a second, where the longest lease is one."""
+    rescue = MemoryStore.rescue
+
+    async def rescue_late(store: MemoryStore, limit: int) -> list[Rescued]:
+        ends = {id: record.until for id, record in store._jobs.items() if record.until is not None}
+        for id, end in ends.items():
+            store._jobs[id].until = end + timedelta(seconds=1)
+        rescued = await rescue(store, limit)
+        for id, end in ends.items():
+            if store._jobs[id].until is not None:
+                store._jobs[id].until = end
+        return rescued
+
+    patch.setattr(MemoryStore, "rescue", rescue_late)
+
+
+def rare_rescue(patch: pytest.MonkeyPatch) -> None:
+    """Four times as seldom as it should be."""
+    rescue = Worker.rescue
+
+    async def rescue_rarely(worker: Worker) -> Rescue:
+        rescued, again_in = await rescue(worker)
+        return Rescue(rescued, 4 * again_in)
+
+    patch.setattr(Worker, "rescue", rescue_rarely)
 
 
 def attempt_not_counted(patch: pytest.MonkeyPatch) -> None:
@@ -191,6 +219,8 @@ def failed_renewal_costs_a_lease(patch: pytest.MonkeyPatch) -> None:
 SABOTAGES: Mapping[Sabotage, str] = {
     no_fence_check: "^stale write accepted: ",
     no_rescue: "^stuck: ",
+    late_rescue: "^stuck: .* free to rescue it",
+    rare_rescue: "^stuck: .* free to rescue it",
     attempt_not_counted: "^attempt not counted: ",
     keeper_never_renews: "^unexplained duplicate: .* lost the lease",
     keeper_never_stops: "^two at once: .* runs in",

@@ -27,6 +27,13 @@ from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Renewed,
 
 _NO_TIME = 1e-6
 """The store counts in microseconds; the clock here does not."""
+_RESCUE_EVERY = 1 / 3
+"""Of a lease, but not more often than the next."""
+_RESCUE_SECONDS = 0.2
+_LONGEST_REST_SECONDS = 0.7
+"""Of a process, after requests that failed; after a rescue that was slow it may be a lease."""
+_TURN_SECONDS = 0.05
+"""More than all requests of one turn take that nothing befalls."""
 
 _ENDED_BY: dict[Event, frozenset[Ending | None]] = {
     Event.SUCCEED: frozenset({Ending.RETURNED}),
@@ -107,6 +114,8 @@ class Oracle:
         self.unfinished = 0
         self._clock = clock
         self._lease = lease
+        self._rescued_within = 2 * max(lease * _RESCUE_EVERY, _RESCUE_SECONDS)
+        self._longest_rest = max(lease, _LONGEST_REST_SECONDS) + _TURN_SECONDS
         self._slots: dict[str, list[datetime]] = {}
         self._keys: dict[str, Account] = {}
 
@@ -264,6 +273,7 @@ class Oracle:
 
     def _move(self, account: Account, state: JobState, fence: int | None) -> None:
         """The attempt is over and its lease with it."""
+        self._check_rescue(account)
         if state is JobState.READY and account.cancel_requested:
             state = JobState.CANCELED
         account.held, account.cancel_requested = None, False
@@ -272,6 +282,20 @@ class Oracle:
             account.final_fence = fence
             self.unfinished -= 1
 
+    def _check_rescue(self, account: Account) -> None:
+        """A lease ends or is renewed only now. Should it have been rescued before?
+
+        Not if all processes were down, stopping, paused, blocked or cut off, or still rested after such a trouble.
+        """
+        held, now = account.held, self._clock()
+        if held is None or now <= held.until + self._rescued_within:
+            return
+        for witness in self.witnesses:
+            if witness.was_undisturbed(self._longest_rest, held.until + self._rescued_within, now):
+                told = f"its lease had ended {now - held.until:.3f} s ago, and {witness.name} was free to rescue it"
+                self.blame("stuck", account.label, told)
+                return
+
     def renewed(self, renewals: Sequence[Renewal], answers: Sequence[Renewed], by: Witness) -> None:
         now = self._clock()
         for renewal, answer in zip(renewals, answers, strict=True):
@@ -279,6 +303,7 @@ class Oracle:
             self.note(by.name, account.label, f"renewed, fence {renewal.lease.fence}: {answer.fenced}")
             is_wrong = self._is_wrong(account, renewal.lease, answer.fenced, f"renewal of {by.name}")
             if answer.fenced is Fenced.DONE and account.held is not None and not is_wrong:
+                self._check_rescue(account)
                 account.held.since, account.held.until = now, now + renewal.extend.total_seconds()
 
     def rescued(self, jobs: Sequence[Rescued], by: Witness) -> None:

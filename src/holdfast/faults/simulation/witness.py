@@ -74,6 +74,17 @@ class Witness:
         cuts = [(cut.since, cut.until) for cut in self.cuts if not whats or cut.what in whats]
         return [*self.pauses, *self.blocks, *cuts]
 
+    def was_undisturbed(self, seconds: float, after: float, until: float) -> bool:
+        """Whether it had served for so long without any trouble at some time from `after` to `until`."""
+        end = min(until, self.stops_at, self.died_at)
+        free_since = self.born_at
+        for start, stop in (*sorted(self.troubles()), (end, end)):
+            free_until = min(start, end)
+            if free_until >= after and free_until - free_since >= seconds:
+                return True
+            free_since = max(free_since, stop)
+        return False
+
     def troubles_of_keeper(self, lease: float, known_at: float) -> list[Span]:
         """When its lease keeper could not renew such a lease, if it waits and rests no longer than it may.
 
