@@ -110,6 +110,27 @@ def test_schedules_run_in_several_processes(capsys: pytest.CaptureFixture[str]) 
     assert "a minute, expected end" in printed.err
 
 
+@pytest.mark.parametrize(
+    ("jobs", "steps", "told"),
+    [
+        (FEWEST_JOBS, FEWEST_STEPS, []),
+        (FEWEST_JOBS - 1, FEWEST_STEPS, ["too small: a schedule had only 49 jobs, and needs 50"]),
+        (FEWEST_JOBS, FEWEST_STEPS - 1, ["too small: a schedule had only 199 steps, and needs 200"]),
+    ],
+)
+def test_a_schedule_that_is_too_small_is_a_failure(
+    jobs: int, steps: int, told: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def small(seeds: range, processes: int) -> Iterator[Results]:
+        yield Results(len(seeds), jobs, steps, jobs, steps)
+
+    monkeypatch.setattr(simulation, "run_in_processes", small)
+    assert main(["--schedules", "1"]) == (1 if told else 0)
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("too small")] == told
+    assert main(["--schedules", "1", "--json"]) == (1 if told else 0)
+    assert json.loads(capsys.readouterr().out)["too_small"] == told
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_an_interrupted_run_tells_what_it_has(

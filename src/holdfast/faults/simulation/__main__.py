@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from threading import Event
 
+from holdfast.faults.simulation.plan import FEWEST_JOBS, FEWEST_STEPS
 from holdfast.faults.simulation.run import Results, run_in_processes
 from holdfast.faults.simulation.world import World
 
@@ -66,7 +67,17 @@ def _run(given: argparse.Namespace) -> int:
         sys.stdout.write(_told(results, seconds))
     if results.schedules < len(seeds):
         return _INTERRUPTED
-    return 1 if results.failures else 0
+    return 1 if results.failures or _too_small(results) else 0
+
+
+def _too_small(results: Results) -> list[str]:
+    """A schedule in which little happened shows little: nothing may be concluded from it."""
+    counts = (("jobs", results.fewest_jobs, FEWEST_JOBS), ("steps", results.fewest_steps, FEWEST_STEPS))
+    return [
+        f"too small: a schedule had only {fewest} {what}, and needs {least}"
+        for what, fewest, least in counts
+        if fewest is not None and fewest < least
+    ]
 
 
 @contextmanager
@@ -110,6 +121,7 @@ def _as_dict(results: Results, seed: int, seconds: float) -> dict[str, object]:
         "fewest_steps": results.fewest_steps,
         "seconds": round(seconds, 1),
         "schedules_per_minute": round(results.schedules * 60 / seconds),
+        "too_small": _too_small(results),
         "failures": [failure.as_dict() for failure in results.failures],
     }
 
@@ -125,7 +137,7 @@ def _told(results: Results, seconds: float) -> str:
         lines.append(f"{len(results.failures)} failed; see one again with --replay {seed}")
     else:
         lines.append("no violation")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_too_small(results)]) + "\n"
 
 
 def _replay(seed: int) -> int:
