@@ -82,8 +82,11 @@ def test_every_move_is_made() -> None:
         *("died", "asked to stop", "rescued: ready", "rescued: dead", "cancel: requested", "cancel: canceled"),
         *("retry: ready", "returned", "raised,", "raised Permanent", "raised Snooze", "raised Cancel"),
         *("was interrupted", "succeed with", "exhaust with", "release with", ": stale", ": already", "of every second"),
+        "request lost: claim of a suspect",
     ):
         assert move in told, move
+    for move in ("request unanswered: claim of a suspect", "request late: claim of a suspect"):
+        assert move not in told, move
 
 
 def test_a_failure_is_told_with_its_seed_and_can_be_replayed(

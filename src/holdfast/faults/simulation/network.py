@@ -110,16 +110,18 @@ class _Network:
         chance = random.random()
         if chance >= weather.cut + weather.slow and not self._process.is_cut_off:
             return _Fate(effect_in, known_in)
-        if spared or not self._is_exposed():
+        if not self._is_exposed():
             return _Fate(effect_in, known_in)
         lease = self._world.plan.settings.lease.total_seconds()
         long = random.uniform(0.05, 1.2) * lease
         if self._process.is_cut_off:
             # Refused at once, or swallowed.
             return _Fate(None, known_in if random.random() < 0.5 else long, fails=True)
+        if spared and chance >= weather.cut:
+            return _Fate(long * random.random(), known_in, is_slow=True)
         if chance >= weather.cut:
             return _Fate(long * random.random(), long * random.random(), is_slow=True)
-        match random.randrange(3):
+        match 0 if spared else random.randrange(3):
             case 0:
                 return _Fate(None, random.choice((known_in, long)), fails=True)
             case 1:
@@ -163,8 +165,10 @@ class Link:
             self._oracle.claimed(claimed, self._witness, lambda kind: request.kinds[kind].lease.total_seconds())
             return claimed
 
-        # A suspect has no loss left: whatever befell its claim would kill an innocent job.
-        answer = await self._ask("claim", effect, spared=request.suspects)
+        # A suspect has no loss left: an answer that is lost or late would kill an innocent job. So what befalls its
+        # claim does so before it takes effect, and whoever is dead by then gets no suspect.
+        what = "claim of a suspect" if request.suspects else "claim"
+        answer = await self._ask(what, effect, spared=request.suspects)
         self._oracle.heard(answer)
         return answer
 

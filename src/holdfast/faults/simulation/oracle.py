@@ -358,7 +358,11 @@ class Oracle:
         return held is not None and held.lease == lease and held.until > self._clock()
 
     def holds_suspect(self, by: Witness) -> bool:
-        """Whether it runs a job that has no loss left. Faults spare it, or an innocent job would die of bad luck."""
+        """Whether it runs a job that has no loss left.
+
+        Faults spare it, or an innocent job would die of bad luck, and rightly: the third lost lease buries whatever it
+        was lost by. Nor is much missed: hardly any job loses two leases and is claimed again before the last fault.
+        """
         return any(
             account.held is not None and account.held.by is by and account.is_suspect for account in self.jobs.values()
         )
