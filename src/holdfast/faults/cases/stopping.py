@@ -10,7 +10,7 @@ from uuid import UUID
 from holdfast.faults.app import BLOCK, EFFECT, HOLD_GIL, SPIN, THREAD, WORK
 from holdfast.faults.case import case
 from holdfast.faults.judge import TARGET
-from holdfast.faults.lab import Crew, Lab
+from holdfast.faults.lab import Broken, Crew, Lab
 from holdfast.faults.processes import FaultyProcess
 from holdfast.faults.record import What
 from holdfast.faults.sql_files import fault_statement
@@ -19,9 +19,15 @@ from holdfast.store.contract import Canceling
 
 _DRAINED_SECONDS = 10.0
 _LOOK_SECONDS = 0.05
+_TURN_SECONDS = 0.02
 _NOISE_SECONDS = 0.5
 _BACKLOG = 300
 _GRACE_SECONDS = 1.5
+_STOPPED_SECONDS = 5.0
+_LEASES_OF_A_STOP = 0.9
+"""How long each takes at most on average, with what comes before and after it."""
+_LEFT = (0.25, 0.35)
+"""The share of a lease that is left after a stop that is as long as can be: what a busy machine needs to renew it."""
 _REFUSED = re.compile(r"outcome refused, lease was lost .*\bfence=(\d+)")
 _TOLD = re.compile(r"stopping handler .*why=lease lost.*\bfence=(\d+)")
 _WAITING = re.compile(r"worker is stopping .*\bwaiting=(\d+)")
@@ -45,15 +51,17 @@ async def long_stops(lab: Lab) -> None:
     late = {"seconds": 3 * lab.lease, "again": 0.8}
     async with lab.workers(2, concurrency=16) as crew:
         for number in range(stops):
+            lasting = await lab.enqueue_many(WORK, 4, late)
             jobs = [
+                *lasting,
                 *await lab.enqueue_many(WORK, 4, soon),
-                *await lab.enqueue_many(WORK, 4, late),
                 *await lab.enqueue_many(EFFECT, 4, soon),
                 *await lab.enqueue_many(THREAD, 2, soon),
             ]
             await lab.until_started(jobs)
+            # One with a job that lasts: whoever had only short ones might have ended them all by now.
             starts = lab.starts()
-            busy = {starts[job][-1].pid for job in jobs}
+            busy = {starts[job][-1].pid for job in lasting if job in starts}
             victim = lab.random.choice([each for each in crew.alive if each.pid in busy])
             stopped = await _stop(lab, victim)
             await lab.until_started(stopped, times=2, seconds=5 * lab.lease)
@@ -67,21 +75,23 @@ async def long_stops(lab: Lab) -> None:
 
 
 async def _stop(lab: Lab, worker: FaultyProcess) -> set[UUID]:
-    """The jobs that it was stopped at.
+    """The jobs that it was stopped at, one or more.
 
     Not between `finish_in` and the commit, where it rightly keeps its job, nor before it could note that one is done.
     """
-    while True:
+    patience = time.monotonic() + _STOPPED_SECONDS
+    while time.monotonic() < patience:
         worker.stop()
         # What it has sent has to arrive before it can be seen.
         await asyncio.sleep(_LOOK_SECONDS)
         stopped = _at_work(lab, worker)
         states = await lab.states()
         is_done = any(states.get(job) == JobState.SUCCEEDED for job in stopped)
-        if not is_done and not await lab.fetch("locked_leases", list(stopped)):
+        if stopped and not is_done and not await lab.fetch("locked_leases", list(stopped)):
             return stopped
         worker.go_on()
         await asyncio.sleep(_LOOK_SECONDS)
+    raise Broken(f"process {worker.pid} was not at work whenever it was stopped")
 
 
 def _at_work(lab: Lab, worker: FaultyProcess) -> set[UUID]:
@@ -109,31 +119,66 @@ def _expect_refusals(lab: Lab, crew: Crew) -> None:
 
 @case(
     "R3",
-    "workers are stopped by SIGSTOP for less than half of their lease; jobs of 10 leases",
+    "workers are stopped by SIGSTOP for less than their lease; jobs of 10 leases",
     small={"stops": 20},
     large={"stops": 100},
     lease=2.0,
 )
 async def short_stops(lab: Lab) -> None:
-    """In turns, so that each worker has the time to renew between two stops."""
+    """In turns, so that each worker has the time to renew between two stops.
+
+    What counts is how much of the lease is left when the worker goes on. A lease is renewed when a third of it is
+    over, so a stop at any moment may last for less than two thirds: half of the stops last for up to 0.45. Each of the
+    others begins right after a renewal and ends shortly before the lease does. A longer one may cost it: that is R2.
+    """
     stops = lab.count("stops")
-    async with lab.workers(2) as crew:
-        jobs = await lab.enqueue_many(WORK, 4, {"seconds": 10 * lab.lease})
-        jobs += await lab.enqueue_many(THREAD, 4, {"seconds": 10 * lab.lease})
+    # Beyond the last stop.
+    seconds_of_a_job = max(10.0, _LEASES_OF_A_STOP * stops) * lab.lease
+    async with (
+        lab.workers(1, queues="default,first") as first,
+        lab.workers(1, queues="default,second") as second,
+    ):
+        jobs: list[UUID] = []
+        # Both have some, or half of the stops would cost nobody anything.
+        for queue in ("first", "second"):
+            for kind in (WORK, THREAD):
+                jobs += await lab.enqueue_many(kind, 2, {"seconds": seconds_of_a_job}, queue=queue)
         await lab.until_started(jobs)
         longest = 0.0
         for number in range(stops):
-            victim = crew.processes[number % 2]
+            (victim,) = (first, second)[number % 2].processes
             jobs += await lab.enqueue_many(WORK, 4, {"seconds": 0.3})
+            share, left = lab.random.uniform(0.1, 0.45), lab.random.uniform(*_LEFT)
+            seconds = share * lab.lease
+            if number // 2 % 2:
+                seconds = await _just_renewed(lab, victim) - left * lab.lease
             stopped = time.monotonic()
-            await victim.stop_for(lab.random.uniform(0.1, 0.45) * lab.lease)
+            await victim.stop_for(seconds)
             longest = max(longest, time.monotonic() - stopped)
             lab.faulted()
             await asyncio.sleep(lab.random.uniform(0.05, 0.2) * lab.lease)
             lab.progress(f"{number + 1} of {stops} stopped")
-        await lab.drained(10 * lab.lease + _DRAINED_SECONDS)
-    lab.note("longest stop", longest, "s")
+        await lab.drained(seconds_of_a_job + _DRAINED_SECONDS)
+    lab.check("longest stop", longest, "s", at_least=lab.lease / 2)
     lab.expect_one_start(jobs)
+
+
+async def _just_renewed(lab: Lab, worker: FaultyProcess) -> float:
+    """Waits until the oldest of its leases was renewed a moment ago; how many seconds are left of all of them."""
+    holder = _holder(worker)
+    connection = await lab.connect()
+    try:
+        before, patience = lab.lease, time.monotonic() + 2 * lab.lease
+        while time.monotonic() < patience:
+            asked = time.monotonic()
+            left: float | None = await connection.fetchval(fault_statement("read_lease_left_of", lab.schema), holder)
+            if left is not None and left > before:
+                return left - (time.monotonic() - asked)
+            before = lab.lease if left is None else left
+            await asyncio.sleep(_TURN_SECONDS)
+    finally:
+        connection.terminate()
+    raise Broken(f"process {worker.pid} renewed nothing in two leases")
 
 
 @case(
@@ -228,8 +273,7 @@ async def _end_each(lab: Lab, crew: Crew, worker: FaultyProcess, plan: Sequence[
 
 async def _orderly_end(lab: Lab, worker: FaultyProcess) -> float:
     """How long it took to end. What it had not begun must be claimable in a second."""
-    found = _HOLDER.search(worker.output())
-    holder = UUID(found.group(1)) if found else None
+    holder = _holder(worker)
     told = time.monotonic()
     worker.terminate()
     await asyncio.sleep(1.0)
@@ -245,17 +289,31 @@ async def _orderly_end(lab: Lab, worker: FaultyProcess) -> float:
     return time.monotonic() - told
 
 
+def _holder(worker: FaultyProcess) -> UUID:
+    """The name by which the store knows it."""
+    found = _HOLDER.search(worker.output())
+    if found is None:
+        raise Broken(f"process {worker.pid} does not say by which name it holds its leases")
+    return UUID(found.group(1))
+
+
 @case("R10", "running jobs are canceled while nothing can be heard by LISTEN", small={"jobs": 20}, large={"jobs": 200})
 async def cancels(lab: Lab) -> None:
     """One after the other, at any moment between two renewals. The wall drops everybody who wants to listen."""
+    dropped = 0
 
     async def drop(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal dropped
+        dropped += 1
         writer.transport.abort()
 
     wall = await asyncio.start_server(drop, "127.0.0.1", 0)
     port = wall.sockets[0].getsockname()[1]
     jobs = lab.count("jobs")
-    async with wall, lab.workers(1, concurrency=jobs, listen_url=f"postgresql://127.0.0.1:{port}/postgres"):
+    wall_url = f"postgresql://127.0.0.1:{port}/postgres"
+    async with wall, lab.workers(1, concurrency=jobs, listen_url=wall_url) as crew:
+        (worker,) = crew.processes
+        await lab.until(lambda: "no wake-ups" in worker.output(), "the worker says that it hears nothing", 10.0)
         ids = await lab.enqueue_many(WORK, jobs - 2, {"seconds": 60}, attempts=1)
         ids += await lab.enqueue_many(HOLD_GIL, 2, {"seconds": 60}, attempts=1)
         await lab.until_started(ids)
@@ -263,8 +321,11 @@ async def cancels(lab: Lab) -> None:
         seconds = await asyncio.gather(*(_cancel(lab, job, after) for job, after in zip(ids, plan, strict=True)))
         lab.faulted()
         await lab.drained(_DRAINED_SECONDS)
-    # A lease is renewed after a third of it, and half of it is what a renewal may take at most.
-    lab.check("longest time until a cancel was seen", max(seconds), "s", at_most=lab.lease / 2 + _NOISE_SECONDS)
+        if "wake-ups are back" in worker.output():
+            lab.violation(TARGET, "the worker could listen all the same")
+    lab.check("tries to listen that were dropped", dropped, at_least=1)
+    # One renewal, and what it takes on a busy machine to stop the handler, to write its end and to see that here.
+    lab.check("longest time until a cancel was seen", max(seconds), "s", at_most=lab.lease / 3 + _NOISE_SECONDS)
     lab.expect_one_start(ids)
 
 
