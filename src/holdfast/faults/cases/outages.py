@@ -2,12 +2,14 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 from holdfast.faults.app import EFFECT, WORK
 from holdfast.faults.case import Need, case
 from holdfast.faults.judge import TARGET
 from holdfast.faults.lab import Crew, Lab
 from holdfast.faults.load import backlog, ends, latencies
+from holdfast.faults.processes import FaultyProcess
 from holdfast.faults.record import What
 
 _DRAINED_SECONDS = 10.0
@@ -16,6 +18,9 @@ _TURN_SECONDS = 0.25
 _POLL_SECONDS = 5.0
 """Long, so that whoever starts a job at once was told of it."""
 _TOLD_SECONDS = 1.0
+_KILLS_A_SECOND = 5
+_KILLED_SHARE = 0.8
+_SETTLED_SECONDS = 1.0
 _IDLE_SECONDS = 3.0
 """Until the looks of an idle worker are far apart."""
 
@@ -84,8 +89,8 @@ def _rate(lab: Lab) -> float:
     return sum(now - _WINDOW_SECONDS <= at <= now for at in ends(lab.notes())) / _WINDOW_SECONDS
 
 
-def _nobody_left(lab: Lab, crew: Crew) -> None:
-    for each in crew.processes:
+def _nobody_left(lab: Lab, *crews: Crew) -> None:
+    for each in (each for crew in crews for each in crew.processes):
         if not each.is_alive:
             lab.violation(TARGET, f"a worker ended with {each.exit_code}: {each.output()[-300:]}")
 
@@ -107,8 +112,8 @@ async def killed_connections(lab: Lab) -> None:
             await _kill_connections(lab, lab.size["seconds"])
         await lab.drained(2 * lab.lease + _DRAINED_SECONDS)
         await _told(lab, ["first", "second"])
-        await _rescued(lab, first)
-        _nobody_left(lab, second)
+        _nobody_left(lab, first, second)
+        await _rescued(lab, [*first.processes, *second.processes])
         for each in (*first.processes, *second.processes):
             said = each.output()
             if said.count("no wake-ups") != said.count("wake-ups are back"):
@@ -122,10 +127,11 @@ async def _kill_connections(lab: Lab, seconds: float) -> None:
         number = await lab.kill_connections(1)
         killed += number
         lab.faulted()
-        if killed % 20 == 10:
+        if number and killed % 20 == 10:
             await lab.enqueue(WORK, {"seconds": 1.5 * lab.lease})
-        await asyncio.sleep(max(0.0, killed / 5 - passed) if number else 0.05)
-    lab.note("connections killed", killed)
+        await asyncio.sleep(max(0.0, killed / _KILLS_A_SECOND - passed) if number else 0.05)
+    # Few are left to be killed where all have just been.
+    lab.check("connections killed", killed, at_least=_KILLED_SHARE * _KILLS_A_SECOND * seconds)
 
 
 async def _told(lab: Lab, queues: list[str]) -> None:
@@ -142,13 +148,15 @@ async def _told(lab: Lab, queues: list[str]) -> None:
     )
 
 
-async def _rescued(lab: Lab, crew: Crew) -> None:
-    """A worker dies, maybe with the job: the others look after what it leaves."""
-    job = await lab.enqueue(WORK, {"seconds": lab.lease / 2})
-    await lab.until(lambda: job in latencies(lab.notes()), "a job is started")
-    for each in crew.alive:
-        await each.kill()
+async def _rescued(lab: Lab, workers: Sequence[FaultyProcess]) -> None:
+    """Whoever has begun the job is killed at it: the other one looks after what it leaves."""
+    jobs = await lab.enqueue_many(WORK, 1, {"seconds": 60, "again": 0})
+    if not await lab.until_started(jobs):
+        return
+    holder = lab.starts()[jobs[0]][0].pid
+    await next(each for each in workers if each.pid == holder).kill()
     lab.faulted()
+    await lab.until_started(jobs, times=2, seconds=lab.lease + _DRAINED_SECONDS)
     await lab.drained(lab.lease + _DRAINED_SECONDS)
 
 
@@ -166,16 +174,32 @@ async def read_only(lab: Lab) -> None:
         lab.cut_off()
         await _set_read_only(lab, is_on=True)
         lines = [len(each.output().splitlines()) for each in crew.processes]
-        await asyncio.sleep(seconds)
+        # A transaction that had begun before may write to its end.
+        await asyncio.sleep(_SETTLED_SECONDS)
+        before = await lab.fetch("read_state")
+        refused = await _refused(lab, seconds - _SETTLED_SECONDS)
+        changed = {tuple(row) for row in before} ^ {tuple(row) for row in await lab.fetch("read_state")}
         written = [len(each.output().splitlines()) - before for each, before in zip(crew.processes, lines, strict=True)]
         done = len(ends(lab.notes()))
         await _set_read_only(lab, is_on=False)
         lab.back()
+        lab.check("enqueues refused meanwhile", refused, "of all", at_least=1.0)
+        lab.check("rows that changed meanwhile", len(changed), at_most=0)
         lab.check("log lines of a worker", max(written) / seconds, "a second", at_most=1.0)
         await lab.until(lambda: len(ends(lab.notes())) > done + 10, "work goes on", 30.0)
         _nobody_left(lab, crew)
     async with lab.workers(1):
         await lab.drained(lab.lease + 3 * _DRAINED_SECONDS)
+
+
+async def _refused(lab: Lab, seconds: float) -> float:
+    """The share of the enqueues in that time, one in a second."""
+    tries: list[bool] = []
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        tries.append(await lab.enqueue(WORK) is None)
+        await asyncio.sleep(1.0)
+    return sum(tries) / len(tries) if tries else 0.0
 
 
 async def _set_read_only(lab: Lab, *, is_on: bool) -> None:
