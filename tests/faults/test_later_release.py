@@ -1,0 +1,30 @@
+"""The release after this one, which a case migrates to while workers of this one are at work."""
+
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.errors import SchemaMismatch
+from holdfast.faults import later_release
+from holdfast.store.opening import opened
+from holdfast.store.postgres.sql_files import migrations, newest_version
+from tests.databases import Database
+
+
+def test_its_migrations_follow_those_of_this_release() -> None:
+    known, all_of_them = list(migrations("other")), list(later_release.migrations("other"))
+    assert all_of_them[: len(known)] == known
+    later = all_of_them[len(known) :]
+    assert [each.version for each in later] == [newest_version() + 1 + number for number in range(len(later))]
+    assert all('"other".' in each.sql and "holdfast." not in each.sql for each in later)
+
+
+async def test_it_knows_the_schema_that_it_has_migrated_and_this_release_does_not(database: Database) -> None:
+    for _ in range(2):
+        command = [sys.executable, "-m", "holdfast.faults.later_release", "migrate", "--store", database.url]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)  # noqa: ASYNC221
+        assert (done.returncode, done.stderr) == (0, "")
+    with pytest.raises(SchemaMismatch, match="newer than this release knows"):
+        async with opened(database.url):
+            pass
