@@ -58,7 +58,8 @@ async def bad_neighbours(lab: Lab) -> None:
     """Up to the first one that does harm: what a damaged worker does with the next says nothing."""
     ways = [*BAD_ENDS, _INVALID] * lab.count("rounds")
     finished = 0
-    async with lab.workers(1, concurrency=_TOGETHER) as crew:
+    # Twice as many slots, because the first look of a worker that was woken takes no more than half of them.
+    async with lab.workers(1, concurrency=2 * _TOGETHER) as crew:
         for how in ways:
             finished += await _bad_among_others(lab, crew, how)
             if not crew.alive:
@@ -94,4 +95,6 @@ async def _bad_among_others(lab: Lab, crew: Crew, how: str) -> int:
         if states.get(job) != "succeeded":
             lab.violation(LOST, f"{how}: the neighbour {job} is {states.get(job)}", job)
     lab.expect_one_start(innocent)
+    ((claims,),) = await lab.fetch("count_claims", jobs)
+    lab.check("claims of a bad job and its neighbours", claims, at_most=1)
     return sum(states.get(job) == "succeeded" for job in innocent)

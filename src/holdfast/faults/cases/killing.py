@@ -27,7 +27,7 @@ _TURN_SECONDS = 0.05
     large={"jobs": 10_000, "kills": 50},
 )
 async def kills(lab: Lab) -> None:
-    """Every other job's effect is a row that is committed with its end."""
+    """The effect of one job in four is a row that is committed with its end."""
     jobs, kills = lab.count("jobs"), lab.count("kills")
     async with lab.workers(_WORKERS) as crew:
         # Out of a source of its own: which of the two asks first is not for the seed to decide.
@@ -42,6 +42,21 @@ async def kills(lab: Lab) -> None:
             lab.progress(f"{number + 1} of {kills} killed")
         await enqueuing
         await lab.drained(lab.lease + _DRAINED_SECONDS)
+    lab.check("attempts that a kill interrupted", _interrupted(lab), at_least=kills)
+
+
+def _interrupted(lab: Lab) -> int:
+    running: dict[int, Note] = {}
+    interrupted: set[int] = set()
+    for note in lab.notes():
+        match note.what:
+            case What.START:
+                running[note.fence] = note
+            case What.END:
+                running.pop(note.fence, None)
+            case What.KILL:
+                interrupted |= {fence for fence, start in running.items() if start.pid == note.pid}
+    return len(interrupted)
 
 
 async def _at_work(lab: Lab, crew: Crew) -> list[FaultyProcess]:
