@@ -14,7 +14,7 @@ from holdfast.faults.case import case
 from holdfast.faults.judge import LOST, TARGET
 from holdfast.faults.lab import Lab
 from holdfast.faults.record import DONE, What
-from holdfast.job import JobError, NewJob
+from holdfast.job import JobError, LeasedJob, NewJob
 from holdfast.json_text import Json, encode
 from holdfast.lifecycle import PLAIN_SUCCESS, Event, Transition
 from holdfast.store.contract import Canceling, ClaimRequest, Fenced, Finish, KindClaim, Renewal
@@ -22,6 +22,8 @@ from holdfast.store.opening import OpenStore, opened
 
 _WRITERS = 8
 _LEASE = timedelta(minutes=5)
+_SHORT_LEASE = timedelta(milliseconds=50)
+_ABANDONED = 3
 _KEYS = 10
 _DAYS_AGO = 400
 _ADD_DAY_SECONDS = 1.0
@@ -45,7 +47,9 @@ async def mixed_writers(lab: Lab) -> None:
         writing = [tasks.create_task(mix.write(each, number, until)) for number, each in enumerate(stores)]
         adding = tasks.create_task(mix.add_days(until))
         await asyncio.wait([*writing, adding])
+        lab.check("jobs rescued under load", mix.rescued, at_least=1)
         while await lab.open_jobs():
+            await mix.rescue(stores[0], Random(0))  # noqa: S311 - a plan
             await mix.claim_and_finish(stores[0], Random(0), is_last=True)  # noqa: S311 - a plan
     # The server counts a deadlock a moment after it was found.
     await asyncio.sleep(_SETTLED_SECONDS)
@@ -67,6 +71,7 @@ class _Mix:
         self.ended: set[UUID] = set()
         self._day = _DAYS_AGO
         self.dropped = 0
+        self.rescued = 0
         self.errors = 0
         self.steps: dict[str, int] = {}
 
@@ -90,9 +95,16 @@ class _Mix:
             self.steps[name] = self.steps.get(name, 0) + 1
 
     def _step(self, random: Random, number: int) -> Callable[[OpenStore, Random], Awaitable[None]]:
-        steps = (self.enqueue, self.enqueue_past, self.claim_and_finish, self.cancel, self.rescue, self.prune)
-        weights = (4, 3, 8, 3, 1, 2 if number < 2 else 0)
-        return random.choices(steps, weights)[0]
+        weights: dict[Callable[[OpenStore, Random], Awaitable[None]], int] = {
+            self.enqueue: 4,
+            self.enqueue_past: 3,
+            self.claim_and_finish: 8,
+            self.abandon: 1,
+            self.cancel: 3,
+            self.rescue: 1,
+            self.prune: 2 if number < 2 else 0,
+        }
+        return random.choices(list(weights), list(weights.values()))[0]
 
     async def enqueue(self, store: OpenStore, random: Random) -> None:
         """Two producers at once with the same new keys, each in an order of its own, and jobs without a key."""
@@ -118,12 +130,14 @@ class _Mix:
         self.past.update(job.id for job in jobs)
 
     async def claim_and_finish(self, store: OpenStore, random: Random, *, is_last: bool = False) -> None:
-        request = ClaimRequest(uuid4(), 10, ("default",), {WORK: KindClaim(_LEASE, 10)})
-        claimed = await store.store.claim(request)
-        for job in claimed:
-            self._lab.record.note(What.START, job.lease.id, job.lease.fence, attempt=job.attempt)
+        claimed = await self._claim(store)
         if claimed and random.random() < 0.5:
             await store.store.renew([Renewal(job.lease, _LEASE) for job in claimed])
+        await self._finish(store, random, claimed, is_last=is_last)
+
+    async def _finish(
+        self, store: OpenStore, random: Random, claimed: Sequence[LeasedJob], *, is_last: bool = False
+    ) -> None:
         finishes = []
         for job in claimed:
             transition = self._end(job.lease.fence, random, is_last=is_last)
@@ -139,6 +153,26 @@ class _Mix:
             finishes = [each for each, fenced in zip(finishes, answers, strict=True) if fenced is Fenced.LOCKED]
             if Fenced.STALE in answers:
                 self._lab.violation(TARGET, "a finish was refused, although its lease was never lost")
+
+    async def abandon(self, store: OpenStore, random: Random) -> None:
+        """Leave some to be rescued, each once: after two losses a job is claimed alone, and after three it is dead."""
+        claimed = await self._claim(store)
+        abandoned = [job for job in claimed if not job.losses][:_ABANDONED]
+        for job in abandoned:
+            self._lab.record.note(What.END, job.lease.id, job.lease.fence, how="abandoned")
+        await self._finish(store, random, [job for job in claimed if job not in abandoned])
+        ends = [Renewal(job.lease, _SHORT_LEASE) for job in abandoned]
+        while ends:
+            # As with a finish: somebody may have the row just now.
+            answers = await store.store.renew(ends)
+            ends = [each for each, answer in zip(ends, answers, strict=True) if answer.fenced is Fenced.LOCKED]
+
+    async def _claim(self, store: OpenStore) -> Sequence[LeasedJob]:
+        request = ClaimRequest(uuid4(), 10, ("default",), {WORK: KindClaim(_LEASE, 10)})
+        claimed = await store.store.claim(request)
+        for job in claimed:
+            self._lab.record.note(What.START, job.lease.id, job.lease.fence, attempt=job.attempt)
+        return claimed
 
     def _end(self, fence: int, random: Random, *, is_last: bool) -> Transition:
         chance = random.random()
@@ -157,7 +191,7 @@ class _Mix:
         self.ended.update(id for id, answer in zip(ids, answers, strict=True) if answer in ends)
 
     async def rescue(self, store: OpenStore, random: Random) -> None:  # noqa: ARG002
-        await store.store.rescue(100)
+        self.rescued += len(await store.store.rescue(100))
 
     async def prune(self, store: OpenStore, random: Random) -> None:
         upkeep = store.upkeep
