@@ -1,6 +1,7 @@
 """Conflicts: producers who want the same key, and transactions that are in the way of a rescue or a schedule."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import pairwise
@@ -26,6 +27,8 @@ _PATIENCE = 8.0
 """Producers wait ten seconds for each other."""
 _LOCKED, _FREE = "fault.locked", "fault.free"
 _LOCKED_SECONDS = 2.5
+_RESCUED_SECONDS = 3.0
+"""After the end of a lease: workers look for those that ran out three times in a lease, and may just have started."""
 _DRAINED_SECONDS = 10.0
 
 
@@ -48,13 +51,22 @@ async def conflicts(lab: Lab) -> None:
         for each in crew.alive:
             await each.kill()
         lab.faulted()
-        # Nobody is there until the leases are over: the rescue then meets transactions that have the keys.
-        await asyncio.gather(crew.start(2), *(_replace_late(lab, key, old) for key, old in running.items()))
+        # Nobody is there until the leases are over: the rescue then meets transactions that have the keys, or a lease.
+        (locked, *_), met = list(running.values()), list(running.items())[1:]
+        (unlocked, *replaced), _ = await asyncio.gather(
+            asyncio.gather(_lock_a_lease(lab, locked.id), *(_replace_late(lab, key, old) for key, old in met)),
+            crew.start(2),
+        )
         await locking
         for name in (_LOCKED, _FREE):
             await lab.producer.schedules.pause(name)
         lab.faulted()
         await lab.drained(lab.lease + _DRAINED_SECONDS)
+    again = {job: starts[1].at for job, starts in lab.starts().items() if len(starts) > 1}
+    rescued = sum(again.get(old.id, until) < until for (_, old), until in zip(met, replaced, strict=True))
+    lab.check("rescued while another transaction had their keys", rescued, "jobs", at_least=len(met))
+    if locked.id not in again or again[locked.id] < unlocked:
+        lab.violation(TARGET, f"job {locked.id}: was to be rescued, but not while its lease was locked", locked.id)
     for name in (_LOCKED, _FREE):
         await _check_slots(lab, name)
 
@@ -125,8 +137,8 @@ async def _run_with_keys(lab: Lab) -> "dict[str, NewJob]":
     return running
 
 
-async def _replace_late(lab: Lab, key: str, old: "NewJob") -> None:
-    """Open while the old job's lease runs out and somebody rescues it; every other one rolls back."""
+async def _replace_late(lab: Lab, key: str, old: "NewJob") -> float:
+    """Open while the old job's lease runs out and somebody rescues it; every other one rolls back. When it was over."""
     job = lab.producer.job(WORK, {}, key=key, if_exists="replace")
     lab.record.note(What.ENQUEUING, job.id, kind=WORK)
     is_kept = lab.random.random() < 0.5
@@ -137,11 +149,28 @@ async def _replace_late(lab: Lab, key: str, old: "NewJob") -> None:
         enqueued = await lab.producer.enqueue_in(connection, job)
         if not enqueued.is_new:
             lab.violation(LOST, f"{key}: a job that ran was replaced", old.id)
-        await asyncio.sleep(lab.lease + 1.5)
+        await asyncio.sleep(lab.lease + _RESCUED_SECONDS)
+        over = time.monotonic()
         await (transaction.commit() if is_kept else transaction.rollback())
     finally:
         connection.terminate()
     lab.record.note(What.ACCEPTED if is_kept else What.REFUSED, job.id)
+    return over
+
+
+async def _lock_a_lease(lab: Lab, job: UUID) -> float:
+    """As a transaction that is about to finish the job would, until others have been rescued. When it was over."""
+    connection = await lab.connect()
+    try:
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute(fault_statement("lock_lease", lab.schema), job)
+        await asyncio.sleep(lab.lease + _RESCUED_SECONDS)
+        over = time.monotonic()
+        await transaction.rollback()
+    finally:
+        connection.terminate()
+    return over
 
 
 async def _lock_a_schedule(lab: Lab) -> None:

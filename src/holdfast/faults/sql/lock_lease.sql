@@ -1,0 +1,1 @@
+SELECT FROM holdfast.lease WHERE id = $1 FOR UPDATE
