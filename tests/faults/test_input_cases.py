@@ -19,7 +19,7 @@ from tests.databases import Database, connected
 from tests.faults.laboratory import Listening
 
 NAMES: dict[str, float] = {"names": 200, "schemas": 2}
-WIDE: dict[str, float] = {"jobs": 5, "conflicts": 5}
+WIDE: dict[str, float] = {"jobs": 5, "conflicts": 5, "races": 2}
 
 
 def in_this_process(number: int, _: object) -> ThreadPoolExecutor:
@@ -79,7 +79,7 @@ async def test_numbers_beyond_thirty_two_bits_work_and_conflicts_take_none(datab
     lab = Listening(database.url, WIDE)
     await wide_sequences(lab)
     assert lab.violations == []
-    assert lab.figures == {"sequences": 4, "conflicts": 15}
+    assert lab.figures == {"sequences": 4, "conflicts": 15, "races": 2}
 
 
 class Burning(Holdfast):

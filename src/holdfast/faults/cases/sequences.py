@@ -1,5 +1,8 @@
 """Numbers that have outgrown 32 bits, which a busy queue does in weeks."""
 
+import asyncio
+import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +20,23 @@ from holdfast.store.postgres.driver import open_connection
 if TYPE_CHECKING:
     import asyncpg
 
+    from holdfast.store.contract import Enqueued
+
     Connection = asyncpg.Connection[asyncpg.Record]
 
 _BEYOND = 2**31
 _DRAINED_SECONDS = 60.0
+_PRODUCERS = 4
+_TURN_SECONDS = 0.02
+_WAITING_SECONDS = 8.0
 _YEAR = timedelta(days=365)
 
 
 @case(
     "R23",
-    "sequences beyond 2^31, and producers that meet keys",
-    small={"jobs": 40, "conflicts": 100},
-    large={"jobs": 400, "conflicts": 1_000},
+    "sequences beyond 2^31, and producers that meet keys or race for them",
+    small={"jobs": 40, "conflicts": 100, "races": 10},
+    large={"jobs": 400, "conflicts": 1_000, "races": 100},
 )
 async def wide_sequences(lab: Lab) -> None:
     """Every sequence starts beyond 2^31, everything works, and a producer that meets a key takes no number."""
@@ -96,7 +104,7 @@ async def _work(lab: Lab, schema: str) -> None:
 
 
 async def _meet_keys(lab: Lab, connection: "Connection", schema: str) -> None:
-    number = int(lab.size["conflicts"])
+    number, races = int(lab.size["conflicts"]), int(lab.size["races"])
     async with Holdfast(lab.url, schema=schema) as app:
         held = (await app.enqueue("keyed", key="held")).id
         await app.enqueue("keyed", key="window", window="1h")
@@ -105,6 +113,8 @@ async def _meet_keys(lab: Lab, connection: "Connection", schema: str) -> None:
             await app.enqueue("keyed", {"newer": True}, key="held", if_exists="replace")
             await app.enqueue("keyed", key="window", window="1h")
         met = await app.enqueue_many([app.job("keyed", key="held") for _ in range(number)])
+        for each in range(races):
+            await _race(lab, app, connection, schema, f"race {each}", is_kept=each % 2 == 0)
         after = await connection.fetch(fault_statement("sequences", schema), schema)
         if any(each.id != held or each.is_new for each in met):
             lab.violation("two jobs", "a producer that met a key made another job", held)
@@ -112,3 +122,34 @@ async def _meet_keys(lab: Lab, connection: "Connection", schema: str) -> None:
             if old["last"] != new["last"]:
                 lab.violation("burned", f"{new['name']} went from {old['last']} to {new['last']} by conflicts alone")
     lab.note("conflicts", 3 * number)
+    lab.note("races", races)
+
+
+async def _race(lab: Lab, app: Holdfast, looking: "Connection", schema: str, key: str, *, is_kept: bool) -> None:
+    """Several want a key at once that nobody has: all but one are on their way to a job of their own by then."""
+    holder = await open_connection(lab.url)
+    try:
+        transaction = holder.transaction()
+        await transaction.start()
+        first = await app.enqueue_in(holder, "keyed", key=key)
+        asking = [asyncio.create_task(app.enqueue("keyed", key=key)) for _ in range(_PRODUCERS)]
+        await _until_waiting(lab, looking, schema, asking)
+        await (transaction.commit() if is_kept else transaction.rollback())
+        answers = await asyncio.gather(*asking)
+    finally:
+        await holder.close()
+    told = {each.id for each in answers}
+    new = sum(each.is_new for each in answers)
+    if len(told) != 1 or (is_kept and told != {first.id}) or new != (not is_kept):
+        lab.violation("two jobs", f"{key}: {_PRODUCERS} producers were told of {len(told)} jobs, {new} of them new")
+
+
+async def _until_waiting(
+    lab: Lab, looking: "Connection", schema: str, asking: "Sequence[asyncio.Task[Enqueued]]"
+) -> None:
+    patience = time.monotonic() + _WAITING_SECONDS
+    while await looking.fetchval(fault_statement("count_waiting", schema)) < len(asking):
+        if time.monotonic() > patience or any(each.done() for each in asking):
+            lab.violation("no race", f"of {len(asking)} producers of the same key not all wait for its holder")
+            return
+        await asyncio.sleep(_TURN_SECONDS)
