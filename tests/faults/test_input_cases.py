@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from holdfast.faults.cases import zones as zones_case
 from holdfast.faults.cases.inputs import hostile_names, hostile_values
 from holdfast.faults.cases.sequences import wide_sequences
 from holdfast.faults.cases.zones import zones
+from holdfast.json_text import encode
 from holdfast.store.contract import Enqueued
 from tests.databases import Database, connected
 from tests.faults.laboratory import Listening
@@ -57,6 +59,34 @@ async def test_a_result_that_nobody_checks_is_noticed(database: Database, monkey
     lab = Listening(database.url, {"values": 100})
     await hostile_values(lab)
     assert {line.partition(":")[0] for line in lab.violations} == {"unclear end"}
+
+
+async def test_the_worst_values_are_always_among_them(database: Database) -> None:
+    lab = Listening(database.url, {"values": 0})
+    await hostile_values(lab)
+    assert lab.violations == []
+    # As payloads; as results of an async and a plain handler; as errors of both, and as progress.
+    assert lab.figures == {"refused": 5, "failed INVALID_RESULT": 10, "dead ERROR": 15}
+
+
+async def test_a_result_that_is_changed_on_its_way_is_noticed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(value: object, **how: Any) -> str:  # noqa: ANN401
+        return f"[{encode(value, **how)}]"
+
+    monkeypatch.setattr("holdfast.failures.encode", changed)
+    lab = Listening(database.url, {"values": 100})
+    await hostile_values(lab)
+    assert lab.violations
+    assert all("its result is" in line and "its handler gave" in line for line in lab.violations)
+
+
+async def test_there_may_be_more_schemas_than_odd_names(database: Database) -> None:
+    lab = Listening(database.url, {"names": 1, "schemas": 10})
+    await hostile_names(lab)
+    assert lab.violations == []
+    assert await schemas(database) == ["holdfast"]
 
 
 async def test_hostile_names_are_refused_or_kept_as_they_are(database: Database) -> None:

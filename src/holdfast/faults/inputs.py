@@ -174,9 +174,12 @@ def plain(random: Random, depth: int = 3) -> object:
 
 
 def _nested(random: Random) -> object:
-    value: object = 1
     depth = random.choice((99, 100, 101, 200, 1_000, DEEP))
-    is_list = random.random() < 0.5
+    return _nest(depth, is_list=random.random() < 0.5)
+
+
+def _nest(depth: int, *, is_list: bool) -> object:
+    value: object = 1
     for _ in range(depth):
         value = [value] if is_list else {"a": value}
     return value
@@ -217,6 +220,16 @@ _VALUES: Sequence[tuple[int, Maker[object]]] = (
     (2, _forever),
     (4, lambda random: random.choice((timedelta.max, datetime.now(UTC), Decimal(1), 1j, object, print))),
 )
+
+
+ALWAYS: dict[str, Callable[[], object]] = {
+    "10 MB": lambda: LARGE * "x",
+    "deep": lambda: _nest(DEEP, is_list=True),
+    "NaN": lambda: {"a": float("nan")},
+    "NUL": lambda: "a\x00b",
+    "a lone surrogate": lambda: "\ud800",
+}
+"""What no run may be without, whatever is drawn. None of it can be kept."""
 
 
 def value(random: Random) -> object:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
+from itertools import cycle, islice
 from random import Random
 from secrets import token_hex
 from typing import Any
@@ -21,12 +22,13 @@ from holdfast.faults.case import case
 from holdfast.faults.cases.place import Lab, drained, schema_of_its_own, working
 from holdfast.handlers import RunningJob
 from holdfast.job import Job, JobState, NewJob
-from holdfast.json_text import Json
+from holdfast.json_text import LARGEST_RESULT, Json, encode
 from holdfast.store.contract import ClaimRequest, JobFilter, KindClaim
 from holdfast.store.postgres.driver import open_connection
 
 TAKE = "take"
 """The kind whose payloads are hostile; of all others the handlers are."""
+_KINDS = ("give", "give.thread", "raise", "raise.thread", "report")
 _LONGEST_LINE = 1_000
 _OUR_CODES = ("ERROR", "CANCELED", "INVALID_RESULT", "OUTCOME_UNWRITABLE", "VALIDATION_ERROR")
 _LARGEST_ERROR = 64 * 1024
@@ -55,22 +57,27 @@ _ODD_SCHEMAS = (
     large={"values": 5_000},
 )
 async def hostile_values(lab: Lab) -> None:
-    """Half of the values are payloads; the others are what handlers return, raise and report."""
+    """Half of the values are payloads; the others are what handlers return, raise and report.
+
+    Those that are always among them come besides, in each of these ways.
+    """
     total = int(lab.size["values"])
     seeds = inputs.seeds(lab.random)
     refused = 0
     async with schema_of_its_own(lab, f"{lab.schema}_values") as schema:
-        app, seen = _hostile_app(lab.url, schema)
+        app, told = _hostile_app(lab.url, schema)
         async with app, working(lab, app):
             jobs, refused = _payload_jobs(lab, app, seeds, total // 2)
             jobs += [app.job(kind, {"seed": next(seeds)}) for kind in _kinds(lab.random, total - total // 2)]
+            refused += _refuse_all(lab, app)
+            jobs += [app.job(kind, {"always": name}) for kind in _KINDS for name in inputs.ALWAYS]
             await _enqueue(lab, app, jobs)
             jobs += await _enqueue_as_others(lab, app, schema, seeds, total // 20)
             lab.progress(f"{refused} payloads refused, {len(jobs)} jobs enqueued")
             if await drained(lab, app, _LEAST_SECONDS + _SECONDS_EACH * total):
                 ends = Counter[str]()
                 for job in jobs:
-                    ends[await _end(lab, app, job, seen)] += 1
+                    ends[await _end(lab, app, job, told)] += 1
                 for end, number in ends.items():
                     lab.note(end, number, "jobs")
             if (await app.wait((await app.enqueue("plain")).id, "30s")).state is not JobState.SUCCEEDED:
@@ -78,58 +85,81 @@ async def hostile_values(lab: Lab) -> None:
     lab.note("refused", refused, "payloads")
 
 
-def _hostile_app(url: str, schema: str) -> tuple[Holdfast, dict[UUID, object]]:
-    app, seen = Holdfast(url, schema=schema), dict[UUID, object]()
+class _Told:
+    """What handlers got, and what they gave as JSON: not what cannot be JSON, or is more than a result may be."""
+
+    def __init__(self) -> None:
+        self.payloads: dict[UUID, object] = {}
+        self.given: dict[UUID, str] = {}
+
+    def give(self, job: RunningJob[Any]) -> Any:  # noqa: ANN401
+        value = _value(job)
+        text = _json(value)
+        if text is not None and len(text) <= LARGEST_RESULT:
+            self.given[job.id] = text
+        return value
+
+
+def _json(value: object) -> str | None:
+    """As Python's own module writes it, which shares nothing with us; by ours only what that one does not know."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except Exception:  # noqa: BLE001 - values bring code of their own
+        try:
+            return encode(value)
+        except InvalidInput:
+            return None
+
+
+def _hostile_app(url: str, schema: str) -> tuple[Holdfast, _Told]:
+    app, told = Holdfast(url, schema=schema), _Told()
 
     @app.handler(TAKE, attempts=1)
     async def take(job: RunningJob[Any]) -> None:
-        seen[job.id] = job.payload
+        told.payloads[job.id] = job.payload
 
     @app.handler("plain")
     async def plain(job: RunningJob[Any]) -> None:
         """Nothing."""
 
-    for kind, function in _HANDLERS.items():
-        app.handler(kind, attempts=1)(function)
-    return app, seen
+    @app.handler("give", attempts=1)
+    async def give(job: RunningJob[Any]) -> object:
+        return told.give(job)
+
+    @app.handler("give.thread", attempts=1)
+    def give_in_thread(job: RunningJob[Any]) -> object:
+        return told.give(job)
+
+    @app.handler("raise", attempts=1)
+    async def fail(job: RunningJob[Any]) -> None:
+        raise _exception(job)
+
+    @app.handler("raise.thread", attempts=1)
+    def fail_in_thread(job: RunningJob[Any]) -> None:
+        raise _exception(job)
+
+    @app.handler("report", attempts=1)
+    async def report(job: RunningJob[Any]) -> None:
+        job.progress(told.give(job))
+
+    return app, told
 
 
-def _made(make: Callable[[Random], Any], job: RunningJob[Any]) -> Any:  # noqa: ANN401
-    return make(Random(job.payload["seed"]))  # noqa: S311 - guards nothing
+def _value(job: RunningJob[Any]) -> Any:  # noqa: ANN401
+    if "always" in job.payload:
+        return inputs.ALWAYS[job.payload["always"]]()
+    return inputs.value(Random(job.payload["seed"]))  # noqa: S311 - guards nothing
 
 
-async def _give(job: RunningJob[Any]) -> object:
-    return _made(inputs.value, job)
-
-
-def _give_in_thread(job: RunningJob[Any]) -> object:
-    return _made(inputs.value, job)
-
-
-async def _raise(job: RunningJob[Any]) -> None:
-    raise _made(inputs.exception, job)
-
-
-def _raise_in_thread(job: RunningJob[Any]) -> None:
-    raise _made(inputs.exception, job)
-
-
-async def _report(job: RunningJob[Any]) -> None:
-    job.progress(_made(inputs.value, job))
-
-
-_HANDLERS: dict[str, Callable[[RunningJob[Any]], Any]] = {
-    "give": _give,
-    "give.thread": _give_in_thread,
-    "raise": _raise,
-    "raise.thread": _raise_in_thread,
-    "report": _report,
-}
+def _exception(job: RunningJob[Any]) -> BaseException:
+    if "always" in job.payload:
+        return ValueError(_value(job))
+    return inputs.exception(Random(job.payload["seed"]))  # noqa: S311 - guards nothing
 
 
 def _kinds(random: Random, number: int) -> Iterator[str]:
     for _ in range(number):
-        yield random.choice(list(_HANDLERS))
+        yield random.choice(_KINDS)
 
 
 def _payload_jobs(lab: Lab, app: Holdfast, seeds: Iterator[int], number: int) -> tuple[list[NewJob], int]:
@@ -142,6 +172,14 @@ def _payload_jobs(lab: Lab, app: Holdfast, seeds: Iterator[int], number: int) ->
         if job is not None:
             jobs.append(job)
     return jobs, number - len(jobs)
+
+
+def _refuse_all(lab: Lab, app: Holdfast) -> int:
+    """As payloads, what is always among the values: none of it can be one."""
+    for name, make in inputs.ALWAYS.items():
+        if accepted(lab, name, partial(app.job, TAKE, make())) is not None:
+            lab.violation("not refused", f"a payload: {name}")
+    return len(inputs.ALWAYS)
 
 
 def accepted(lab: Lab, what: str, build: Callable[[], NewJob]) -> NewJob | None:
@@ -187,20 +225,20 @@ async def _enqueue_as_others(lab: Lab, app: Holdfast, schema: str, seeds: Iterat
     return jobs
 
 
-async def _end(lab: Lab, app: Holdfast, new: NewJob, seen: dict[UUID, object]) -> str:
+async def _end(lab: Lab, app: Holdfast, new: NewJob, told: _Told) -> str:
     """How the job ended, after a look at whether that can be."""
     job = await app.jobs.get(new.id)
     if job is None:
         lab.violation("lost", f"job {new.id} was enqueued and is not there", new.id)
         return "lost"
-    problem = _problem(job, new, seen)
+    problem = _problem(job, new, told)
     if problem is not None:
         lab.violation("unclear end", f"job {job.id}, {job.kind} {new.payload[:80]}: {problem}", job.id)
     error = job.last_error
     return job.state if error is None else f"{job.state} {error.code if error.code in _OUR_CODES else 'with a code'}"
 
 
-def _problem(job: Job, new: NewJob, seen: dict[UUID, object]) -> str | None:
+def _problem(job: Job, new: NewJob, told: _Told) -> str | None:
     try:
         json.dumps(job.as_dict(), allow_nan=False)
     except Exception as error:  # noqa: BLE001 - that is what is looked for
@@ -210,12 +248,15 @@ def _problem(job: Job, new: NewJob, seen: dict[UUID, object]) -> str | None:
         return "its error is too large"
     match job.state, job.kind.partition(".")[0]:
         case JobState.SUCCEEDED, "take":
-            if repr(seen.get(job.id)) != repr(json.loads(new.payload)):
-                return f"its handler got {seen.get(job.id)!r}, not {new.payload}"
-        case JobState.FAILED, "take" if code == "VALIDATION_ERROR" and job.id not in seen:
+            if repr(told.payloads.get(job.id)) != repr(json.loads(new.payload)):
+                return f"its handler got {told.payloads.get(job.id)!r}, not {new.payload}"
+        case JobState.FAILED, "take" if code == "VALIDATION_ERROR" and job.id not in told.payloads:
             return None
-        case JobState.SUCCEEDED, "give" | "report":
-            return None
+        case JobState.SUCCEEDED, "give":
+            return _difference("result", job.result or "null", told.given.get(job.id))
+        case JobState.SUCCEEDED, "report":
+            # It is written now and then, so that of a short job there may be none.
+            return None if job.progress is None else _difference("progress", job.progress, told.given.get(job.id))
         case JobState.FAILED, "give" if code == "INVALID_RESULT":
             return None
         case JobState.DEAD, "report" if "InvalidInput" in str(job.errors):
@@ -224,6 +265,14 @@ def _problem(job: Job, new: NewJob, seen: dict[UUID, object]) -> str | None:
             return None
         case _:
             return f"ended {job.state} with {code or 'no code'} after {len(job.errors)} errors"
+    return None
+
+
+def _difference(what: str, kept: str, given: str | None) -> str | None:
+    if given is None:
+        return f"its {what} is {kept[:200]}, and its handler gave what cannot be one"
+    if repr(json.loads(kept)) != repr(json.loads(given)):
+        return f"its {what} is {kept[:200]}, and its handler gave {given[:200]}"
     return None
 
 
@@ -321,7 +370,7 @@ async def _check_schemas(lab: Lab, number: int) -> None:
     lab.note("schemas refused", refused)
     async with AsyncExitStack() as places:
         apps = []
-        for name in lab.random.sample(_ODD_SCHEMAS, number):
+        for name in islice(cycle(lab.random.sample(_ODD_SCHEMAS, len(_ODD_SCHEMAS))), number):
             # Nobody else's: it is dropped afterwards, and this may be a server with other schemas.
             own = name.format(token_hex(4))
             schema = await places.enter_async_context(schema_of_its_own(lab, own))
