@@ -1,0 +1,93 @@
+"""What cases look at to know that their fault took place and what it cost: each notices if it did not, or too much."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from uuid import uuid4
+
+import pytest
+
+from holdfast.faults.cases.killing import _interrupted
+from holdfast.faults.cases.soaks import _check_p99, _descriptors, _memory
+from holdfast.faults.cases.stopping import _holder
+from holdfast.faults.lab import Broken, Lab
+from holdfast.faults.processes import start_process
+from holdfast.faults.record import Record, What
+from holdfast.faults.server import FaultServer, Place
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(
+        place=Place("", ""),
+        server=FaultServer("", None),
+        folder=tmp_path,
+        record=Record(tmp_path / "nobody"),
+        size={},
+        random=Random(1),
+        lease=3.0,
+        worker_app="",
+        progress=lambda text: None,
+    )
+
+
+def noted(lab: Lab, *notes: tuple[What, int, int]) -> None:
+    """Each: what, by which process, with which fence."""
+    job = str(uuid4())
+    lines = [
+        json.dumps({"at": at, "what": what, "pid": pid, "fence": fence, "job": job})
+        for at, (what, pid, fence) in enumerate(notes)
+    ]
+    (lab.folder / "record.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("before", "during", "is_met"),
+    [
+        (0.029, 0.060, True),
+        (0.029, 0.090, False),
+        (0.001, 0.014, True),
+        (0.001, 0.016, False),
+    ],
+)
+def test_a_p99_is_compared_with_what_was_measured_down_to_the_noise(
+    lab: Lab, before: float, during: float, is_met: bool
+) -> None:
+    _check_p99(lab, "a claim", [before] * 100, [9.0] * 50 + [during] * 100)
+    assert (not lab.violations) == is_met
+
+
+@pytest.mark.parametrize(("before", "during"), [([], [0.1]), ([0.1] * 10, [0.1] * 9)])
+def test_a_p99_of_too_little_is_none(lab: Lab, before: Sequence[float], during: Sequence[float]) -> None:
+    with pytest.raises(Broken, match="a claim: measured"):
+        _check_p99(lab, "a claim", before, during)
+
+
+def test_only_what_was_begun_and_not_ended_is_interrupted_by_a_kill(lab: Lab) -> None:
+    ended, killed, of_another = (What.START, 1, 1), (What.START, 1, 2), (What.START, 2, 3)
+    noted(lab, ended, (What.END, 1, 1), killed, of_another, (What.KILL, 1, 0), (What.START, 1, 4), (What.END, 2, 3))
+    assert _interrupted(lab) == 1
+
+
+async def test_a_worker_that_names_no_holder_is_not_taken_for_one_that_holds_nothing(lab: Lab) -> None:
+    process = start_process(["this"], lab.folder / "worker.log", lab.record, {}, {})
+    assert await process.ended(60) is not None
+    with pytest.raises(Broken, match="does not say by which name"):
+        _holder(process)
+
+
+def test_a_dead_process_has_no_memory_to_compare(lab: Lab) -> None:
+    assert _memory(os.getpid()) > 1
+    assert _descriptors(os.getpid()) > 2
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    # Dead, and not yet taken note of.
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    try:
+        with pytest.raises(Broken, match="has ended"):
+            _memory(pid)
+    finally:
+        os.waitpid(pid, 0)
