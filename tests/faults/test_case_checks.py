@@ -21,7 +21,7 @@ from holdfast.faults.server import FaultServer, Place
 @pytest.fixture
 def lab(tmp_path: Path) -> Lab:
     return Lab(
-        place=Place("", ""),
+        place=Place("", "", ""),
         server=FaultServer("", None),
         folder=tmp_path,
         record=Record(tmp_path / "nobody"),
