@@ -6,6 +6,7 @@ known beforehand, and rows are written in the transaction that finishes the job.
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -34,11 +35,14 @@ from apps.invoicing.storage import StorageUnavailable
 from apps.invoicing.tools import Tools
 from holdfast import Holdfast, Permanent, RunningJob, Snooze, StaleLease, exponential
 
+log = logging.getLogger("invoicing.worker")
+
 Payload = TypeVar("Payload")
 
 # Of errors that may pass.
 _CODES: dict[type[Exception], str] = {MailDeferred: "MAIL_DEFERRED", StorageUnavailable: "STORAGE_UNAVAILABLE"}
-_RECORD_AGAIN_SECONDS = 0.5
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 2.0
+_CONNECT_SECONDS = 5.0
 _SHORTEST_SNOOZE, _LONGEST_SNOOZE = timedelta(milliseconds=200), timedelta(seconds=5)
 
 
@@ -65,12 +69,14 @@ def add_handlers(app: Holdfast, settings: Settings, tools: Tools) -> None:
         async def failed(code: str, _: str) -> None:
             await tools.pool.execute(sql("worker/delivery_failed"), job.payload.delivery_id, job.id, code)
 
-        async with _telling(job, failed):
-            mail = await _mail_to_send(job, tools, app)
-        if mail is None:
-            return
-        async with _telling(job, failed):
-            await _hand_over(mail, tools)
+        # An attempt before this one may have been interrupted when the server had the mail already.
+        if job.payload.delivery_id not in tools.accepted:
+            async with _telling(job, failed):
+                mail = await _mail_to_send(job, tools, app)
+                if mail is None:
+                    return
+                await _hand_over(mail, tools)
+            tools.accepted.add(job.payload.delivery_id)
         # A crash here sends the mail again, with the same Message-ID: SMTP knows no transaction to be part of.
         await _record_sent(job, tools)
 
@@ -171,17 +177,35 @@ async def _hand_over(mail: EmailMessage, tools: Tools) -> None:
 
 
 async def _record_sent(job: RunningJob[SendEmail], tools: Tools) -> None:
-    """The server has the mail. That a connection was lost just now is no reason to send another one."""
-    for is_last in (False, False, True):
+    """The server has the mail: nothing that keeps this from being written is a reason to send another one.
+
+    So it goes on for as long as nobody stops the handler, whose lease is renewed meanwhile: with the database away that
+    is for most of a lease, otherwise up to its timeout.
+    """
+    delivery_id, pause = job.payload.delivery_id, _FIRST_PAUSE_SECONDS
+    while True:
         try:
-            async with tools.pool.acquire() as connection, connection.transaction():
-                await connection.execute(sql("worker/delivery_sent"), job.payload.delivery_id)
-                await job.finish_in(connection)
+            await _write_sent(job, tools)
+        except StaleLease:
+            # Somebody else has the job, and may not have sent the mail yet. Or our own commit was not answered.
+            await tools.pool.execute(sql("worker/delivery_sent"), delivery_id)
+            tools.accepted.discard(delivery_id)
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, see above
+            if pause == _FIRST_PAUSE_SECONDS:
+                log.warning("delivery %s is accepted, and cannot be recorded yet: %r", delivery_id, error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+        else:
+            tools.accepted.discard(delivery_id)
             return
-        except (OSError, asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError, asyncpg.InterfaceError):
-            if is_last:
-                raise
-            await asyncio.sleep(_RECORD_AGAIN_SECONDS)
+
+
+async def _write_sent(job: RunningJob[SendEmail], tools: Tools) -> None:
+    # A server that says nothing at all is asked anew, and not when the driver loses its patience.
+    async with tools.pool.acquire(timeout=_CONNECT_SECONDS) as connection, connection.transaction():
+        await connection.execute(sql("worker/delivery_sent"), job.payload.delivery_id)
+        await job.finish_in(connection)
 
 
 async def _delivery(tools: Tools, delivery_id: UUID) -> asyncpg.Record:

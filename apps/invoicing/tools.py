@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from apps.invoicing.database import opened_pool
 from apps.invoicing.mail import Mailer
@@ -20,6 +21,8 @@ class Tools:
         self.templates = settings.templates_folder
         self.files = open_files(settings.files_url)
         self.mailer = Mailer(settings.smtp_url, settings.mail_from)
+        self.accepted: set[UUID] = set()
+        """Deliveries whose mail a server has accepted, as long as that is not written down."""
         self._pool: Pool | None = None
 
     @asynccontextmanager
