@@ -127,7 +127,7 @@ async def _render_pdf(job: RunningJob[RenderPdf], tools: Tools) -> None:
         note=found["note"],
     )
     try:
-        content = await asyncio.to_thread(render, invoice, tools.templates)
+        content = await asyncio.get_running_loop().run_in_executor(tools.threads, render, invoice, tools.templates)
     except RenderFailed as error:
         raise Permanent(RENDER_FAILED, str(error)) from error
     # What another attempt has written before it could say so is as good.
