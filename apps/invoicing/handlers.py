@@ -155,6 +155,7 @@ async def _mail_to_send(job: RunningJob[SendEmail], tools: Tools, app: Holdfast)
         message_id=found["message_id"],
         recipient=found["recipient"],
         reminder_level=found["reminder_level"],
+        reminders_before=found["reminders_before"],
         created_at=found["created_at"],
         customer_name=found["customer_name"],
         number=found["number"],

@@ -34,7 +34,9 @@ class InvoiceMail:
     """That of the delivery record, the same for every attempt: whoever gets the mail twice can tell."""
     recipient: str
     reminder_level: int
-    """0: the invoice itself. From 1: how often it was overdue by now."""
+    """0: the invoice itself. From 1: how many of the days on which it is reminded of have come."""
+    reminders_before: int
+    """How many reminders were sent before this one: a level is passed over when nothing ran on its day."""
     created_at: datetime
     customer_name: str
     number: str
@@ -44,11 +46,11 @@ class InvoiceMail:
     currency: str
 
 
-_WORDINGS = (
-    (
-        "Invoice {number}",
-        "please find attached our invoice {number} of {issued_on} for {total}. It is due on {due_on}.",
-    ),
+_INVOICE = (
+    "Invoice {number}",
+    "please find attached our invoice {number} of {issued_on} for {total}. It is due on {due_on}.",
+)
+_REMINDERS = (
     (
         "Reminder: invoice {number} is overdue",
         (
@@ -63,21 +65,36 @@ _WORDINGS = (
             "Please pay it within the next days, or tell us if something is wrong with it."
         ),
     ),
+)
+"""By how many were sent before."""
+_LAST_LEVEL = 3
+_FINAL_REMINDERS = (
     (
-        "Final reminder: invoice {number}",
+        "Reminder: invoice {number} is overdue",
         (
-            "our invoice {number} for {total} has been open since {due_on}, in spite of two reminders. This is the "
-            "last one: if your payment does not arrive within seven days, we will have to take further steps."
+            "our invoice {number} for {total} was due on {due_on}, and we have not seen your payment yet. The invoice "
+            "is attached once more. If your payment does not arrive within seven days, we will have to take further "
+            "steps."
         ),
     ),
+    *(
+        (
+            "Final reminder: invoice {number}",
+            (
+                f"our invoice {{number}} for {{total}} has been open since {{due_on}}, in spite of {before}. This is "
+                "the last one: if your payment does not arrive within seven days, we will have to take further steps."
+            ),
+        )
+        for before in ("a reminder", "two reminders")
+    ),
 )
-"""Subject and text: those of the invoice itself, then those of each level of reminder."""
+"""Those of the last level, after which none follows, by how many were sent before."""
 _CLOSING = "If you have paid in the meantime, please take no notice of this mail."
 
 
 def compose(mail: InvoiceMail, sender: str, pdf: bytes) -> EmailMessage:
-    """The same headers and words for every attempt. MailRefused if it cannot be written, as with such an address."""
-    subject, text = _WORDINGS[min(mail.reminder_level, len(_WORDINGS) - 1)]
+    """The same headers and words for the same mail. MailRefused if it cannot be written, as with such an address."""
+    subject, text = _wording(mail)
     values = {
         "number": mail.number,
         "issued_on": long_date(mail.issued_on),
@@ -105,6 +122,13 @@ def compose(mail: InvoiceMail, sender: str, pdf: bytes) -> EmailMessage:
     except ValueError as error:
         raise MailRefused(f"the message cannot be written: {error}") from error
     return message
+
+
+def _wording(mail: InvoiceMail) -> tuple[str, str]:
+    if not mail.reminder_level:
+        return _INVOICE
+    wordings = _REMINDERS if mail.reminder_level < _LAST_LEVEL else _FINAL_REMINDERS
+    return wordings[min(mail.reminders_before, len(wordings) - 1)]
 
 
 def _as_html(paragraphs: list[str]) -> str:

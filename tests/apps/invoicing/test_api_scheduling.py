@@ -8,6 +8,8 @@ import pytest
 
 from apps.invoicing.settings import Settings
 from tests.apps.invoicing.conftest import TOKEN, Api, running_api
+from tests.apps.invoicing.issuing import Bench
+from tests.apps.invoicing.mail_server import MailServer
 from tests.apps.invoicing.steps import LINE, execute, jobs_of, rows
 from tests.databases import Database
 
@@ -92,6 +94,34 @@ async def test_who_was_not_reminded_for_weeks_gets_one_mail(api: Api) -> None:
     await today_is(api, "2026-04-30")
     assert [item["level"] for item in (await api.client.scheduler(REMINDERS))["items"]] == [3]
     assert (await api.client.scheduler(REMINDERS))["created"] == 0
+
+
+@pytest.mark.parametrize(
+    ("days", "refused", "subjects"),
+    [
+        (("02", "08", "22"), (), ["Reminder", "Second reminder", "Final reminder"]),
+        (("22",), (), ["Reminder"]),
+        (("08", "22"), (), ["Reminder", "Final reminder"]),
+        # What did not arrive does not count.
+        (("02", "08", "22"), ("02",), ["Reminder", "Final reminder"]),
+        (("02", "08", "22"), ("02", "08"), ["Reminder"]),
+    ],
+)
+async def test_a_reminder_tells_of_those_that_were_sent(
+    api: Api,
+    bench: Bench,
+    mails: MailServer,
+    days: tuple[str, ...],
+    refused: tuple[str, ...],
+    subjects: list[str],
+) -> None:
+    await overdue(api, 1)
+    for day in days:
+        await today_is(api, f"2026-03-{day}")
+        assert (await api.client.scheduler(REMINDERS))["created"] == 1
+        mails.refuse = "550 no such user" if day in refused else None
+        await bench.work_off()
+    assert [str(mail["Subject"]).partition(":")[0] for mail in mails.mails] == subjects
 
 
 async def test_nobody_is_reminded_of_what_is_paid_or_not_issued(api: Api) -> None:

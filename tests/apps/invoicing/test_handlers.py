@@ -173,14 +173,6 @@ async def test_an_error_that_nobody_foresaw_has_a_code_that_tells_nothing_of_it(
     assert (await bench.delivery(issued))["error_code"] == "ATTEMPTS_EXHAUSTED"
 
 
-@pytest.mark.parametrize("level", [1, 2, 3])
-async def test_a_reminder_says_which_one_it_is(bench: Bench, mails: MailServer, level: int) -> None:
-    await bench.issue(reminder_level=level)
-    await bench.work_off()
-    opening = ("Reminder", "Second reminder", "Final reminder")[level - 1]
-    assert str(mails.mails[0]["Subject"]).startswith(f"{opening}: ")
-
-
 async def test_what_is_ready_or_sent_is_left_alone(bench: Bench, mails: MailServer) -> None:
     issued = await bench.issue()
     await bench.work_off()

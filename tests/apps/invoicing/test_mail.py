@@ -17,6 +17,7 @@ MAIL = InvoiceMail(
     message_id="<1@corely.example>",
     recipient="accounts@example.com",
     reminder_level=0,
+    reminders_before=0,
     created_at=datetime(2026, 11, 16, 9, tzinfo=UTC),
     customer_name="Møller & Søn <b>",
     number="2026-00017",
@@ -50,19 +51,34 @@ def test_a_mail_has_a_plain_and_an_html_body_and_the_pdf() -> None:
     assert (attached.get_content_type(), attached.get_content()) == ("application/pdf", PDF)
 
 
+def reminder(level: int, before: int) -> EmailMessage:
+    return compose(replace(MAIL, reminder_level=level, reminders_before=before), SENDER, PDF)
+
+
 def test_each_level_of_reminder_has_a_wording_of_its_own() -> None:
-    messages = [compose(replace(MAIL, reminder_level=level), SENDER, PDF) for level in range(4)]
-    assert len({str(message["Subject"]) for message in messages}) == 4
+    messages = [compose(MAIL, SENDER, PDF), *(reminder(level, level - 1) for level in (1, 2, 3))]
+    openings = [str(message["Subject"]).partition(":")[0] for message in messages]
+    assert openings == ["Invoice 2026-00017", "Reminder", "Second reminder", "Final reminder"]
     assert len({body(message, "plain") for message in messages}) == 4
-    assert ["reminder" in str(message["Subject"]).lower() for message in messages] == [False, True, True, True]
     assert all("for 1,876.83 EUR" in body(message, "plain") for message in messages)
     assert "If you have paid" not in body(messages[0], "plain")
     assert all("If you have paid" in body(message, "plain") for message in messages[1:])
 
 
+def test_a_reminder_tells_of_no_others_than_there_were() -> None:
+    for level in (1, 2, 3):
+        first = body(reminder(level, 0), "plain")
+        assert str(reminder(level, 0)["Subject"]).startswith("Reminder: ")
+        assert not [claim for claim in ("we wrote", "in spite of", "last one") if claim in first]
+    assert "in spite of a reminder." in body(reminder(3, 1), "plain")
+    assert "in spite of two reminders." in body(reminder(3, 2), "plain")
+    # After the last level nothing follows, so what follows then is told, whatever came before.
+    assert ["within seven days" in body(reminder(3, before), "plain") for before in (0, 1, 2)] == [True] * 3
+    assert "within seven days" not in body(reminder(2, 0), "plain")
+
+
 def test_a_level_beyond_the_last_has_the_last_wording() -> None:
-    last, beyond = (compose(replace(MAIL, reminder_level=level), SENDER, PDF) for level in (3, 9))
-    assert body(last, "plain") == body(beyond, "plain")
+    assert body(reminder(3, 2), "plain") == body(reminder(9, 8), "plain")
 
 
 def test_the_headers_are_the_same_for_every_attempt() -> None:
