@@ -27,7 +27,7 @@ from apps.invoicing.jobs import (
     SendEmail,
     SnapshotTax,
 )
-from apps.invoicing.mail import InvoiceMail, MailDeferred, MailRefused, compose
+from apps.invoicing.mail import InvoiceMail, MailDeferred, MailRefused, MailServerRefused, compose
 from apps.invoicing.money import Line, totals
 from apps.invoicing.rendering import PrintedInvoice, RenderFailed, is_whole, render
 from apps.invoicing.settings import Settings, milliseconds
@@ -40,7 +40,12 @@ log = logging.getLogger("invoicing.worker")
 Payload = TypeVar("Payload")
 
 # Of errors that may pass.
-_CODES: dict[type[Exception], str] = {MailDeferred: "MAIL_DEFERRED", StorageUnavailable: "STORAGE_UNAVAILABLE"}
+_CODES: dict[type[Exception], str] = {
+    # Before its base class: the first that fits counts.
+    MailServerRefused: "MAIL_SERVER_REFUSED",
+    MailDeferred: "MAIL_DEFERRED",
+    StorageUnavailable: "STORAGE_UNAVAILABLE",
+}
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 2.0
 _CONNECT_SECONDS = 5.0
 _SHORTEST_SNOOZE, _LONGEST_SNOOZE = timedelta(milliseconds=200), timedelta(seconds=5)

@@ -16,16 +16,23 @@ from apps.invoicing.settings import Misconfigured
 
 _TIMEOUT_SECONDS = 30.0
 _GOODBYE_SECONDS = 1.0
+_FOR_GOOD = 500
+_ACCOUNT_CODES = (530, 534, 535, 538)
+"""Whenever they come, they ask for another login or for TLS."""
 _PORTS = {"smtp": 25, "smtps": 465}
 _NO_ADDRESS = "SMTP_URL: write smtp://[user:password@]host:port, or smtps://…"
 
 
 class MailRefused(Exception):
-    """For good: the server said 5xx, or the message cannot be written."""
+    """For good: the server said 5xx to the recipient or the content, or the message cannot be written."""
 
 
 class MailDeferred(Exception):
     """For now: the server said 4xx, or could not be reached."""
+
+
+class MailServerRefused(MailDeferred):
+    """For now: the server will not have us, whatever we bring. That is mended where the account or the server is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +174,7 @@ class Mailer:
             timeout=_TIMEOUT_SECONDS,
         )
         try:
-            await client.connect()
+            await self._connect(client)
             await client.send_message(message)
             with suppress(aiosmtplib.SMTPException, OSError):
                 await client.quit(timeout=_GOODBYE_SECONDS)
@@ -183,7 +190,27 @@ class Mailer:
             # Without a goodbye if something went wrong: who is stopped must not wait for a server that hangs.
             client.close()
 
+    async def _connect(self, client: aiosmtplib.SMTP) -> None:
+        """Greeting, TLS and login: nothing of it has to do with a certain mail."""
+        try:
+            await client.connect()
+        except aiosmtplib.SMTPResponseException as error:
+            raise _deferral(error) from error
+        except OSError:
+            raise
+        except (aiosmtplib.SMTPException, ValueError) as error:
+            raise MailServerRefused(f"{self._host}:{self._port} and SMTP_URL do not agree: {error}") from error
+
 
 def _refusal(reply: aiosmtplib.SMTPResponseException) -> MailRefused | MailDeferred:
-    kind = MailRefused if reply.code >= 500 else MailDeferred
-    return kind(f"the server said {reply.code} {reply.message}")
+    is_of_mail = isinstance(reply, aiosmtplib.SMTPRecipientRefused | aiosmtplib.SMTPDataError)
+    if is_of_mail and reply.code >= _FOR_GOOD and reply.code not in _ACCOUNT_CODES:
+        return MailRefused(f"the server said {reply.code} {reply.message}")
+    return _deferral(reply)
+
+
+def _deferral(reply: aiosmtplib.SMTPResponseException) -> MailDeferred:
+    said = f"the server said {reply.code} {reply.message}"
+    if reply.code < _FOR_GOOD:
+        return MailDeferred(said)
+    return MailServerRefused(f"{said}, which is about the account or the server and not about this mail")

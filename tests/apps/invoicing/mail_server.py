@@ -4,7 +4,7 @@ import asyncio
 import email
 import email.policy
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 
@@ -51,6 +51,38 @@ class MailServer:
         if not self.accept_and_hold:
             self.mails.append(mail)
         return "250 OK"
+
+
+@asynccontextmanager
+async def curt_server(**replies: str) -> AsyncIterator[str]:
+    """The URL, with a user, of one that says `replies` to these commands (`greeting` among them) and 250 to others."""
+
+    serving: list[asyncio.Task[None] | None] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.append(asyncio.current_task())
+        said = {"EHLO": "250-here\r\n250 AUTH PLAIN", "AUTH": "235 welcome", "DATA": "354 go on", **replies}
+        writer.write(f"{said.get('greeting', '220 here')}\r\n".encode())
+        with suppress(ConnectionError):
+            while line := await reader.readline():
+                command = line.split()[0].decode().upper()
+                if command == "DATA" and said["DATA"].startswith("354"):
+                    writer.write(b"354 go on\r\n")
+                    await reader.readuntil(b"\r\n.\r\n")
+                    command = "content"
+                writer.write(f"{said.get(command, '250 OK')}\r\n".encode())
+                await writer.drain()
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"smtp://ann:secret@127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await asyncio.gather(*filter(None, serving))
+        await server.wait_closed()
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from apps.invoicing.worker import build_app
 from holdfast import Holdfast, JobState
 from holdfast.testing import Tables, check_idempotency
 from tests.apps.invoicing.issuing import LINES, Bench, Issued, opened_bench, worker_settings
-from tests.apps.invoicing.mail_server import MailServer
+from tests.apps.invoicing.mail_server import MailServer, curt_server
 from tests.databases import Database
 
 pytestmark = pytest.mark.postgres
@@ -131,6 +131,24 @@ async def test_a_refused_mail_is_final_at_once_or_after_the_last_attempt(
     assert (job.attempt, job.state.is_dead_letter) == (attempts, True)
     assert delivery["status"] == "FAILED"
     assert delivery["error_code"] == ("MAIL_REFUSED" if attempts == 1 else "MAIL_DEFERRED")
+
+
+async def test_an_account_that_is_refused_costs_no_mail_its_life(database: Database, tmp_path: Path) -> None:
+    async with (
+        curt_server(AUTH="535 5.7.8 bad credentials") as url,
+        opened_bench(worker_settings(database.url, tmp_path, smtp_url=url)) as bench,
+    ):
+        issued = await bench.issue()
+        await bench.work_off_but_mails()
+        await bench.work()
+        assert (await bench.job(issued.email_job)).state is JobState.READY
+        assert (await bench.delivery(issued))["status"] == "PENDING"
+        await bench.work_off()
+        job, delivery = await bench.job(issued.email_job), await bench.delivery(issued)
+    assert (job.state, job.attempt) == (JobState.DEAD, 3)
+    assert (delivery["status"], delivery["error_code"]) == ("FAILED", "MAIL_SERVER_REFUSED")
+    assert job.last_error is not None
+    assert (job.last_error.code, "535 5.7.8 bad credentials" in job.last_error.message) == ("MAIL_SERVER_REFUSED", True)
 
 
 async def test_a_mail_is_sent_when_the_server_takes_it_later(bench: Bench, mails: MailServer) -> None:

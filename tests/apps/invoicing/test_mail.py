@@ -7,9 +7,9 @@ from email.message import EmailMessage
 
 import pytest
 
-from apps.invoicing.mail import InvoiceMail, MailDeferred, Mailer, MailRefused, compose
+from apps.invoicing.mail import InvoiceMail, MailDeferred, Mailer, MailRefused, MailServerRefused, compose
 from apps.invoicing.settings import Misconfigured
-from tests.apps.invoicing.mail_server import mail_server
+from tests.apps.invoicing.mail_server import curt_server, mail_server
 
 SENDER = "Corely Billing <billing@corely.example>"
 PDF = b"%PDF-1.7 a page"
@@ -108,6 +108,45 @@ async def test_5xx_is_final_and_4xx_is_not(answer: str, kind: type[Exception]) -
         server.refuse = answer
         with pytest.raises(kind, match=answer):
             await Mailer(server.url, SENDER).send(compose(MAIL, SENDER, PDF))
+
+
+@pytest.mark.parametrize(
+    ("replies", "kind"),
+    [
+        ({}, None),
+        ({"greeting": "554 5.3.2 system not accepting network messages"}, MailServerRefused),
+        ({"greeting": "421 too busy"}, MailDeferred),
+        ({"EHLO": "550 who are you", "HELO": "550 who are you"}, MailServerRefused),
+        ({"EHLO": "250 here"}, MailServerRefused),
+        ({"AUTH": "535 5.7.8 bad credentials"}, MailServerRefused),
+        ({"AUTH": "454 4.7.0 ask later"}, MailDeferred),
+        ({"MAIL": "530 5.7.0 authentication required"}, MailServerRefused),
+        ({"MAIL": "553 5.7.1 not your address"}, MailServerRefused),
+        ({"MAIL": "451 later"}, MailDeferred),
+        ({"RCPT": "530 5.7.0 must issue STARTTLS"}, MailServerRefused),
+        ({"RCPT": "550 5.1.1 no such user"}, MailRefused),
+        ({"RCPT": "450 greylisted"}, MailDeferred),
+        ({"DATA": "554 5.7.1 no"}, MailRefused),
+        ({"content": "554 5.7.1 that is spam"}, MailRefused),
+        ({"content": "452 no room"}, MailDeferred),
+    ],
+)
+async def test_only_what_is_said_of_the_mail_itself_is_final(
+    replies: dict[str, str], kind: type[Exception] | None
+) -> None:
+    """A wrong password is wrong for every mail, and right again for all of them when somebody has mended it."""
+    async with curt_server(**replies) as url:
+        sending = Mailer(url, SENDER).send(compose(MAIL, SENDER, PDF))
+        if kind is None:
+            await sending
+            return
+        with pytest.raises((MailRefused, MailDeferred)) as raised:
+            await sending
+    assert raised.type is kind
+    assert "secret" not in str(raised.value)
+    (said,) = {*replies.values()}
+    assert said.startswith("250") or said in str(raised.value)
+    assert ("not about this mail" in str(raised.value)) == (kind is MailServerRefused and not said.startswith("250"))
 
 
 async def test_a_server_that_is_away_is_asked_again() -> None:
