@@ -117,7 +117,7 @@ async def _render_pdf(job: RunningJob[RenderPdf], tools: Tools) -> None:
     found = await tools.pool.fetchrow(sql("worker/document_to_render"), document_id)
     if found is None:
         raise Permanent("DOCUMENT_NOT_FOUND", f"there is no document {document_id}")
-    if found["state"] == "READY":
+    if found["state"] == found["file_state"] == "READY":
         return
     invoice = PrintedInvoice(
         number=found["number"],

@@ -13,6 +13,7 @@ from apps.invoicing.api import waiting
 from apps.invoicing.jobs import RENDER_FAILED, RENDER_PDF
 from holdfast import Holdfast, Job, JobFilter, JobState, Permanent, RunningJob
 from tests.apps.invoicing.conftest import Api, running_api
+from tests.apps.invoicing.issuing import Bench
 from tests.apps.invoicing.steps import execute, jobs_of, rendering_app, rows, set_ready, working
 from tests.databases import Database, connected
 from tests.worker.harness import until
@@ -265,6 +266,51 @@ async def test_a_document_that_is_wanted_again_after_its_job_gets_another_job(ap
         )
         assert (await get_pdf(api, invoice, "waitMs=30000")).status_code == 200
     assert (await jobs_of(database.url)).count(RENDER_PDF) == 2
+
+
+LOST_FILE = "UPDATE platform.file SET state = 'PENDING', bytes = NULL, sha256 = NULL"
+
+
+async def test_a_ready_document_without_its_file_is_made_again_by_one_job(
+    api: Api, bench: Bench, database: Database
+) -> None:
+    invoice = (await api.client.issued())["id"]
+    await bench.work_off()
+    before = (await get_pdf(api, invoice)).json()["sha256"]
+    await execute(database.url, LOST_FILE)
+    answers = await asyncio.gather(*(get_pdf(api, invoice) for _ in range(10)))
+    answers += [await get_pdf(api, invoice) for _ in range(3)]
+    assert {response.status_code for response in answers} == {202}
+    assert (await jobs_of(database.url)).count(RENDER_PDF) == 2
+    await bench.work_off()
+    for _ in range(3):
+        response = await get_pdf(api, invoice)
+        assert (response.status_code, response.json()["sha256"]) == (200, before)
+    assert (await jobs_of(database.url)).count(RENDER_PDF) == 2
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["by its handler", "by nobody"])
+async def test_a_ready_document_without_its_file_can_fail(
+    api: Api, bench: Bench, database: Database, *, is_told: bool
+) -> None:
+    """Its job still waits, as after a file that was lost while somebody rendered it by hand."""
+    invoice = (await api.client.issued(template="invoice"))["id"]
+    await execute(database.url, "UPDATE platform.document SET state = 'READY'")
+    if is_told:
+        await execute(database.url, "UPDATE invoicing.invoice SET template = 'gone'")
+        await bench.work_off()
+    else:
+        await end_of_job(api, invoice, JobState.DEAD)
+    for _ in range(2):
+        assert (await get_pdf(api, invoice)).status_code == 422
+    assert (await jobs_of(database.url)).count(RENDER_PDF) == 1
+    # When a person has retried it, its new end counts.
+    await execute(database.url, "UPDATE invoicing.invoice SET template = 'invoice'")
+    ((job,),) = await rows(database.url, "SELECT job_id FROM platform.document")
+    assert await api.service.app.retry([job]) == ["ready"]
+    assert (await get_pdf(api, invoice)).status_code == 202
+    await bench.work_off()
+    assert (await get_pdf(api, invoice)).status_code == 200
 
 
 async def waiting_clients(api: Api, number: int) -> bool:

@@ -117,6 +117,15 @@ async def test_a_mail_does_not_wait_for_ever_for_a_pdf_whose_job_is_over(bench: 
     assert mails.mails == []
 
 
+async def test_a_document_without_its_file_is_not_mailed(bench: Bench, mails: MailServer) -> None:
+    issued = await bench.issue()
+    await bench.work_off_but_mails()
+    await bench.tools.pool.execute("UPDATE platform.file SET state = 'PENDING', bytes = NULL, sha256 = NULL")
+    await bench.work()
+    assert await bench.error_code(issued.email_job) == RENDER_FAILED
+    assert mails.mails == []
+
+
 async def test_an_attempt_that_lost_its_lease_is_not_the_last_one(bench: Bench, mails: MailServer) -> None:
     """It does not count: the delivery has FAILED with its job and no sooner."""
     issued = await bench.issue()

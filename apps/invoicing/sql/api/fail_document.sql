@@ -1,10 +1,12 @@
--- Only as long as nobody else has said what became of it.
+-- Only as long as nobody else has said what became of it: READY is what both are.
 WITH failed AS (
     UPDATE platform.document
     SET state = 'FAILED', error_code = $3, error_message = $4, updated_at = now()
-    WHERE id = $1 AND job_id = $2 AND state = 'PENDING'
+    FROM platform.file
+    WHERE document.id = $1 AND job_id = $2 AND document.state <> 'FAILED'
+        AND file.id = document.file_id AND (document.state, file.state) <> ('READY', 'READY')
     RETURNING file_id
 )
-UPDATE platform.file SET state = 'FAILED', updated_at = now()
+UPDATE platform.file SET state = 'FAILED', bytes = NULL, sha256 = NULL, updated_at = now()
 FROM failed
-WHERE file.id = failed.file_id AND file.state = 'PENDING'
+WHERE file.id = failed.file_id

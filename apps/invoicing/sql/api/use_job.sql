@@ -1,1 +1,2 @@
-UPDATE platform.document SET job_id = $2, updated_at = now() WHERE id = $1 AND state = 'PENDING'
+-- A document whose file is not READY is not READY either, whoever said so.
+UPDATE platform.document SET job_id = $2, state = 'PENDING', updated_at = now() WHERE id = $1 AND state <> 'FAILED'

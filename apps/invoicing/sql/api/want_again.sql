@@ -1,8 +1,9 @@
--- The job has been given a new life by a person: what it said before does not hold any more.
+-- The job has been given a new life by a person: what it said before does not hold any more. It may have ended just now.
 WITH wanted AS (
     UPDATE platform.document
     SET state = 'PENDING', error_code = NULL, error_message = NULL, updated_at = now()
-    WHERE id = $1 AND job_id = $2 AND state = 'FAILED'
+    FROM platform.file
+    WHERE document.id = $1 AND job_id = $2 AND file.id = document.file_id AND 'FAILED' IN (document.state, file.state)
     RETURNING file_id
 )
 UPDATE platform.file SET state = 'PENDING', updated_at = now()

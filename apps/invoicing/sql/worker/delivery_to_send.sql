@@ -7,8 +7,9 @@ SELECT delivery.status, delivery.purpose, delivery.recipient, delivery.message_i
         WHERE earlier.invoice_id = delivery.invoice_id AND earlier.level < reminder.level AND sent.status = 'SENT'
     ) AS reminders_before,
     invoice.number, invoice.status AS invoice_status, invoice.issued_on, invoice.due_on, invoice.total, invoice.currency, customer.name AS customer_name,
-    document.id AS document_id, document.state AS document_state, document.error_message AS document_error,
-    document.job_id AS document_job_id, file.storage_key, file.sha256
+    -- It takes both to be READY.
+    CASE document.state WHEN 'READY' THEN file.state ELSE document.state END AS document_state,
+    document.id AS document_id, document.error_message AS document_error, document.job_id AS document_job_id, file.storage_key, file.sha256
 FROM invoicing.email_delivery AS delivery
 JOIN invoicing.invoice ON invoice.id = delivery.invoice_id
 JOIN invoicing.customer ON customer.id = invoice.customer_id

@@ -1,6 +1,9 @@
--- Never takes back what is READY, nor speaks for another job: a worker that was cut off may say so late.
+-- Never takes back what is READY, which both are then, nor speaks for another job: a worker that was cut off may say so late.
 WITH failed AS (
     UPDATE platform.document SET state = 'FAILED', error_code = $3, error_message = $4, updated_at = now()
-    WHERE id = $1 AND job_id = $2 AND state <> 'READY' RETURNING file_id
+    FROM platform.file
+    WHERE document.id = $1 AND job_id = $2
+        AND file.id = document.file_id AND (document.state, file.state) <> ('READY', 'READY')
+    RETURNING file_id
 )
 UPDATE platform.file SET state = 'FAILED', bytes = NULL, sha256 = NULL, updated_at = now() FROM failed WHERE file.id = failed.file_id;

@@ -1,4 +1,4 @@
-SELECT document.state, file.storage_key, file.content_type, invoice.id AS invoice_id, invoice.number, invoice.template,
+SELECT document.state, file.state AS file_state, file.storage_key, file.content_type, invoice.id AS invoice_id, invoice.number, invoice.template,
     invoice.issued_on, invoice.due_on, invoice.currency, invoice.note,
     customer.name AS customer_name, customer.address AS customer_address, customer.email AS customer_email
 FROM platform.document
