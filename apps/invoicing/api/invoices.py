@@ -49,6 +49,8 @@ async def list_invoices(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> InvoicePage:
     rows = await service.pool.fetch(sql("api/list_invoices"), status, customer_id, after, limit + 1)
+    if not rows and after is not None and await service.pool.fetchrow(sql("api/invoice"), after) is None:
+        raise ApiError(422, "INVALID_REQUEST", f"after: no invoice has the id {after}")
     items = [InvoiceSummary.model_validate(dict(row)) for row in rows[:limit]]
     return InvoicePage(items=items, next=items[-1].id if len(rows) > limit else None)
 

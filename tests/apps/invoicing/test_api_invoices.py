@@ -172,6 +172,11 @@ async def test_invoices_are_listed_by_pages_the_newest_first(api: Api) -> None:
         page = await api.client.get(f"/invoices?customerId={customer}&limit=2&after={page['next']}")
     seen += [item["id"] for item in page["items"]]
     assert seen == made[::-1]
+    # The one after the last is a page without anything; one after nothing is none.
+    assert await api.client.get(f"/invoices?customerId={customer}&after={made[0]}") == {"items": [], "next": None}
+    unknown = uuid4()
+    problem = await api.client.get(f"/invoices?customerId={customer}&after={unknown}", status=422)
+    assert problem == {"error": "INVALID_REQUEST", "message": f"after: no invoice has the id {unknown}"}
     issued = await api.client.get("/invoices?status=ISSUED")
     assert [item["id"] for item in issued["items"]] == [made[0]]
 
