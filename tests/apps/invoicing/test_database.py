@@ -1,13 +1,42 @@
 """The service's own pool of connections, when the server goes away and comes back."""
 
 import asyncpg
+import httpx
 import pytest
 
 from apps.invoicing.database import opened_pool
+from apps.invoicing.settings import Settings
 from holdfast.faults.proxy import Proxy
+from tests.apps.invoicing.conftest import running_api
+from tests.apps.invoicing.patience import until
 from tests.databases import Database
 
 pytestmark = [pytest.mark.postgres, pytest.mark.fault]
+
+
+@pytest.mark.parametrize("is_connected", [True, False])
+async def test_the_health_is_told_while_the_server_says_nothing(
+    database: Database, settings: Settings, *, is_connected: bool
+) -> None:
+    """Neither to a question nor to somebody who wants to connect."""
+    with Proxy.before(database.url) as proxy:
+        async with (
+            running_api(settings.model_copy(update={"database_url": proxy.url})) as api,
+            # Who probes it has less patience than the driver, which would wait for a minute.
+            httpx.AsyncClient(base_url=api.url, timeout=20) as prober,
+        ):
+            if not is_connected:
+                proxy.cut_all()
+            proxy.swallow()
+            for _ in range(2):
+                response = await prober.get("/healthz")
+                assert (response.status_code, response.json()["error"]) == (503, "UNAVAILABLE")
+            proxy.flow()
+
+            async def is_well() -> bool:
+                return (await prober.get("/healthz")).status_code == 200
+
+            await until(is_well)
 
 
 async def test_the_pool_logs_nothing_of_an_outage_by_itself(
