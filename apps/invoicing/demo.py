@@ -132,7 +132,7 @@ async def _show(stage: Stage, client: httpx.AsyncClient, workers: "list[subproce
     content = (await client.get(pdfs[0]["downloadUrl"])).raise_for_status().content
     kept = Path(tempfile.mkdtemp(prefix="invoice-")) / pdfs[0]["fileName"]
     kept.write_bytes(content)
-    stage.console.print(_letter(mails[0]), _table(invoices, pdfs, mails))
+    stage.console.print(_letters(mails), _letter(mails[0]), _table(invoices, pdfs, mails))
     stage.console.print(f"\nOne of the PDFs is kept: [bold]{kept}[/]", soft_wrap=True)
     return 0
 
@@ -172,12 +172,27 @@ async def _all_mails(stage: Stage, client: httpx.AsyncClient, invoices: list[Jso
     raise Failed(f"{len(stage.mailbox.mails)} mails have come after {_WORK_SECONDS:.0f} s")
 
 
+def _letters(mails: list[EmailMessage]) -> Table:
+    """All that have come, in their order."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for heading in ("mail to", "subject", "attached"):
+        table.add_column(heading, no_wrap=True)
+    for mail in mails:
+        table.add_row(*(escape(text) for text in (str(mail["To"]), str(mail["Subject"]), _attached(mail))))
+    return table
+
+
+def _attached(mail: EmailMessage) -> str:
+    return ", ".join(part.get_filename() or "" for part in mail.iter_attachments())
+
+
 def _letter(mail: EmailMessage) -> Panel:
     body = mail.get_body(("plain",))
-    attached = ", ".join(part.get_filename() or "" for part in mail.iter_attachments())
     headers = [f"{name}: {mail[name]}" for name in ("From", "To", "Subject", "Message-ID")]
     text = "" if body is None else body.get_content().strip()
-    return Panel(escape("\n".join([*headers, f"Attached: {attached}", "", text])), title="the first mail", style="dim")
+    return Panel(
+        escape("\n".join([*headers, f"Attached: {_attached(mail)}", "", text])), title="the first mail", style="dim"
+    )
 
 
 def _table(invoices: list[Json], pdfs: list[Json], mails: list[EmailMessage]) -> Table:

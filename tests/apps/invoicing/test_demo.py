@@ -19,6 +19,11 @@ async def test_the_demonstration_comes_to_its_end_on_eighty_columns() -> None:
     numbers = re.findall(r"^20\d\d-(\d{5}) .* (\d+)$", ended.stdout, re.MULTILINE)
     assert [int(number) for number, _ in numbers] == list(range(1, 13))
     assert all(int(mails) >= 1 for _, mails in numbers)
+    # Each mail that has come is shown, those that came twice twice.
+    mails = re.findall(r"^\S+@\S+\.example +Invoice 20\d\d-(\d{5}) +20\d\d-(\d{5})\.pdf$", ended.stdout, re.MULTILINE)
+    assert {int(number) for number, _ in mails} == set(range(1, 13))
+    assert all(number == attached for number, attached in mails)
+    assert len(mails) == sum(int(come) for _, come in numbers)
     found = re.search(r"is kept: (.+)$", ended.stdout)
     assert found is not None
     kept = Path(found[1])
