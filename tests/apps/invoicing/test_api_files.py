@@ -47,17 +47,34 @@ async def test_the_link_gives_the_file_with_its_headers(api: Api) -> None:
         assert head.headers[name] == response.headers[name]
 
 
+async def link_for(api: Api, invoice: str, host: str) -> str:
+    headers = {b"Host": host.encode("latin-1")}
+    response = await api.client.http.get(f"/invoices/{invoice}/pdf", headers=headers)
+    assert response.status_code == 200
+    return str(response.json()["downloadUrl"])
+
+
 async def test_a_link_begins_with_the_public_url_where_there_is_one(settings: Settings) -> None:
     async with running_api(settings.model_copy(update={"api_public_url": "https://billing.example"})) as api:
-        assert (await ready_pdf(api))["downloadUrl"].startswith("https://billing.example/files/")
+        pdf = await ready_pdf(api)
+        assert pdf["downloadUrl"].startswith("https://billing.example/files/")
+        # Whoever asks cannot change that.
+        for host in ("elsewhere.example", "evil/x"):
+            assert (await link_for(api, pdf["invoiceId"], host)).startswith("https://billing.example/files/")
 
 
-async def test_a_wrong_host_header_breaks_nothing(api: Api) -> None:
+async def test_without_a_public_url_a_link_begins_with_the_host_that_was_asked_for(api: Api) -> None:
     pdf = await ready_pdf(api)
-    for host in ("[::1", "a b", "evil/x", "ä", "x:99999999"):
-        headers = {b"Host": host.encode("latin-1")}
-        response = await api.client.http.get(f"/invoices/{pdf['invoiceId']}/pdf", headers=headers)
-        assert response.status_code < 500
+    for host in ("billing.example", "billing.example:8443", "[::1]:80"):
+        assert (await link_for(api, pdf["invoiceId"], host)).startswith(f"http://{host}/files/")
+
+
+async def test_a_link_for_what_is_no_host_begins_with_the_address_of_the_server(api: Api) -> None:
+    pdf = await ready_pdf(api)
+    for host in ("[::1", "a b", "evil/x", "a?b", "x#y", "evil.example:80@x", "ä", "x:99999999", ""):
+        link = await link_for(api, pdf["invoiceId"], host)
+        assert (host, link.partition("/files/")[0]) == (host, api.url)
+        assert (await api.client.http.get(link)).content == CONTENT
 
 
 async def test_a_link_that_was_changed_is_refused(api: Api) -> None:
