@@ -2,6 +2,8 @@
 
 import asyncio
 import math
+import time
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -10,6 +12,8 @@ import httpx
 import pytest
 
 from apps.invoicing.api import waiting
+from apps.invoicing.api.documents import Pdf, pdf_of
+from apps.invoicing.api.service import Service
 from apps.invoicing.jobs import RENDER_FAILED, RENDER_PDF
 from holdfast import Holdfast, Job, JobFilter, JobState, Permanent, RunningJob
 from tests.apps.invoicing.conftest import Api, running_api
@@ -83,7 +87,9 @@ async def test_without_a_worker_it_is_pending_when_the_time_is_up(api: Api, data
     invoice = (await api.client.issued())["id"]
     before = await jobs_of(database.url)
     for wait_ms in (0, 300):
+        began = time.monotonic()
         response = await get_pdf(api, invoice, f"waitMs={wait_ms}")
+        assert time.monotonic() - began >= wait_ms / 1000
         body = response.json()
         assert (response.status_code, body["status"]) == (202, "PENDING")
         assert body["retryAfterMs"] > 0
@@ -354,6 +360,32 @@ async def test_a_client_that_leaves_leaves_nothing_of_its_wait(api: Api) -> None
     asking.cancel()
     await until(lambda: waiting_clients(api, 0), "it does not wait any more")
     assert not {"_settled", "_disconnect"} & {getattr(task.get_coro(), "__name__", "") for task in asyncio.all_tasks()}
+
+
+async def test_nobody_looks_any_more_for_those_who_left(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted by somebody who stays, and has many more looks meanwhile."""
+    monkeypatch.setattr(waiting, "_FIRST_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(waiting, "_LONGEST_SECONDS", 0.05)
+    left, stays = [(await api.client.issued())["id"] for _ in range(2)]
+    looks: Counter[str] = Counter()
+
+    async def counted(service: Service, invoice_id: UUID) -> Pdf:
+        looks[str(invoice_id)] += 1
+        return await pdf_of(service, invoice_id)
+
+    monkeypatch.setattr(waiting, "pdf_of", counted)
+    leaving = [asyncio.create_task(get_pdf(api, left, "waitMs=30000")) for _ in range(20)]
+    staying = asyncio.create_task(get_pdf(api, stays, "waitMs=30000"))
+    await until(lambda: looks[left] >= 60 and looks[stays] >= 3, "all of them wait")
+    for task in leaving:
+        task.cancel()
+    before = looks.copy()
+    await until(lambda: looks[stays] >= before[stays] + 20, "one who stays has many looks")
+    # One that was under way for each of them.
+    assert looks[left] <= before[left] + len(leaving)
+    staying.cancel()
+    await asyncio.gather(*leaving, staying, return_exceptions=True)
+    await until(lambda: waiting_clients(api, 0), "nobody waits any more")
 
 
 async def test_a_server_that_stops_answers_those_who_wait(settings: Any) -> None:  # noqa: ANN401

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -115,7 +116,28 @@ def test_what_keeps_it_from_starting_is_told_in_one_line(
             assert named in line
 
 
-def test_its_timeouts_allow_the_longest_wait(settings: Settings) -> None:
+async def test_its_timeouts_allow_the_default_and_the_longest_wait(database: Database, tmp_path: Path) -> None:
+    """As it is, for half a minute: nothing of the server ends a request before that, or keeps it for longer."""
+    async with serving(database, tmp_path) as (_, client):
+        invoice = (await client.issued())["id"]
+        ended: list[str] = []
+
+        async def ask(query: str) -> tuple[int, float]:
+            began = time.monotonic()
+            response = await client.http.get(f"/invoices/{invoice}/pdf{query}")
+            ended.append(query)
+            return response.status_code, time.monotonic() - began
+
+        queries = ("", "?waitMs=30000", "?waitMs=1000000000")
+        answers = await asyncio.gather(*map(ask, queries))
+    assert [status for status, _ in answers] == [202] * 3
+    for (_, seconds), least in zip(answers, (15, 30, 30), strict=True):
+        assert seconds >= least
+    # By then the others had half of their time before them.
+    assert ended[0] == ""
+
+
+def test_a_connection_is_kept_for_longer_than_a_request_may_take(settings: Settings) -> None:
     assert LONGEST_WAIT_MS + 5_000 <= KEEP_ALIVE_SECONDS * 1000
     assert ApiServer(create_api(settings)).config.timeout_keep_alive == KEEP_ALIVE_SECONDS
 

@@ -1,5 +1,6 @@
 """`python -m apps.invoicing` as others start it: its modes, what it prints, its exit codes and its metrics."""
 
+import asyncio
 import json
 import os
 import signal
@@ -15,9 +16,10 @@ from apps.invoicing.__main__ import main
 from apps.invoicing.runners import ENDPOINTS
 from apps.invoicing.settings import BILLING, OUTBOX, REMINDERS
 from apps.invoicing.worker_metrics import WorkerMetrics
+from holdfast import JobState
 from tests.apps.invoicing.issuing import opened_bench, worker_settings
 from tests.apps.invoicing.mail_server import MailServer, mail_server
-from tests.apps.invoicing.patience import until
+from tests.apps.invoicing.patience import PATIENCE, until
 from tests.apps.invoicing.processes import environment, finished, started, stopped
 from tests.apps.invoicing.scheduler_api import TOKEN, SchedulerApi, scheduler_api
 from tests.databases import Database
@@ -133,6 +135,31 @@ async def test_the_first_tick_of_the_background_has_the_schedulers_in_it_and_the
             await until(lambda: not any(api.left.values()))
             assert await stopped(worker) == 0
     assert sorted(api.limits) == [20] * 8
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_the_first_signal_lets_the_background_finish_and_the_second_does_not(
+    database: Database, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Whichever of the two it is. What the second one cuts off has its lease until that is over."""
+    async with mail_server() as mails, scheduler_api() as api:
+        given = variables(database, mails, api, tmp_path) | {"worker_tick_runners": OUTBOX}
+        log = tmp_path / "worker.log"
+        async with opened_bench(worker_settings(database.url, tmp_path)) as bench:
+            for is_patient in (True, False):
+                issued = await bench.issue(int(is_patient))
+                mails.hold.clear()
+                with started(log, **given) as worker:
+                    await until(lambda: mails.at_once == 1)
+                    worker.send_signal(number)
+                    await until(lambda: "worker is stopping" in log.read_text())
+                    if is_patient:
+                        mails.hold.set()
+                    else:
+                        worker.send_signal(number)
+                    assert await asyncio.to_thread(worker.wait, PATIENCE) == (0 if is_patient else 128 + number)
+                state = (await bench.job(issued.email_job)).state
+                assert state is (JobState.SUCCEEDED if is_patient else JobState.RUNNING)
 
 
 async def metrics(port: int) -> dict[tuple[str, str], float]:
