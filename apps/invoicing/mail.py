@@ -16,7 +16,7 @@ from apps.invoicing.settings import Misconfigured
 
 _TIMEOUT_SECONDS = 30.0
 _GOODBYE_SECONDS = 1.0
-_FOR_GOOD = 500
+_FOR_GOOD, _TOO_LARGE = 500, 552
 _ACCOUNT_CODES = (530, 534, 535, 538)
 """Whenever they come, they ask for another login or for TLS."""
 _PORTS = {"smtp": 25, "smtps": 465}
@@ -203,7 +203,9 @@ class Mailer:
 
 
 def _refusal(reply: aiosmtplib.SMTPResponseException) -> MailRefused | MailDeferred:
-    is_of_mail = isinstance(reply, aiosmtplib.SMTPRecipientRefused | aiosmtplib.SMTPDataError)
+    of_mail = aiosmtplib.SMTPRecipientRefused | aiosmtplib.SMTPDataError
+    # Its size is told together with its sender.
+    is_of_mail = isinstance(reply, of_mail) or reply.code == _TOO_LARGE
     if is_of_mail and reply.code >= _FOR_GOOD and reply.code not in _ACCOUNT_CODES:
         return MailRefused(f"the server said {reply.code} {reply.message}")
     return _deferral(reply)

@@ -123,6 +123,8 @@ async def test_5xx_is_final_and_4xx_is_not(answer: str, kind: type[Exception]) -
         ({"MAIL": "530 5.7.0 authentication required"}, MailServerRefused),
         ({"MAIL": "553 5.7.1 not your address"}, MailServerRefused),
         ({"MAIL": "451 later"}, MailDeferred),
+        # Its size is told with the sender.
+        ({"MAIL": "552 5.3.4 message too big"}, MailRefused),
         ({"RCPT": "530 5.7.0 must issue STARTTLS"}, MailServerRefused),
         ({"RCPT": "550 5.1.1 no such user"}, MailRefused),
         ({"RCPT": "450 greylisted"}, MailDeferred),
