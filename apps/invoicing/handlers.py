@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from email.message import EmailMessage
 from typing import TypeVar
@@ -33,7 +33,7 @@ from apps.invoicing.rendering import PrintedInvoice, RenderFailed, is_whole, ren
 from apps.invoicing.settings import Settings, milliseconds
 from apps.invoicing.storage import StorageUnavailable
 from apps.invoicing.tools import Tools
-from holdfast import Holdfast, Permanent, RunningJob, Snooze, StaleLease, exponential
+from holdfast import Holdfast, Job, Permanent, RunningJob, Snooze, StaleLease, UnknownJob, exponential
 
 log = logging.getLogger("invoicing.worker")
 
@@ -48,6 +48,7 @@ _CODES: dict[type[Exception], str] = {
 }
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 2.0
 _CONNECT_SECONDS = 5.0
+_PDF_SECONDS = timedelta(seconds=5)
 _SHORTEST_SNOOZE, _LONGEST_SNOOZE = timedelta(milliseconds=200), timedelta(seconds=5)
 
 
@@ -69,7 +70,11 @@ def add_handlers(app: Holdfast, settings: Settings, tools: Tools) -> None:
         async with _telling(job, failed):
             await _render_pdf(job, tools)
 
-    @app.handler(SEND_EMAIL, attempts=attempts, backoff=backoff)
+    # A mail may wait for its PDF, so one place is left for whoever makes it. Where that is the only one, none waits.
+    mails = settings.outbox_concurrency - 1
+    patience = _PDF_SECONDS if mails else timedelta(0)
+
+    @app.handler(SEND_EMAIL, attempts=attempts, backoff=backoff, limit=max(1, mails))
     async def send_email(job: RunningJob[SendEmail]) -> None:
         async def failed(code: str, _: str) -> None:
             await tools.pool.execute(sql("worker/delivery_failed"), job.payload.delivery_id, job.id, code)
@@ -77,7 +82,7 @@ def add_handlers(app: Holdfast, settings: Settings, tools: Tools) -> None:
         # An attempt before this one may have been interrupted when the server had the mail already.
         if job.payload.delivery_id not in tools.accepted:
             async with _telling(job, failed):
-                mail = await _mail_to_send(job, tools, app)
+                mail = await _mail_to_send(job, tools, app, patience)
                 if mail is None:
                     return
                 await _hand_over(mail, tools)
@@ -143,7 +148,9 @@ async def _render_pdf(job: RunningJob[RenderPdf], tools: Tools) -> None:
         await job.finish_in(connection)
 
 
-async def _mail_to_send(job: RunningJob[SendEmail], tools: Tools, app: Holdfast) -> EmailMessage | None:
+async def _mail_to_send(
+    job: RunningJob[SendEmail], tools: Tools, app: Holdfast, patience: timedelta
+) -> EmailMessage | None:
     """None if it was sent already."""
     delivery_id = job.payload.delivery_id
     found = await _delivery(tools, delivery_id)
@@ -155,7 +162,7 @@ async def _mail_to_send(job: RunningJob[SendEmail], tools: Tools, app: Holdfast)
         # A person has given its job a new life.
         await tools.pool.execute(sql("worker/delivery_begun"), delivery_id, job.id)
     if found["document_state"] != "READY":
-        found = await _with_pdf(found, job, tools, app)
+        found = await _with_pdf(found, job, tools, app, patience)
     mail = InvoiceMail(
         message_id=found["message_id"],
         recipient=found["recipient"],
@@ -222,13 +229,13 @@ async def _delivery(tools: Tools, delivery_id: UUID) -> asyncpg.Record:
 
 
 async def _with_pdf(
-    delivery: asyncpg.Record, job: RunningJob[SendEmail], tools: Tools, app: Holdfast
+    delivery: asyncpg.Record, job: RunningJob[SendEmail], tools: Tools, app: Holdfast, patience: timedelta
 ) -> asyncpg.Record:
-    """Comes back soon, at first very soon, for as long as somebody is about to make it. Returns if it is there now."""
+    """Waits a moment while it is being made, or about to be. Who has waited in vain comes back, at first very soon."""
     rendering = delivery["document_job_id"]
     if rendering is None:
         raise Permanent("DOCUMENT_NOT_FOUND", "the invoice has no PDF, and nobody makes one")
-    made_by = await app.jobs.get(rendering)
+    made_by = await _awaited(rendering, app, patience)
     if made_by is None or made_by.state.is_final:
         # It may have ended, or somebody may have asked for another one, since the document was looked at.
         delivery = await _delivery(tools, job.payload.delivery_id)
@@ -240,6 +247,20 @@ async def _with_pdf(
             raise Permanent(RENDER_FAILED, f"the PDF could not be made: {why}")
     waited = await app.clock.now() - job.created_at
     raise Snooze(min(max(waited / 2, _SHORTEST_SNOOZE), _LONGEST_SNOOZE))
+
+
+async def _awaited(rendering: UUID, app: Holdfast, patience: timedelta) -> Job | None:
+    """The job that renders, as it is then.
+
+    Rendering is claimed first, so it is under way, or waits for a place of its own: then this is soon over. A mail that
+    is put off instead is claimed again and again, each time out of a tick's share, and left to the next tick at last.
+    """
+    job = await app.jobs.get(rendering)
+    if job is not None and not job.state.is_final and (job.run_at is None or job.run_at <= await app.clock.now()):
+        with suppress(UnknownJob):
+            return await app.wait(rendering, patience)
+        return None
+    return job
 
 
 async def _snapshot_tax(job: RunningJob[SnapshotTax], tools: Tools) -> None:

@@ -9,6 +9,8 @@ SNAPSHOT_TAX = "invoice.tax.snapshot.requested"
 
 INVOICE_PDF = "invoice.pdf"
 """The kind of a `platform.document` that is the PDF of an invoice."""
+RENDER_FIRST = 4
+"""The priority of rendering, where the usual one is 5: mails and people wait for it."""
 RENDER_FAILED = "INVOICE_PDF_RENDER_FAILED"
 
 

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 from apps.invoicing.api.errors import not_found, wrong_state
 from apps.invoicing.api.service import Service
 from apps.invoicing.database import sql
-from apps.invoicing.jobs import INVOICE_PDF, RENDER_FAILED, RENDER_PDF, RenderPdf
+from apps.invoicing.jobs import INVOICE_PDF, RENDER_FAILED, RENDER_FIRST, RENDER_PDF, RenderPdf
 from holdfast import Holdfast, Job, NewJob
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def render_job(app: Holdfast, document_id: UUID, invoice_id: UUID, if_exists: st
         RenderPdf(document_id),
         key=str(document_id),
         if_exists=if_exists,
+        priority=RENDER_FIRST,
         correlation_id=str(invoice_id),
     )
 

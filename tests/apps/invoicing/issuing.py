@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
-from apps.invoicing.jobs import INVOICE_PDF, RENDER_PDF, SEND_EMAIL, SNAPSHOT_TAX, RenderPdf, SendEmail, SnapshotTax
+from apps.invoicing.jobs import (
+    INVOICE_PDF,
+    RENDER_FIRST,
+    RENDER_PDF,
+    SEND_EMAIL,
+    SNAPSHOT_TAX,
+    RenderPdf,
+    SendEmail,
+    SnapshotTax,
+)
 from apps.invoicing.money import Line, totals
 from apps.invoicing.settings import Settings
 from apps.invoicing.tools import Tools
@@ -74,7 +83,9 @@ async def issue(
         await connection.execute(
             "INSERT INTO platform.file (id, storage_key, content_type) VALUES ($1, $2, 'application/pdf')", file, key
         )
-        render = await app.enqueue_in(connection, RENDER_PDF, RenderPdf(document), key=str(document))
+        render = await app.enqueue_in(
+            connection, RENDER_PDF, RenderPdf(document), key=str(document), priority=RENDER_FIRST
+        )
         await connection.execute(
             "INSERT INTO platform.document (id, kind, subject_id, file_id, job_id) VALUES ($1, $2, $3, $4, $5)",
             *(document, INVOICE_PDF, invoice, file, render.id),

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from apps.invoicing import handlers
-from apps.invoicing.jobs import RENDER_PDF, SEND_EMAIL
+from apps.invoicing.jobs import RENDER_PDF
 from apps.invoicing.rendering import PrintedInvoice, render
 from holdfast import JobFilter, JobState
 from tests.apps.invoicing.issuing import Bench, opened_bench, worker_settings
@@ -91,25 +91,6 @@ async def test_a_claim_takes_no_more_than_the_batch_size(
     assert sum(taken) >= 18
 
 
-async def test_no_more_handlers_run_at_once_than_the_concurrency(
-    database: Database, mails: MailServer, tmp_path: Path
-) -> None:
-    async with a_bench(database, mails, tmp_path, outbox_concurrency=3) as bench:
-        for number in range(6):
-            await bench.issue(number)
-        await bench.work_off_but_mails()
-        mails.hold.clear()
-        async with in_background(bench):
-            await until(lambda: mails.at_once == 3)
-            # Whatever is claimed beyond that waits.
-            running = await bench.app.jobs.list(JobFilter(kind=SEND_EMAIL, state=JobState.RUNNING), 10)
-            mails.hold.set()
-            await until(lambda: bench.are_all_final())
-    assert len(running) >= 3
-    assert mails.most_at_once == 3
-    assert len(mails.mails) == 6
-
-
 class Press:
     """Stands in for rendering: counts the pages that are really at work, and holds them."""
 
@@ -134,6 +115,39 @@ def press(monkeypatch: pytest.MonkeyPatch) -> Iterator[Press]:
     monkeypatch.setattr(handlers, "render", press.render)
     yield press
     press.go_on.set()
+
+
+async def test_no_more_handlers_run_at_once_than_the_concurrency(
+    database: Database, mails: MailServer, tmp_path: Path, press: Press
+) -> None:
+    async with a_bench(database, mails, tmp_path, outbox_concurrency=3, pdf_render_concurrency=6) as bench:
+        issued = [await bench.issue(number) for number in range(6)]
+        async with in_background(bench):
+            await until(lambda: press.at_once == 3)
+            # Nothing has a place but what is rendered.
+            assert [(await bench.job(each.tax_job)).state.is_final for each in issued] == [False] * 6
+            press.go_on.set()
+            await until(bench.are_all_final)
+    assert press.most_at_once == 3
+    assert len(mails.mails) == 6
+
+
+async def test_mails_leave_one_place_to_those_that_they_may_wait_for(
+    database: Database, mails: MailServer, tmp_path: Path
+) -> None:
+    async with a_bench(database, mails, tmp_path, outbox_concurrency=3) as bench:
+        for number in range(6):
+            await bench.issue(number)
+        await bench.work_off_but_mails()
+        mails.hold.clear()
+        async with in_background(bench):
+            await until(lambda: mails.at_once == 2)
+            later = await bench.issue(7)
+            await until(lambda: bench.is_final(later.render_job))
+            mails.hold.set()
+            await until(bench.are_all_final)
+    assert mails.most_at_once == 2
+    assert len(mails.mails) == 7
 
 
 async def test_no_more_pages_are_rendered_at_once_than_their_own_limit(

@@ -29,6 +29,18 @@ async def test_a_runner_takes_no_more_items_than_its_share(database: Database, t
     assert mails.mails == []
 
 
+async def test_one_tick_does_all_of_an_invoice_and_puts_nothing_off(database: Database, tmp_path: Path) -> None:
+    """A mail that had to come back for its PDF would use up the share of somebody else."""
+    async with mail_server() as mails:
+        settings = worker_settings(database.url, tmp_path, smtp_url=mails.url, worker_tick_runner_max_items=18)
+        async with opened_bench(settings) as bench:
+            for number in range(6):
+                await bench.issue(number)
+            (turn,) = turns(await bench.work())
+    assert (turn.processed, turn.counts) == (18, {"sent": 18})
+    assert len(mails.mails) == 6
+
+
 async def test_the_largest_numbers_work(database: Database, tmp_path: Path) -> None:
     numbers = (name for name, value in Settings.load().model_dump().items() if isinstance(value, int))
     largest = {name: 10**11 for name in numbers if name.endswith("_ms")} | {

@@ -108,10 +108,10 @@ def test_every_handler_is_tried_again_as_the_variables_say(monkeypatch: pytest.M
     assert (handler.attempts, handler.backoff) == (9, exponential("10ms", "3s", "1ms"))
 
 
-def test_only_rendering_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rendering_has_a_limit_of_its_own_and_mails_leave_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {handler.kind: handler.limit for handler in built().handlers} == {
         RENDER_PDF: 2,
-        SEND_EMAIL: None,
+        SEND_EMAIL: 9,
         SNAPSHOT_TAX: None,
     }
     monkeypatch.setenv("PDF_RENDER_CONCURRENCY", "4")
