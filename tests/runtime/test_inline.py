@@ -228,6 +228,26 @@ async def test_who_does_not_get_the_lock_says_so_and_comes_back(case: StoreCase)
             assert (await once(second)).processed == 1
 
 
+async def test_who_did_not_get_the_lock_asks_again_soon_however_seldom_it_looks(case: StoreCase) -> None:
+    """Whoever has it may be gone before the next slot."""
+    gated = Gated()
+    async with replicas(case, 2) as (one, two):
+        first, second = one.inline(gated.run), two.inline(quick, look_every=timedelta(hours=1))
+        async with closing(first, second):
+            await at_its_first_slot(case, first)
+            tick = asyncio.create_task(once(first))
+            await gated.started.wait()
+            assert (await once(second)).skipped == "another replica runs it"
+            due_in = second.due_in()
+            assert due_in is not None
+            assert due_in <= 1
+            gated.gate.set()
+            await tick
+            await case.clock.advance(MINUTE)
+            await until(lambda: second.due_in() == 0, "it is due again")
+            assert (await once(second)).processed == 1
+
+
 async def test_run_now_also_while_paused(case: StoreCase) -> None:
     runner = replica(case).inline(quick)
     async with closing(runner):

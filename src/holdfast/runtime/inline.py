@@ -24,6 +24,7 @@ log = get_logger("holdfast.schedules")
 STILL_RUNNING = "still running from its last slot"
 
 _LAST_STEP_SECONDS = 5.0
+_RETRY_SECONDS = 1.0
 
 
 class InlineRunner:
@@ -144,7 +145,8 @@ class InlineRunner:
         report.error = ended.error or report.error
         report.counts |= ended.counts
         if attempt.is_undone:
-            self._retry_at = time.monotonic() + self._board.look_seconds
+            # However seldom looks are: whoever has the lock now may be gone at the next slot.
+            self._retry_at = time.monotonic() + min(self._board.look_seconds, _RETRY_SECONDS)
         else:
             self._board.settle(self.name)
         if attempt.next_slot is not None:
