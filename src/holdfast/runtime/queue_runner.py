@@ -159,12 +159,12 @@ class QueueRunner:
         self._is_poll = False
         if look.is_idle:
             self._empty_looks = 1 if look.claimed else self._empty_looks + 1
-            is_told = self.on_idle()
-            if look.claimed and self._pacing.busy_delay:
+            is_told, is_busy = self.on_idle(), bool(look.claimed and self._pacing.busy_delay)
+            if is_busy:
                 self._empty_looks, idle = 0, self._pacing.busy(self._random)
             else:
                 idle = self._pacing.idle(self._empty_looks, self._random, is_told=is_told is True)
-            if is_told is False:
+            if is_told is False and not is_busy:
                 # Producers do not ring: jobs come so fast that nobody is told of each, or in a moment they will know.
                 # Where neither is so, the waits soon are the usual ones.
                 soonest = self._pacing.idle_min.total_seconds() * _UNTOLD
