@@ -48,13 +48,18 @@ def _scheduler(
         began = time.monotonic()
         try:
             created, is_more = await _create_all(settings, path)
-            if is_more and follows_up:
+            if is_more and follows_up and not await _is_paused(app, name):
                 await app.schedules.run_now(name)
             return {"created": created}
         finally:
             on_run(name, time.monotonic() - began)
 
     return run
+
+
+async def _is_paused(app: Holdfast, name: str) -> bool:
+    """By a person, who wants it to rest although there is more: `run_now` would not."""
+    return any(schedule.paused for schedule in await app.schedules.list() if schedule.name == name)
 
 
 async def _create_all(settings: Settings, path: str) -> tuple[int, bool]:

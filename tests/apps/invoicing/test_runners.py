@@ -10,7 +10,8 @@ import pytest
 from apps.invoicing.reports import Turn, turns
 from apps.invoicing.runners import ENDPOINTS
 from apps.invoicing.settings import BILLING, LOCKS, OUTBOX, REMINDERS
-from apps.invoicing.worker import ask_for_schedulers, runner_names
+from apps.invoicing.tools import Tools
+from apps.invoicing.worker import ask_for_schedulers, build_app, runner_names
 from tests.apps.invoicing.issuing import Bench, opened_bench, worker_settings
 from tests.apps.invoicing.patience import PATIENCE
 from tests.apps.invoicing.scheduler_api import TOKEN, SchedulerApi, scheduler_api
@@ -178,3 +179,21 @@ async def test_a_call_ends_with_the_time_of_its_runner(database: Database, api: 
         # The API does not answer, and the time of the whole tick is longer than our patience.
         made = await asyncio.wait_for(tick(bench), PATIENCE)
     assert made[REMINDERS].processed == 0
+
+
+@pytest.mark.parametrize(("is_paused", "left"), [(False, 0), (True, 50)])
+async def test_who_pauses_a_scheduler_stops_it_although_there_is_more(
+    database: Database, api: SchedulerApi, tmp_path: Path, is_paused: bool, left: int
+) -> None:
+    given = {"worker_api_base_url": api.url, "worker_api_service_token": TOKEN, "worker_tick_runner_max_items": 20}
+    settings = worker_settings(database.url, tmp_path, **given)
+    tools = Tools(settings)
+    app = build_app(settings, tools, follows_up=True)
+    api.left = {ENDPOINTS[REMINDERS]: 70}
+    async with app, tools.opened(app.opened.url):
+        await app.declare()
+        if is_paused:
+            await app.schedules.pause(REMINDERS)
+        await app.schedules.run_now(REMINDERS)
+        await app.tick(runners=(REMINDERS,))
+    assert api.left == {ENDPOINTS[REMINDERS]: left}
