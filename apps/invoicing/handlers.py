@@ -47,7 +47,7 @@ _CODES: dict[type[Exception], str] = {
     StorageUnavailable: "STORAGE_UNAVAILABLE",
 }
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 2.0
-_CONNECT_SECONDS = 5.0
+_CONNECT_SECONDS = _ANSWER_SECONDS = 5.0
 _PDF_SECONDS = timedelta(seconds=5)
 _SHORTEST_SNOOZE, _LONGEST_SNOOZE = timedelta(milliseconds=200), timedelta(seconds=5)
 
@@ -70,9 +70,10 @@ def add_handlers(app: Holdfast, settings: Settings, tools: Tools) -> None:
         async with _telling(job, failed):
             await _render_pdf(job, tools)
 
-    # A mail may wait for its PDF, so one place is left for whoever makes it. Where that is the only one, none waits.
+    # A mail may wait for its PDF, so one place is left for whoever makes it. None waits where that is the only one, or
+    # where half of the pages are made by other processes.
     mails = settings.outbox_concurrency - 1
-    patience = _PDF_SECONDS if mails else timedelta(0)
+    patience = _PDF_SECONDS if mails and (settings.worker_tick_shard_count or 1) == 1 else timedelta(0)
 
     @app.handler(SEND_EMAIL, attempts=attempts, backoff=backoff, limit=max(1, mails))
     async def send_email(job: RunningJob[SendEmail]) -> None:
@@ -85,8 +86,7 @@ def add_handlers(app: Holdfast, settings: Settings, tools: Tools) -> None:
                 mail = await _mail_to_send(job, tools, app, patience)
                 if mail is None:
                     return
-                await _hand_over(mail, tools)
-            tools.accepted.add(job.payload.delivery_id)
+                await _hand_over(mail, job.payload.delivery_id, tools)
         # A crash here sends the mail again, with the same Message-ID: SMTP knows no transaction to be part of.
         await _record_sent(job, tools)
 
@@ -182,9 +182,9 @@ async def _mail_to_send(
         raise Permanent("MAIL_REFUSED", str(error)) from error
 
 
-async def _hand_over(mail: EmailMessage, tools: Tools) -> None:
+async def _hand_over(mail: EmailMessage, delivery_id: UUID, tools: Tools) -> None:
     try:
-        await tools.mailer.send(mail)
+        await tools.mailer.send(mail, lambda: tools.accepted.add(delivery_id))
     except MailRefused as error:
         raise Permanent("MAIL_REFUSED", str(error)) from error
 
@@ -215,10 +215,16 @@ async def _record_sent(job: RunningJob[SendEmail], tools: Tools) -> None:
 
 
 async def _write_sent(job: RunningJob[SendEmail], tools: Tools) -> None:
-    # A server that says nothing at all is asked anew, and not when the driver loses its patience.
-    async with tools.pool.acquire(timeout=_CONNECT_SECONDS) as connection, connection.transaction():
-        await connection.execute(sql("worker/delivery_sent"), job.payload.delivery_id)
-        await job.finish_in(connection)
+    async with tools.pool.acquire(timeout=_CONNECT_SECONDS) as connection:
+        # A server that says nothing at all is asked anew, on another connection. Not by cancellation, for which the
+        # driver would wait for that server.
+        patience = asyncio.get_running_loop().call_later(_ANSWER_SECONDS, connection.terminate)
+        try:
+            async with connection.transaction():
+                await connection.execute(sql("worker/delivery_sent"), job.payload.delivery_id)
+                await job.finish_in(connection)
+        finally:
+            patience.cancel()
 
 
 async def _delivery(tools: Tools, delivery_id: UUID) -> asyncpg.Record:

@@ -1,6 +1,7 @@
 """Mails with an invoice attached: what they say, and how they are handed to an SMTP server."""
 
 import html
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -163,8 +164,11 @@ class Mailer:
         self._password = unquote(parts.password) if parts.password else None
         self._tls = parts.scheme == "smtps"
 
-    async def send(self, message: EmailMessage) -> None:
-        """Returns when the server has accepted the message, whatever becomes of the connection afterwards."""
+    async def send(self, message: EmailMessage, on_accepted: Callable[[], object] = lambda: None) -> None:
+        """Returns when the server has accepted the message, whatever becomes of the connection afterwards.
+
+        `on_accepted` is called at once: who is stopped during the goodbye has sent it all the same.
+        """
         client = aiosmtplib.SMTP(
             hostname=self._host,
             port=self._port,
@@ -176,6 +180,7 @@ class Mailer:
         try:
             await self._connect(client)
             await client.send_message(message)
+            on_accepted()
             with suppress(aiosmtplib.SMTPException, OSError):
                 await client.quit(timeout=_GOODBYE_SECONDS)
         except aiosmtplib.SMTPRecipientsRefused as error:

@@ -16,7 +16,8 @@ import pytest
 from apps.invoicing import handlers
 from apps.invoicing.jobs import RENDER_PDF
 from apps.invoicing.rendering import PrintedInvoice, render
-from holdfast import JobFilter, JobState
+from holdfast import Holdfast, Job, JobFilter, JobState
+from holdfast.duration import Duration
 from tests.apps.invoicing.issuing import Bench, opened_bench, worker_settings
 from tests.apps.invoicing.mail_server import MailServer, mail_server
 from tests.apps.invoicing.patience import PATIENCE, until
@@ -148,6 +149,36 @@ async def test_mails_leave_one_place_to_those_that_they_may_wait_for(
             await until(bench.are_all_final)
     assert mails.most_at_once == 2
     assert len(mails.mails) == 7
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"outbox_concurrency": 1}, {"worker_tick_shard_index": 0, "worker_tick_shard_count": 2}],
+    ids=["the only one", "another process renders"],
+)
+async def test_a_mail_waits_in_no_place_that_its_pdf_may_need(
+    database: Database,
+    mails: MailServer,
+    tmp_path: Path,
+    given: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wait = Holdfast.wait
+    waits: list[Duration] = []
+
+    async def noted(self: Holdfast, job_id: UUID | str, timeout: Duration = "30s") -> Job:
+        waits.append(timeout)
+        return await wait(self, job_id, timeout)
+
+    monkeypatch.setattr(Holdfast, "wait", noted)
+    async with a_bench(database, mails, tmp_path, **given) as bench:
+        for number in range(8):
+            await bench.issue(number)
+        # They are due, and nobody takes them.
+        await bench.tools.pool.execute("UPDATE holdfast.ready SET queue = 'away' WHERE kind = $1", RENDER_PDF)
+        await bench.work()
+    assert mails.mails == []
+    assert set(waits) == {timedelta(0)}
 
 
 async def test_no_more_pages_are_rendered_at_once_than_their_own_limit(
