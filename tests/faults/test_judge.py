@@ -144,6 +144,25 @@ def test_every_start_is_an_attempt_more() -> None:
     assert kinds([*stopped, end(2.1, 2)], final(2)) == {UNCOUNTED}, "given back is only what has not started"
 
 
+def test_a_kill_excuses_an_end_that_was_not_written_only_if_it_came_soon() -> None:
+    def killed(at: float) -> set[str]:
+        first, second = [start(1, 1), end(1.1, 1)], [start(at + 4, 2, SECOND), end(at + 4.1, 2, pid=SECOND)]
+        return kinds([*enqueued(), *first, fault(at, What.KILL), *second], final(2))
+
+    assert not killed(1.5)
+    assert killed(20.0) == {DUPLICATE}
+
+
+def test_a_short_stop_is_no_reason_to_stop_a_handler() -> None:
+    def stopped(seconds: float) -> set[str]:
+        stop = [fault(1.1, What.CUT_OFF), fault(1.1 + seconds, What.BACK)]
+        first, second = [start(1, 1), end(1 + 0.9 * LEASE, 1, "CancelledError")], [start(4, 2), end(4.1, 2)]
+        return kinds([*enqueued(), *first, *stop, *second], final(2))
+
+    assert not stopped(0.5 * LEASE)
+    assert stopped(0.01) == {DUPLICATE}
+
+
 def test_only_who_kills_workers_dies_of_lost_leases() -> None:
     lost = [*enqueued(), start(1, 1), fault(1.1, What.KILL)]
     assert kinds(lost, final(1, "dead", losses=3)) == {INNOCENT_DEATH}

@@ -14,6 +14,8 @@ _EARLIEST_STOP = 0.4
 """Of a lease. A handler is stopped at five sixths of it, and the last renewal was at most two fifths before the cut."""
 _SHORTEST_LOSS = 0.6
 """Of a lease. The last renewal was at most a third of it before the cut, so a shorter one costs no lease."""
+_WRITTEN_SECONDS = 3.0
+"""How long after its handler has ended well a job may not be written as done, if nothing is in the way."""
 
 
 class Excuses:
@@ -40,9 +42,11 @@ class Excuses:
         for pid, since in begun.items():
             self._cut_off[pid].append((since, float("inf")))
 
-    def lost_lease(self, start: Note, until: float) -> bool:
-        """Whether this attempt may have lost its lease by then, however it ended."""
-        if any(start.at <= at <= until for at in self._kills[start.pid]):
+    def lost_lease(self, start: Note, until: float, done: float | None = None) -> bool:
+        """Whether this attempt may have lost its lease by then, however it ended. `done`: when it has ended well, from
+        which on its worker has only to say so."""
+        last_kill = until if done is None else min(until, done + _WRITTEN_SECONDS)
+        if any(start.at <= at <= last_kill for at in self._kills[start.pid]):
             return True
         least = self.lease * _SHORTEST_LOSS
         return until - start.at >= self.lease * 0.95 and any(
@@ -55,7 +59,8 @@ class Excuses:
         if told is not None and told <= end + _LATE_NOTE_SECONDS:
             return True
         return any(
-            end - since >= self.lease * _EARLIEST_STOP and back >= max(start.at, end - self.lease)
+            min(end, back + _LATE_NOTE_SECONDS) - since >= self.lease * _EARLIEST_STOP
+            and back >= max(start.at, end - self.lease)
             for since, back in self._cuts(start.pid)
         )
 

@@ -179,8 +179,9 @@ def _duplicates(job: _Job, excuses: Excuses) -> _Found:
         is_over = end is not None and end.at <= second.at
         if is_over and _is_tried_again(job, first, excuses):
             continue
-        if not excuses.lost_lease(first, second.at):
-            how = job.how(first.fence)
+        how = job.how(first.fence)
+        done = end.at if end is not None and is_over and how == DONE and job.is_ours else None
+        if not excuses.lost_lease(first, second.at, done):
             ended = "" if end is None else f", after it had ended: {how}" if is_over else ", while it ran"
             yield DUPLICATE, f"fence {first.fence} was followed by fence {second.fence} for no reason{ended}"
 

@@ -149,7 +149,8 @@ async def _replace_late(lab: Lab, key: str, old: "NewJob") -> float:
         enqueued = await lab.producer.enqueue_in(connection, job)
         if not enqueued.is_new:
             lab.violation(LOST, f"{key}: a job that ran was replaced", old.id)
-        await asyncio.sleep(lab.lease + _RESCUED_SECONDS)
+        is_rescued = f"{key}: its job is rescued while another transaction has the key"
+        await lab.until(lambda: len(lab.starts().get(old.id, ())) > 1, is_rescued, _PATIENCE)
         over = time.monotonic()
         await (transaction.commit() if is_kept else transaction.rollback())
     finally:

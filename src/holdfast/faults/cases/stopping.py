@@ -26,7 +26,7 @@ _GRACE_SECONDS = 1.5
 _STOPPED_SECONDS = 5.0
 _LEASES_OF_A_STOP = 0.9
 """How long each takes at most on average, with what comes before and after it."""
-_LEFT = (0.25, 0.35)
+_LEFT = (0.4, 0.5)
 """The share of a lease that is left after a stop that is as long as can be: what a busy machine needs to renew it."""
 _REFUSED = re.compile(r"outcome refused, lease was lost .*\bfence=(\d+)")
 _TOLD = re.compile(r"stopping handler .*why=lease lost.*\bfence=(\d+)")
@@ -129,7 +129,7 @@ async def short_stops(lab: Lab) -> None:
 
     What counts is how much of the lease is left when the worker goes on. A lease is renewed when a third of it is
     over, so a stop at any moment may last for less than two thirds: half of the stops last for up to 0.45. Each of the
-    others begins right after a renewal and ends shortly before the lease does. A longer one may cost it: that is R2.
+    others begins right after a renewal and lasts for up to 0.6. A longer one may cost the lease: that is R2.
     """
     stops = lab.count("stops")
     # Beyond the last stop.
@@ -325,7 +325,7 @@ async def cancels(lab: Lab) -> None:
             lab.violation(TARGET, "the worker could listen all the same")
     lab.check("tries to listen that were dropped", dropped, at_least=1)
     # One renewal, and what it takes on a busy machine to stop the handler, to write its end and to see that here.
-    lab.check("longest time until a cancel was seen", max(seconds), "s", at_most=lab.lease / 3 + _NOISE_SECONDS)
+    lab.check("longest time until a cancel was seen", max(seconds), "s", at_most=lab.lease / 3 + 2 * _NOISE_SECONDS)
     lab.expect_one_start(ids)
 
 
