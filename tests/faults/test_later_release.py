@@ -1,5 +1,6 @@
 """The release after this one, which a case migrates to while workers of this one are at work."""
 
+import os
 import subprocess
 import sys
 
@@ -23,8 +24,18 @@ def test_its_migrations_follow_those_of_this_release() -> None:
 async def test_it_knows_the_schema_that_it_has_migrated_and_this_release_does_not(database: Database) -> None:
     for _ in range(2):
         command = [sys.executable, "-m", "holdfast.faults.later_release", "migrate", "--store", database.url]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)  # noqa: ASYNC221
+        given = {**os.environ, later_release.IN_LABORATORY: "1"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=given)  # noqa: ASYNC221
         assert (done.returncode, done.stderr) == (0, "")
     with pytest.raises(SchemaMismatch, match="newer than this release knows"):
         async with opened(database.url):
             pass
+
+
+async def test_nobody_migrates_to_it_by_mistake(database: Database) -> None:
+    command = [sys.executable, "-m", "holdfast.faults.later_release", "migrate", "--store", database.url]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)  # noqa: ASYNC221
+    assert done.returncode == 1
+    assert "a release that does not exist" in done.stderr
+    async with opened(database.url):
+        pass

@@ -15,6 +15,7 @@ from holdfast.faults.case import Need, case
 from holdfast.faults.disk import fill
 from holdfast.faults.judge import LOST, TARGET
 from holdfast.faults.lab import Broken, Crew, Lab, Launch
+from holdfast.faults.later_release import IN_LABORATORY
 from holdfast.faults.processes import start_process
 from holdfast.faults.record import What
 from holdfast.faults.sql_files import fault_statement
@@ -24,6 +25,7 @@ from holdfast.store.postgres.sql_files import newest_version
 
 _OLD = "holdfast_old"
 _LATER = "holdfast.faults.later_release"
+_GIVEN = {IN_LABORATORY: "1"}
 _BATCH = 50
 _DRAINED_SECONDS = 20.0
 _BEFORE_SECONDS, _AFTER_SECONDS = 2.0, 1.0
@@ -117,7 +119,7 @@ async def _later_release(lab: Lab, old: Crew) -> list[UUID]:
         await _migrated(lab, _LATER)
         migrated = _started_by(lab, old)
         await _refused(lab, "a newer schema")
-        async with lab.workers(1, launch=Launch(_LATER)) as new:
+        async with lab.workers(1, launch=Launch(_LATER, given=_GIVEN)) as new:
             await lab.until(lambda: _started_by(lab, new) > 0, "a worker of the later release is at work")
             wanted = migrated + _LEAST_STARTS
             await lab.until(lambda: _started_by(lab, old) >= wanted, "old workers go on after the migration")
@@ -152,7 +154,7 @@ async def _migrated(lab: Lab, module: str) -> None:
         lab.faulted()
         log = lab.folder / f"migrate-{module}.log"
         arguments = ["migrate", "--store", lab.url, "--schema", lab.schema]
-        migrating = start_process([module, *arguments], log, lab.record, {}, {})
+        migrating = start_process([module, *arguments], log, lab.record, {}, _GIVEN)
         if await migrating.ended(_DRAINED_SECONDS) is None or migrating.exit_code:
             raise Broken(f"the schema was not migrated: {migrating.output()[-500:]}")
         lab.faulted()

@@ -6,6 +6,9 @@ from pathlib import Path
 from holdfast.store.postgres import migrate, sql_files
 from holdfast.store.postgres.sql_files import Migration, newest_version, statement_in
 
+IN_LABORATORY = "FAULTS_LATER_RELEASE"
+"""Set where a store is the laboratory's own: no release knows one that was migrated by this."""
+
 _HERE = Path(__file__).parent
 _of_this_release = sql_files.migrations
 _NEWEST = newest_version()
