@@ -146,7 +146,13 @@ async def _commands(lab: Lab, canaries: Canaries, store: str, ids: Mapping[str, 
         (("migrate", "--store", no_database, "--debug"), frozenset[str]()),
     ):
         said = await lab.command(*arguments)
-        _leaks(lab, canaries, f"`holdfast {' '.join(arguments[:2])}`", said.output, allowed)
+        command = f"`holdfast {' '.join(arguments[:2])}`"
+        _leaks(lab, canaries, command, said.output, allowed)
+        # Whoever says nothing, or what else could be asked for, cannot be trusted to keep a secret.
+        if not said.output.strip() or "Usage:" in said.output:
+            lab.violation(TARGET, f"{command} ends with {said.code} and says {said.output[:300]!r}")
+        if arguments[1] == "show" and canaries.payload not in said.output:
+            lab.violation(TARGET, f"{command} does not show the payload, so that nothing is found in what it says")
 
 
 def _leaks(lab: Lab, canaries: Canaries, where: str, text: str, allowed: frozenset[str] = frozenset()) -> None:

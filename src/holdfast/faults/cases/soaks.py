@@ -4,7 +4,7 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -46,8 +46,8 @@ def _p99(seconds: Sequence[float]) -> float:
     return sorted(seconds)[int(len(seconds) * 0.99)]
 
 
-async def _serve(lab: Lab, rate: int, seconds: float) -> _Served:
-    """Enqueue evenly, and see how it was kept up with."""
+async def _serve(lab: Lab, rate: int, seconds: float, on_over: Callable[[], object] = lambda: None) -> _Served:
+    """Enqueue evenly, and see how it was kept up with. `on_over`: when it has to be seen, which takes its time."""
     began = asyncio.get_running_loop().time()
     ids: list[UUID] = []
     for turn in range(int(seconds * _TURNS_A_SECOND)):
@@ -55,6 +55,7 @@ async def _serve(lab: Lab, rate: int, seconds: float) -> _Served:
         await asyncio.sleep(max(0.0, began + (turn + 1) / _TURNS_A_SECOND - asyncio.get_running_loop().time()))
     until = time.monotonic()
     took = asyncio.get_running_loop().time() - began
+    on_over()
     # The recorder's clock is this one: there is one monotonic clock on a machine.
     at: dict[UUID, dict[What, float]] = {id: {} for id in ids}
     for note in lab.notes():
@@ -74,6 +75,8 @@ async def _serve(lab: Lab, rate: int, seconds: float) -> _Served:
 async def a_pinned_snapshot(lab: Lab) -> None:
     """Nothing that is deleted meanwhile can be cleaned away, and every claim has to find its way past it."""
     rate, seconds = lab.count("rate"), lab.size["minutes"] * 60
+    # To read all that is final takes seconds in the end, and would be what is measured.
+    lab.is_sampled = False
     async with lab.workers(2):
         before, claims_before = await _serve_and_claim(lab, rate, min(_BEFORE_SECONDS, seconds))
         connection = await lab.connect()
@@ -106,7 +109,7 @@ async def _serve_and_claim(lab: Lab, rate: int, seconds: float) -> tuple[_Served
     # In a thread, because producers keep this one from looking at its watch in time.
     claiming = lab.beside(asyncio.to_thread(lambda: asyncio.run(_claims(lab, over))))
     try:
-        served = await _serve(lab, rate, seconds)
+        served = await _serve(lab, rate, seconds, over.set)
     finally:
         over.set()
     return served, await claiming
@@ -123,6 +126,7 @@ async def _claims(lab: Lab, over: threading.Event) -> Sequence[float]:
             took.append(time.monotonic() - asked)
             for job in claimed:
                 lab.record.note(What.START, job.lease.id, job.lease.fence, attempt=job.attempt)
+                lab.record.note(What.EFFECT, job.lease.id, job.lease.fence)
                 lab.record.note(What.END, job.lease.id, job.lease.fence, how=DONE)
             await store.store.finish([Finish(job.lease, PLAIN_SUCCESS) for job in claimed])
             await asyncio.sleep(1 / _CLAIMS_A_SECOND)

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 from holdfast.errors import HoldfastError
 from holdfast.faults.app import WORK
 from holdfast.faults.case import case
-from holdfast.faults.judge import LOST, TARGET
+from holdfast.faults.judge import LOST, STUCK, TARGET
 from holdfast.faults.lab import Lab
 from holdfast.faults.record import DONE, What
 from holdfast.job import JobError, LeasedJob, NewJob
@@ -27,6 +27,7 @@ _ABANDONED = 3
 _KEYS = 10
 _DAYS_AGO = 400
 _ADD_DAY_SECONDS = 1.0
+_DRAINED_SECONDS = 60.0
 _SETTLED_SECONDS = 1.5
 _FAILED = JobError(code="NOT_YET", type="NotYet", message="one of many")
 
@@ -48,7 +49,13 @@ async def mixed_writers(lab: Lab) -> None:
         adding = tasks.create_task(mix.add_days(until))
         await asyncio.wait([*writing, adding])
         lab.check("jobs rescued under load", mix.rescued, at_least=1)
-        while await lab.open_jobs():
+        patience = time.monotonic() + _DRAINED_SECONDS
+        while left := await lab.open_jobs():
+            if time.monotonic() > patience:
+                lab.violation(
+                    STUCK, f"{left} jobs are not final {_DRAINED_SECONDS:g} s after the last writer has ended"
+                )
+                break
             await mix.rescue(stores[0], Random(0))  # noqa: S311 - a plan
             await mix.claim_and_finish(stores[0], Random(0), is_last=True)  # noqa: S311 - a plan
     # The server counts a deadlock a moment after it was found.
