@@ -153,6 +153,18 @@ def test_a_kill_excuses_an_end_that_was_not_written_only_if_it_came_soon() -> No
     assert killed(20.0) == {DUPLICATE}
 
 
+def test_who_cannot_say_that_it_was_stopped_is_followed_by_another_after_a_long_enough_cut() -> None:
+    """A renewal was due just then: the lease is given back at five sixths of it, when the server is there again."""
+
+    def cut_for(seconds: float) -> set[str]:
+        cut = [fault(2.0, What.CUT_OFF, EVERYBODY), fault(2.0 + seconds, What.BACK, EVERYBODY)]
+        started = [start(1, 1), start(2.6 + seconds, 2)]
+        return kinds([*enqueued(kind=THREAD), *started, *cut, end(9, 1), end(10, 2)], final(2, kind=THREAD))
+
+    assert not cut_for(0.52 * LEASE)
+    assert cut_for(0.1) == {DUPLICATE}
+
+
 def test_a_short_stop_is_no_reason_to_stop_a_handler() -> None:
     def stopped(seconds: float) -> set[str]:
         stop = [fault(1.1, What.CUT_OFF), fault(1.1 + seconds, What.BACK)]

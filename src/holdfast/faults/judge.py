@@ -181,7 +181,9 @@ def _duplicates(job: _Job, excuses: Excuses) -> _Found:
             continue
         how = job.how(first.fence)
         done = end.at if end is not None and is_over and how == DONE and job.is_ours else None
-        if not excuses.lost_lease(first, second.at, done):
+        # Who has no word of its own for being stopped: a process is killed, and a thread goes on.
+        is_stopped = job.kind in ELSEWHERE and not is_over and excuses.stopped(first, second.at)
+        if not is_stopped and not excuses.lost_lease(first, second.at, done):
             ended = "" if end is None else f", after it had ended: {how}" if is_over else ", while it ran"
             yield DUPLICATE, f"fence {first.fence} was followed by fence {second.fence} for no reason{ended}"
 
