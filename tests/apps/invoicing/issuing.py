@@ -1,5 +1,6 @@
 """Issued invoices, made by SQL as the API makes them, and an open worker's app to work on them."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from apps.invoicing.settings import Settings
 from apps.invoicing.tools import Tools
 from apps.invoicing.worker import build_app
 from holdfast import Holdfast, Job, JobFilter, TickReport
+from tests.apps.invoicing.patience import PATIENCE
 
 if TYPE_CHECKING:
     from apps.invoicing.database import Connection
@@ -187,3 +189,14 @@ async def opened_bench(settings: Settings) -> AsyncIterator[Bench]:
     app = build_app(settings, tools)
     async with app, tools.opened(app.opened.url):
         yield Bench(app, tools, settings)
+
+
+@asynccontextmanager
+async def in_background(bench: Bench) -> AsyncIterator[None]:
+    process = bench.app.worker(runners=("queue",))
+    running = asyncio.create_task(process.run())
+    try:
+        yield
+    finally:
+        process.stop()
+        await asyncio.wait_for(running, PATIENCE)

@@ -1,8 +1,6 @@
 """A mail that the server has accepted is recorded by whoever knows of it, and not sent again."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,9 +9,9 @@ import pytest
 from apps.invoicing import handlers
 from apps.invoicing.tools import Tools
 from holdfast import JobState
-from tests.apps.invoicing.issuing import Bench, Issued, opened_bench, worker_settings
+from tests.apps.invoicing.issuing import Bench, Issued, in_background, opened_bench, worker_settings
 from tests.apps.invoicing.mail_server import MailServer
-from tests.apps.invoicing.patience import PATIENCE, until
+from tests.apps.invoicing.patience import until
 from tests.databases import Database, refusing
 
 pytestmark = pytest.mark.postgres
@@ -82,17 +80,6 @@ async def test_a_server_that_says_nothing_is_asked_anew(
     await is_sent_once(bench, mails, issued)
     # Whoever had waited for the first answer would have got it.
     assert await tries(bench) > 1
-
-
-@asynccontextmanager
-async def in_background(bench: Bench) -> AsyncIterator[None]:
-    process = bench.app.worker(runners=("queue",))
-    running = asyncio.create_task(process.run())
-    try:
-        yield
-    finally:
-        process.stop()
-        await asyncio.wait_for(running, PATIENCE)
 
 
 async def test_a_database_that_lets_nobody_in_is_waited_for_in_the_last_attempt_too(

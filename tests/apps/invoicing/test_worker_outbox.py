@@ -18,7 +18,7 @@ from apps.invoicing.jobs import RENDER_PDF
 from apps.invoicing.rendering import PrintedInvoice, render
 from holdfast import Holdfast, Job, JobFilter, JobState
 from holdfast.duration import Duration
-from tests.apps.invoicing.issuing import Bench, opened_bench, worker_settings
+from tests.apps.invoicing.issuing import Bench, in_background, opened_bench, worker_settings
 from tests.apps.invoicing.mail_server import MailServer, mail_server
 from tests.apps.invoicing.patience import PATIENCE, until
 from tests.databases import Database
@@ -36,17 +36,6 @@ async def a_bench(database: Database, mails: MailServer, folder: Path, **given: 
 async def mails() -> AsyncIterator[MailServer]:
     async with mail_server() as server:
         yield server
-
-
-@asynccontextmanager
-async def in_background(bench: Bench) -> AsyncIterator[None]:
-    process = bench.app.worker(runners=("queue",))
-    running = asyncio.create_task(process.run())
-    try:
-        yield
-    finally:
-        process.stop()
-        await asyncio.wait_for(running, PATIENCE)
 
 
 async def test_a_job_is_pending_then_processing_then_sent(
