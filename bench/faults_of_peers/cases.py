@@ -9,9 +9,9 @@ from itertools import cycle
 
 from bench.faults_of_peers.evidence import number_attempts
 from bench.faults_of_peers.lab import LEASE_SECONDS, PeerLab
+from holdfast.faults.lab import came_true
 from holdfast.faults.record import DONE, Note, What
 
-_TURN_SECONDS = 0.1
 _RATE = 40
 _ENOUGH = 0.95
 _RECOVERY_SECONDS = 8.0
@@ -53,18 +53,18 @@ async def pauses(lab: PeerLab, number: int = 5) -> None:
     async with lab.workers() as crew:
         for count in range(number):
             await lab.enqueue(_PAUSED_JOBS, LEASE_SECONDS)
-            await _until(partial(_are_running, lab, _PAUSED_JOBS), LEASE_SECONDS / 2)
+            await came_true(partial(_are_running, lab, _PAUSED_JOBS), LEASE_SECONDS / 2)
             notes = lab.notes()
             victim = lab.random.choice([each for each in crew.alive if _running(notes, each.pid)] or crew.alive)
             victim.stop()
             held = _running(lab.notes(), victim.pid)
             lab.faulted()
             await asyncio.sleep(LEASE_SECONDS)
-            await _until(partial(_is_taken, lab, held, victim.pid), 12)
+            await came_true(partial(_is_taken, lab, held, victim.pid), 12)
             victim.go_on()
             lab.faulted()
             lab.say(f"{count + 1} of {number} stopped and continued, {len(held)} jobs in hand")
-            await _until(lambda: not _unfinished(lab.notes()), 2 * LEASE_SECONDS)
+            await came_true(lambda: not _unfinished(lab.notes()), 2 * LEASE_SECONDS)
         await lab.drained()
 
 
@@ -128,15 +128,6 @@ CASES: Sequence[PeerCase] = (
     PeerCase("R11", "PostgreSQL restarted twice in `immediate` mode, 8 s of load after each", restarts),
     PeerCase("R12", "5 connections killed per second for 15 s", cuts),
 )
-
-
-async def _until(condition: Callable[[], bool], seconds: float) -> bool:
-    patience = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > patience:
-            return False
-        await asyncio.sleep(_TURN_SECONDS)
-    return True
 
 
 def _unfinished(notes: Sequence[Note]) -> set[str]:

@@ -326,10 +326,10 @@ class Lab:
 
     async def until(self, condition: Callable[[], bool], what: str, seconds: float = 30.0, kind: str = TARGET) -> bool:
         """Whether it came true in time; if not, that is a violation of this kind."""
-        came_true = await _came_true(condition, seconds)
-        if not came_true:
+        is_true = await came_true(condition, seconds)
+        if not is_true:
             self.violation(kind, f"{what}: not within {seconds:g} s")
-        return came_true
+        return is_true
 
     def notes(self) -> list[Note]:
         """All that was noted so far. Each is read once: there may be tens of thousands, and somebody looks often."""
@@ -357,10 +357,10 @@ class Lab:
             starts = self.starts()
             return [job for job in wanted if len(starts.get(job, ())) < times]
 
-        came_true = await _came_true(lambda: not missing(), seconds)
-        for job in missing() if not came_true else ():
+        is_true = await came_true(lambda: not missing(), seconds)
+        for job in missing() if not is_true else ():
             self.violation(TARGET, f"job {job}: not started {times} times within {seconds:g} s", job)
-        return came_true
+        return is_true
 
     def expect_one_start(self, jobs: Iterable[UUID]) -> None:
         """Each of them, or it is a violation: also where a retry would explain the second one."""
@@ -451,7 +451,8 @@ class Crew:
                 await each.kill()
 
 
-async def _came_true(condition: Callable[[], bool], seconds: float) -> bool:
+async def came_true(condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether it did in that time."""
     patience = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > patience:
