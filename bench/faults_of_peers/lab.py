@@ -21,8 +21,8 @@ from bench.faults_of_peers.systems import System
 from bench.peers.databases import with_database
 from bench.peers.environments import Environments
 from bench.peers.settings import ROOT
+from holdfast.faults.crew import Broken
 from holdfast.faults.judge import STUCK, Evidence, Violation, judge
-from holdfast.faults.lab import Broken
 from holdfast.faults.processes import FaultyProcess
 from holdfast.faults.record import EVERYBODY, RECORD, Note, Record, What
 from holdfast.faults.server import FaultServer

@@ -12,7 +12,8 @@ import pytest
 from holdfast.faults.cases.killing import _interrupted
 from holdfast.faults.cases.soaks import _check_p99, _descriptors, _memory
 from holdfast.faults.cases.stopping import _holder
-from holdfast.faults.lab import Broken, Lab
+from holdfast.faults.crew import Broken
+from holdfast.faults.lab import Lab
 from holdfast.faults.processes import start_process
 from holdfast.faults.record import Record, What
 from holdfast.faults.server import FaultServer, Place

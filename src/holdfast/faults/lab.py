@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
 from uuid import UUID
 
 from holdfast import Holdfast
-from holdfast.errors import HoldfastError, InvalidInput, StoreUnavailable
+from holdfast.errors import InvalidInput, StoreUnavailable
 from holdfast.faults.app import SCHEMA, STORE
+from holdfast.faults.crew import Broken, Crew, came_true
 from holdfast.faults.judge import DUPLICATE, LOST, STUCK, TARGET, Evidence, Final, Violation, is_stuck, judge
 from holdfast.faults.processes import FaultyProcess, start_process
 from holdfast.faults.proxy import Proxy
@@ -33,14 +34,8 @@ WORKER_APP = "holdfast.faults.app:app"
 _TURN_SECONDS = 0.05
 _SAMPLE_SECONDS = 0.5
 _SAMPLE_PAUSE = 50
-_STARTED_SECONDS = 20.0
-
 
 Value = TypeVar("Value")
-
-
-class Broken(HoldfastError):
-    """The laboratory itself failed: this says nothing about Holdfast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,54 +406,6 @@ class Lab:
         )
         # It may take a second, in which another case that runs beside this one has to go on.
         return [*self.violations, *await asyncio.to_thread(judge, evidence)]
-
-
-class Crew:
-    """The workers of a case."""
-
-    def __init__(self, start: Callable[[], FaultyProcess]) -> None:
-        self._start = start
-        self.processes: list[FaultyProcess] = []
-
-    @property
-    def alive(self) -> list[FaultyProcess]:
-        return [each for each in self.processes if each.is_alive]
-
-    def add(self, number: int = 1) -> Sequence[FaultyProcess]:
-        """Without waiting for them."""
-        new = [self._start() for _ in range(number)]
-        self.processes += new
-        return new
-
-    async def start(self, number: int = 1) -> Sequence[FaultyProcess]:
-        """And wait until each of them works."""
-        new = self.add(number)
-        patience = time.monotonic() + _STARTED_SECONDS
-        while any("worker started" not in each.output() for each in new):
-            if any(not each.is_alive for each in new) or time.monotonic() > patience:
-                said = "\n".join(each.output()[-500:] for each in new)
-                raise Broken(f"a worker did not start: {said}")
-            await asyncio.sleep(_TURN_SECONDS)
-        return new
-
-    async def close(self) -> None:
-        for each in self.alive:
-            if each.is_stopped:
-                each.go_on()
-            each.terminate()
-        for each in self.processes:
-            if await each.ended(10.0) is None:
-                await each.kill()
-
-
-async def came_true(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether it did in that time."""
-    patience = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > patience:
-            return False
-        await asyncio.sleep(_TURN_SECONDS)
-    return True
 
 
 @asynccontextmanager

@@ -5,8 +5,9 @@ import asyncio
 from holdfast.faults.app import BAD, NOBODYS, WORK
 from holdfast.faults.bad_ends import BAD_ENDS, FINE, NOT_BAD
 from holdfast.faults.case import case
+from holdfast.faults.crew import Crew
 from holdfast.faults.judge import LOST, TARGET
-from holdfast.faults.lab import Crew, Lab
+from holdfast.faults.lab import Lab
 from holdfast.faults.record import What
 from holdfast.job import JobState
 from holdfast.store.contract import JobFilter

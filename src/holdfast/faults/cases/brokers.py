@@ -10,7 +10,8 @@ from holdfast import Holdfast
 from holdfast.faults.app import WORK
 from holdfast.faults.broker import OwnBroker, broker_program
 from holdfast.faults.case import Need, case
-from holdfast.faults.lab import Broken, Lab
+from holdfast.faults.crew import Broken
+from holdfast.faults.lab import Lab
 from holdfast.faults.load import latencies
 from holdfast.faults.processes import FaultyProcess
 from holdfast.faults.record import What

@@ -11,8 +11,9 @@ from uuid import UUID
 
 from holdfast.faults.app import FLAKY, WORK
 from holdfast.faults.case import case
+from holdfast.faults.crew import Crew
 from holdfast.faults.judge import DUPLICATE, LOST, STUCK, TARGET, UNEXPECTED, WRONG_DELAY
-from holdfast.faults.lab import Crew, Lab, Launch
+from holdfast.faults.lab import Lab, Launch
 from holdfast.faults.processes import FaultyProcess
 from holdfast.faults.record import Note, What
 from holdfast.faults.schedule_app import EACH_SECOND, INLINE, INLINE_SECONDS

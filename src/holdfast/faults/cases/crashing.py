@@ -6,8 +6,9 @@ from holdfast.crash_points import VARIABLE
 from holdfast.faults.app import EFFECT, FLAKY, WORK
 from holdfast.faults.case import case
 from holdfast.faults.cases.clocks import check_inline, check_slots, until_slot_done
+from holdfast.faults.crew import Crew
 from holdfast.faults.judge import DUPLICATE, LOST, TARGET
-from holdfast.faults.lab import Crew, Lab, Launch
+from holdfast.faults.lab import Lab, Launch
 from holdfast.faults.processes import FaultyProcess
 from holdfast.faults.record import What
 from holdfast.faults.whole_app import EACH_SECOND, INLINE, TELLS, TOLD, WHOLE_APP

@@ -6,8 +6,9 @@ from random import Random
 
 from holdfast.faults.app import EFFECT, EXIT, SEGFAULT, WORK
 from holdfast.faults.case import case
+from holdfast.faults.crew import Crew
 from holdfast.faults.judge import INNOCENT_DEATH, TARGET
-from holdfast.faults.lab import Crew, Lab
+from holdfast.faults.lab import Lab
 from holdfast.faults.processes import FaultyProcess
 from holdfast.faults.record import Note, What
 

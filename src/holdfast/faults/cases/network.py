@@ -13,8 +13,9 @@ from holdfast import Holdfast
 from holdfast.errors import StoreUnavailable
 from holdfast.faults.app import EFFECT, HOLD_GIL, THREAD, WORK
 from holdfast.faults.case import case
+from holdfast.faults.crew import Broken
 from holdfast.faults.judge import LOST, STUCK, TARGET
-from holdfast.faults.lab import Broken, Lab
+from holdfast.faults.lab import Lab
 from holdfast.faults.load import latencies
 from holdfast.faults.processes import FaultyProcess
 from holdfast.faults.proxy import Cut, Proxy

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from holdfast.faults.app import EFFECT, WORK
 from holdfast.faults.case import Need, case
+from holdfast.faults.crew import Crew
 from holdfast.faults.judge import TARGET
-from holdfast.faults.lab import Crew, Lab
+from holdfast.faults.lab import Lab
 from holdfast.faults.load import backlog, ends, latencies
 from holdfast.faults.processes import FaultyProcess
 from holdfast.faults.record import What

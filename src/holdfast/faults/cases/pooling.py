@@ -13,8 +13,9 @@ from holdfast.faults.app import EFFECT, FLAKY, THREAD, WORK
 from holdfast.faults.bouncer import Bouncer
 from holdfast.faults.case import Need, case
 from holdfast.faults.cases.clocks import check_inline, check_slots
+from holdfast.faults.crew import Broken, Crew
 from holdfast.faults.judge import DUPLICATE, TARGET
-from holdfast.faults.lab import Broken, Crew, Lab
+from holdfast.faults.lab import Lab
 from holdfast.faults.record import What
 from holdfast.faults.whole_app import EACH_SECOND, HAPPENED, INLINE, SNOOZY, TOLD, WHOLE_APP
 from holdfast.runtime.job_schedules import SCHEDULE_HEADER, SLOT_HEADER

@@ -13,8 +13,9 @@ from uuid import UUID, uuid4
 
 from holdfast.faults.app import WORK
 from holdfast.faults.case import case
+from holdfast.faults.crew import Broken
 from holdfast.faults.judge import TARGET
-from holdfast.faults.lab import Broken, Lab
+from holdfast.faults.lab import Lab
 from holdfast.faults.record import DONE, What
 from holdfast.faults.sql_files import fault_statement
 from holdfast.lifecycle import PLAIN_SUCCESS

@@ -9,8 +9,9 @@ from uuid import UUID
 
 from holdfast.faults.app import BLOCK, EFFECT, HOLD_GIL, SPIN, THREAD, WORK
 from holdfast.faults.case import case
+from holdfast.faults.crew import Broken, Crew
 from holdfast.faults.judge import TARGET
-from holdfast.faults.lab import Broken, Crew, Lab
+from holdfast.faults.lab import Lab
 from holdfast.faults.processes import FaultyProcess
 from holdfast.faults.record import What
 from holdfast.faults.sql_files import fault_statement

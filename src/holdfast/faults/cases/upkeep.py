@@ -12,9 +12,10 @@ from uuid_utils.compat import uuid7
 
 from holdfast.faults.app import EFFECT, WORK
 from holdfast.faults.case import Need, case
+from holdfast.faults.crew import Broken, Crew
 from holdfast.faults.disk import fill
 from holdfast.faults.judge import LOST, TARGET
-from holdfast.faults.lab import Broken, Crew, Lab, Launch
+from holdfast.faults.lab import Lab, Launch
 from holdfast.faults.later_release import IN_LABORATORY
 from holdfast.faults.processes import start_process
 from holdfast.faults.record import What
