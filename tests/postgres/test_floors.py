@@ -74,7 +74,7 @@ async def moved_floor(scene: Scene) -> None:
 
 async def found_soon(scene: Scene, id: UUID, *kinds: str) -> None:
     """Claim on and on until the job is there. The backlog must not be what runs out first."""
-    duty = lanes._SHARE_OF_TIME * scene.store._lanes._look_cost
+    duty = lanes._SHARE_OF_TIME * scene.store._claiming._lanes._look_cost
     deadline = time.monotonic() + duty + 5.0
     claims = 0
     while time.monotonic() < deadline:

@@ -17,7 +17,8 @@ from holdfast.lifecycle import Event, Transition
 from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Retrying
 from holdfast.store.postgres import upkeep
 from holdfast.store.postgres.reader import PostgresReader
-from holdfast.store.postgres.store import Fetch, PostgresClock, PostgresStore
+from holdfast.store.postgres.sql_files import Fetch
+from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from tests.databases import Database, OneConnectionStore, connected, opened_store
 from tests.postgres.past import (
     NOON,

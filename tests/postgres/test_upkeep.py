@@ -175,7 +175,7 @@ async def test_what_a_first_ask_has_leased_is_kept_when_the_second_one_fails(
         # The first full look finds two lanes with jobs, so that the next claim reads a share of each.
         assert len(await store.claim(wants("work", "other", limit=20))) == 20
         asks: list[Ask] = []
-        run_ask = store._run_ask
+        run_ask = store._claiming._run_ask
 
         async def failing(request: ClaimRequest, ask: Ask) -> object:
             asks.append(ask)
@@ -183,7 +183,7 @@ async def test_what_a_first_ask_has_leased_is_kept_when_the_second_one_fails(
                 raise StoreUnavailable("the connection is gone")
             return await run_ask(request, ask)
 
-        monkeypatch.setattr(store, "_run_ask", failing)
+        monkeypatch.setattr(store._claiming, "_run_ask", failing)
         monkeypatch.setattr(lanes, "_FETCH_AT_LEAST", 8)
         monkeypatch.setattr(lanes.Lanes, "_share", lambda *_, **__: 8)
         claimed = await store.claim(wants("work", "other", limit=100))

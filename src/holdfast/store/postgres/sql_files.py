@@ -5,12 +5,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.limits import check_schema
+
+if TYPE_CHECKING:
+    import asyncpg
 
 _HERE = Path(__file__).parent
 _SCHEMA_PREFIX = re.compile(r"\bholdfast\.")
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
+
+
+class Fetch(Protocol):
+    """Runs sql/<verb>.sql."""
+
+    async def __call__(self, verb: str, *arguments: object) -> "list[asyncpg.Record]": ...
 
 
 def quoted(schema: str) -> str:

@@ -1,13 +1,11 @@
 """The store contract on PostgreSQL: each verb is one statement over arrays; copying.py has the exception."""
 
 import asyncio
-import time
-from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from holdfast.crash_points import around, reach
@@ -24,7 +22,6 @@ from holdfast.store.contract import (
     Enqueued,
     Fenced,
     Finish,
-    KindClaim,
     Renewal,
     Renewed,
     Rescued,
@@ -32,6 +29,7 @@ from holdfast.store.contract import (
     Shard,
 )
 from holdfast.store.postgres.bulk import Bulk, one_row
+from holdfast.store.postgres.claiming import Claiming
 from holdfast.store.postgres.copying import copy_jobs
 from holdfast.store.postgres.driver import (
     BY_INDEX,
@@ -47,9 +45,8 @@ from holdfast.store.postgres.driver import (
     translated,
     translation,
 )
-from holdfast.store.postgres.lanes import Ask, Floor, Lane, Lanes
 from holdfast.store.postgres.migrate import Migrator
-from holdfast.store.postgres.sql_files import quoted, statement
+from holdfast.store.postgres.sql_files import Fetch, quoted, statement
 
 if TYPE_CHECKING:
     import asyncpg
@@ -61,12 +58,6 @@ _CLOSE_SECONDS = 2.0
 _LOCKED_TRIES = 20
 _LOCKED_SECONDS = 0.05
 _UPKEEP_SECONDS = 600.0
-
-
-class Fetch(Protocol):
-    """Runs sql/<verb>.sql."""
-
-    async def __call__(self, verb: str, *arguments: object) -> "list[asyncpg.Record]": ...
 
 
 class PostgresStore:
@@ -84,8 +75,7 @@ class PostgresStore:
         self.schema = check_schema(schema)
         self._pool_size = pool_size
         self._pool: Pool | None = None
-        self._lanes = Lanes()
-        self._last_calls: dict[bool, tuple[tuple[ClaimRequest, Ask], tuple[Any, ...]]] = {}
+        self._claiming = Claiming(self.fetch)
         self._may_copy = True
         self._round_trip = timedelta(0)
 
@@ -212,47 +202,7 @@ class PostgresStore:
             raise KeyLocked.of([job.key for job in jobs if job.key is not None]) from error
 
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
-        if request.limit <= 0 or not request.kinds or not request.queues:
-            return []
-        if request.suspects:
-            ask = self._lanes.all_lanes(request)
-            return _leased(await self._run_ask(request, ask), request.holder)
-        if request.is_glance:
-            glance = self._lanes.glance(request)
-            return [] if glance is None else await self._ask(request, glance)
-        ask = self._lanes.first_ask(request, time.monotonic())
-        jobs = await self._ask(request, ask)
-        if len(jobs) >= request.limit or (jobs and not ask.has_shares):
-            return jobs
-        rest = _still_wanted(request, jobs)
-        claimed = [Lane(job.queue, job.priority, job.kind) for job in jobs]
-        next_ask = self._lanes.next_ask(rest, ask, claimed, time.monotonic())
-        if next_ask is not None:
-            try:
-                jobs += await self._ask(rest, next_ask)
-            except StoreUnavailable:
-                # What the first ask leased is ours to run; with nothing to show for it, the outage is the caller's.
-                if not jobs:
-                    raise
-        return jobs
-
-    async def _ask(self, request: ClaimRequest, ask: Ask) -> list[LeasedJob]:
-        started, generation = time.monotonic(), self._lanes.generation
-        rows = await self._run_ask(request, ask)
-        if rows and not ask.teaches:
-            return _leased(rows, request.holder)
-        last_of_lane = {row[2:5]: row for row in rows}
-        last = {Lane(row[3], row[4], row[2]): Floor(row[13], row[0]) for row in last_of_lane.values()}
-        self._lanes.learn(ask, last, len(rows), started, time.monotonic(), generation)
-        return _leased(rows, request.holder)
-
-    async def _run_ask(self, request: ClaimRequest, ask: Ask) -> "list[asyncpg.Record]":
-        # An idle worker asks for the same again and again, and whoever has just been woken is to ask soon.
-        asked, call = self._last_calls.get(request.is_glance, (None, ()))
-        if asked is None or asked[0] is not request or asked[1] is not ask:
-            call = _claim_call(request, ask)
-            self._last_calls[request.is_glance] = (request, ask), call
-        return await self.fetch(*call)
+        return await self._claiming.claim(request)
 
     async def leases_of(self, holder: UUID) -> list[Lease]:
         return [Lease(row["id"], row["fence"], holder) for row in await self.fetch("leases_of", holder)]
@@ -293,7 +243,7 @@ class PostgresStore:
         finally:
             if any(transition.event is Event.RELEASE for transition in transitions):
                 # Not before: a claim beside it would look where they are not back yet, and remember that.
-                self._lanes.forget()
+                self._claiming.forget()
         return [row[1] for row in rows]
 
     async def _write(self, leases: Sequence[Lease], transitions: Sequence[Transition]) -> "list[asyncpg.Record]":
@@ -323,7 +273,7 @@ class PostgresStore:
     async def rescue(self, limit: int) -> list[Rescued]:
         rows = await self.fetch("rescue", limit, MAX_LOSSES, encode(LEASE_LOST.as_dict()), KEPT_ERRORS)
         if rows:
-            self._lanes.forget()
+            self._claiming.forget()
         return [Rescued(row["id"], JobState(row["state"])) for row in rows]
 
     async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:
@@ -349,9 +299,7 @@ class PostgresStore:
     async def next_due(
         self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False, shard: Shard | None = None
     ) -> timedelta | None:
-        (row,) = await self.fetch("next_due", list(queues), list(kinds), suspects, *_shard(shard))
-        due: timedelta | None = row["due_in"]
-        return None if due is None else max(timedelta(0), due)
+        return await self._claiming.next_due(queues, kinds, suspects=suspects, shard=shard)
 
     @asynccontextmanager
     async def _acquire(self) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
@@ -413,10 +361,6 @@ class PostgresClock:
         await self._store.fetch("clock_advance", by)
 
 
-def _shard(shard: Shard | None) -> tuple[int | None, int | None]:
-    return (None, None) if shard is None else (shard.index, shard.count)
-
-
 def _lease_columns(leases: Sequence[Lease]) -> tuple[list[UUID], list[int], list[UUID]]:
     return [lease.id for lease in leases], [lease.fence for lease in leases], [lease.holder for lease in leases]
 
@@ -428,51 +372,6 @@ async def _is_pooled(pool: Pool) -> bool:
 
 def _is_plain(transition: Transition) -> bool:
     return transition is PLAIN_SUCCESS or transition == PLAIN_SUCCESS
-
-
-def _leased(rows: "Iterable[asyncpg.Record]", holder: UUID) -> list[LeasedJob]:
-    """By position, and without the Python code of a named tuple's own constructor, because of the numbers.
-
-    sql/claim.sql has the order of the fields.
-    """
-    new = tuple.__new__
-    return [new(LeasedJob, (new(Lease, (row[0], row[1], holder)), *row[2:13], None)) for row in rows]
-
-
-def _claim_call(request: ClaimRequest, ask: Ask) -> tuple[Any, ...]:
-    """The verb and its arguments."""
-    columns = ask.columns
-    leases = [request.kinds[kind].lease for kind in columns.kinds]
-    shard = _shard(request.shard)
-    if not request.suspects and all(claim.limit >= ask.limit for claim in request.kinds.values()):
-        return ("claim_usual", request.holder, ask.limit, *shard, *columns, leases, ask.learns_floors)
-    lanes = Counter(columns.kinds)
-    limits = {kind: claim.limit for kind, claim in request.kinds.items()}
-    # A limited kind may show up in several lanes, each with its whole limit; read enough to make up for them.
-    spare = sum(limits[kind] * (count - 1) for kind, count in lanes.items() if limits[kind] < ask.limit)
-    return (
-        "claim",
-        request.holder,
-        ask.limit,
-        request.suspects,
-        ask.limit + spare,
-        any(limits[kind] < ask.limit for kind in lanes),
-        *shard,
-        *columns,
-        [limits[kind] for kind in columns.kinds],
-        leases,
-        ask.learns_floors,
-    )
-
-
-def _still_wanted(request: ClaimRequest, claimed: list[LeasedJob]) -> ClaimRequest:
-    taken = Counter(job.kind for job in claimed)
-    kinds = {
-        kind: KindClaim(claim.lease, claim.limit - taken[kind])
-        for kind, claim in request.kinds.items()
-        if claim.limit > taken[kind]
-    }
-    return replace(request, limit=request.limit - len(claimed) if kinds else 0, kinds=kinds)
 
 
 def _error_text(transition: Transition) -> str | None:
