@@ -18,6 +18,7 @@ from holdfast.store.contract import Fenced, Finish
 from holdfast.store.postgres import lanes
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from tests.databases import Database, connected, opened_store
+from tests.postgres.looks import looks_are
 from tests.store_contract.steps import BROKEN, LEASE, job, wants
 
 BACKLOG = 400
@@ -45,9 +46,7 @@ async def scene(
         return asks[-1]
 
     monkeypatch.setattr(lanes.Lanes, "first_ask", noted)
-    monkeypatch.setattr(lanes, "_CHEAP_SECONDS", -1.0 if request.param == "dear" else float("inf"))
-    monkeypatch.setattr(lanes, "_LOOKS_COMPARED", 1)
-    monkeypatch.setattr(lanes, "_SECONDS_PER_CLAIMED_JOB", 0.0)
+    looks_are(request.param, monkeypatch)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_store(database.url))
         elsewhere = await stack.enter_async_context(opened_store(database.url))
@@ -74,8 +73,7 @@ async def moved_floor(scene: Scene) -> None:
 
 async def found_soon(scene: Scene, id: UUID, *kinds: str) -> None:
     """Claim on and on until the job is there. The backlog must not be what runs out first."""
-    duty = lanes._SHARE_OF_TIME * scene.store._claiming._lanes._look_cost
-    deadline = time.monotonic() + duty + 5.0
+    deadline = time.monotonic() + lanes._LONGEST_HIDDEN_SECONDS + 5.0
     claims = 0
     while time.monotonic() < deadline:
         claims += 1

@@ -1,21 +1,26 @@
 """Lanes, as plain values: when a claim looks at everything, and what it asks for when it does not."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
 
 from holdfast.store.contract import ClaimRequest
 from holdfast.store.postgres import lanes
-from holdfast.store.postgres.lanes import Ask, Floor, Lane, Lanes
+from holdfast.store.postgres.lanes import Ask, Floor, Lane, Lanes, Survey
 from tests.store_contract.steps import wants
 
 WORK = Lane("default", 5, "work")
 OTHER = Lane("default", 5, "other")
+URGENT = Lane("default", 0, "work")
 FLOOR = Floor(datetime(2030, 1, 1, tzinfo=UTC), UUID(int=5))
+EARLIER = Floor(FLOOR.run_at - timedelta(hours=1), UUID(int=7))
+LATER = Floor(FLOOR.run_at + timedelta(hours=1), UUID(int=3))
+MOMENT = FLOOR.run_at + timedelta(hours=2)
 DEAR = 10 * lanes._CHEAP_SECONDS
 DUTY = lanes._SHARE_OF_TIME * DEAR
+DUE = 1000.0 + 1.01 * DUTY
 
 
 def looked(*claimed: Lane, cost: float, times: int = lanes._LOOKS_COMPARED, ended: float = 1000.0) -> Lanes:
@@ -33,6 +38,16 @@ def looked(*claimed: Lane, cost: float, times: int = lanes._LOOKS_COMPARED, ende
             memory.generation,
         )
     return memory
+
+
+def surveyed(memory: Lanes, at: float = DUE, cost: float = DEAR, **firsts: Floor) -> None:
+    """The survey that is due now finds these first jobs, each by the name of its lane."""
+    ask = memory.start_survey(at)
+    assert ask is not None
+    assert set(starts(ask).values()) == {lanes._BEGINNING}
+    named = {globals()[name]: first for name, first in firsts.items()}
+    survey = Survey({lane: named.get(lane) for lane in starts(ask)}, MOMENT)
+    memory.surveyed(survey, at, at + cost, memory.generation)
 
 
 def starts(ask: Ask) -> dict[Lane, Floor]:
@@ -73,39 +88,143 @@ def test_floors_are_not_read_before_looking_is_dear() -> None:
     assert starts(memory.first_ask(wants(), 1000.0)) == {WORK: FLOOR}
 
 
-def test_a_dear_look_that_is_due_again_is_made_when_the_floors_bring_nothing() -> None:
+def test_a_survey_is_due_when_a_twentieth_of_the_time_allows_it() -> None:
     memory = looked(WORK, cost=DEAR)
-    quick = memory.first_ask(wants(), 1000.0 + 1.01 * DUTY)
-    assert not quick.is_full_look
-    look = memory.next_ask(wants(), quick, [], 1000.0 + 1.01 * DUTY)
-    assert look is not None
-    assert look.is_full_look
-    assert set(starts(look).values()) == {lanes._BEGINNING}
-    assert memory.next_ask(wants(), quick, [], 1000.0 + 0.99 * DUTY) is None
+    assert memory.start_survey(1000.0 + 0.99 * DUTY) is None
+    ask = memory.start_survey(DUE)
+    assert ask is not None
+    assert {lane.priority for lane in starts(ask)} == set(range(10))
+    assert {lane.kind for lane in starts(ask)} == {"work", "other"}
 
 
-def test_a_dear_look_that_is_due_again_is_put_off_by_one_claim_that_brings_something() -> None:
-    memory = looked(WORK, cost=DEAR)
-    quick = memory.first_ask(wants(), 1000.0 + 1.01 * DUTY)
-    assert not quick.is_full_look
-    memory.learn(quick, {WORK: FLOOR}, 1, 1000.0 + 1.01 * DUTY, 1000.0 + 1.02 * DUTY, memory.generation)
-    look = memory.first_ask(wants(), 1000.0 + 1.03 * DUTY)
-    assert look.is_full_look
-    assert set(starts(look).values()) == {lanes._BEGINNING}
-
-
-def test_a_look_as_dear_as_can_be_is_due_after_the_longest_that_a_job_may_be_hidden() -> None:
+def test_a_survey_as_dear_as_can_be_is_due_after_the_longest_that_a_job_may_be_hidden() -> None:
     memory = looked(WORK, cost=60.0)
     longest = lanes._LONGEST_HIDDEN_SECONDS
-    quick = memory.first_ask(wants(), 1000.0)
-    assert memory.next_ask(wants(), quick, [], 1000.0 + 0.99 * longest) is None
-    assert memory.next_ask(wants(), quick, [], 1000.0 + longest) is not None
+    assert memory.start_survey(1000.0 + 0.99 * longest) is None
+    assert memory.start_survey(1000.0 + longest) is not None
+
+
+def test_there_is_no_survey_while_looking_is_cheap() -> None:
+    assert looked(WORK, cost=lanes._CHEAP_SECONDS / 2).start_survey(2000.0) is None
+
+
+def test_one_survey_at_a_time() -> None:
+    memory = looked(WORK, cost=DEAR)
+    assert memory.start_survey(DUE) is not None
+    assert memory.start_survey(1100.0) is None
+
+
+def test_claims_start_from_the_floors_while_a_survey_takes_its_time() -> None:
+    memory = looked(WORK, cost=DEAR)
+    assert memory.start_survey(DUE) is not None
+    assert starts(memory.first_ask(wants(), 1060.0)) == {WORK: FLOOR}
+
+
+def test_a_job_behind_a_floor_is_where_the_next_claim_starts() -> None:
+    memory = looked(WORK, cost=DEAR)
+    surveyed(memory, WORK=EARLIER)
+    (start,) = starts(memory.first_ask(wants(), DUE + 0.1)).values()
+    assert start < EARLIER
+    assert EARLIER.run_at - start.run_at <= timedelta.resolution
+
+
+def test_a_floor_that_others_have_claimed_past_moves_on() -> None:
+    memory = looked(WORK, cost=DEAR)
+    surveyed(memory, WORK=LATER)
+    (start,) = starts(memory.first_ask(wants(), DUE + 0.1)).values()
+    assert FLOOR < start < LATER
+
+
+def test_a_lane_with_nothing_due_starts_shortly_before_the_survey() -> None:
+    memory = looked(WORK, cost=DEAR)
+    surveyed(memory)
+    (start,) = starts(memory.first_ask(wants(), DUE + 0.1)).values()
+    assert start.run_at == MOMENT - timedelta(seconds=lanes._LONGEST_HIDDEN_SECONDS)
+
+
+def test_a_survey_takes_no_floor_back_that_is_as_recent() -> None:
+    memory = looked(WORK, cost=DEAR)
+    recent = Floor(MOMENT, UUID(int=1))
+    memory.learn(memory.first_ask(wants(), 1000.0), {WORK: recent}, 1, 1000.0, 1000.001, memory.generation)
+    surveyed(memory)
+    assert starts(memory.first_ask(wants(), DUE + 0.1)) == {WORK: recent}
+
+
+def test_a_priority_in_which_a_survey_found_a_job_is_asked_for() -> None:
+    memory = looked(WORK, cost=DEAR)
+    quick = memory.first_ask(wants(), DUE)
+    assert set(starts(quick)) == {WORK}
+    ask = memory.start_survey(DUE)
+    assert ask is not None
+    # A claim beside it brings something: that lane is not forgotten because the survey saw it empty.
+    memory.learn(quick, {WORK: FLOOR}, 1, DUE, DUE, memory.generation)
+    survey = Survey({lane: EARLIER if lane == URGENT else None for lane in starts(ask)}, MOMENT)
+    memory.surveyed(survey, DUE, DUE + 0.1, memory.generation)
+    assert set(starts(memory.first_ask(wants(), DUE + 0.2))) == {WORK, URGENT}
+
+
+def test_a_survey_that_found_nothing_keeps_the_lanes_that_are_known() -> None:
+    memory = looked(WORK, OTHER, cost=DEAR)
+    surveyed(memory)
+    assert set(starts(memory.first_ask(wants("work", "other"), DUE + 0.1))) == {WORK, OTHER}
+
+
+def test_what_a_survey_saw_before_jobs_came_back_does_not_count() -> None:
+    memory = looked(WORK, cost=DEAR)
+    ask, generation = memory.start_survey(DUE), memory.generation
+    assert ask is not None
+    memory.forget()
+    memory.surveyed(Survey(dict.fromkeys(starts(ask)), MOMENT), DUE, DUE + 1.0, generation)
+    look = memory.first_ask(wants(), DUE + 1.0)
+    assert look.is_full_look
+    memory.learn(look, {WORK: FLOOR}, 1, DUE + 1.0, DUE + 1.0 + DEAR, memory.generation)
+    assert starts(memory.first_ask(wants(), DUE + 1.0 + DEAR)) == {WORK: FLOOR}
+
+
+def test_after_a_survey_that_failed_the_next_claim_looks_at_everything() -> None:
+    memory = looked(WORK, cost=DEAR)
+    assert memory.start_survey(DUE) is not None
+    memory.not_surveyed()
+    assert memory.first_ask(wants(), DUE).is_full_look
+    assert memory.start_survey(DUE) is None, "the claim does it"
+
+
+def test_whoever_has_not_asked_for_long_looks_at_everything() -> None:
+    memory = looked(WORK, cost=DEAR)
+    assert not memory.first_ask(wants(), 1000.0 + 0.99 * lanes._ASLEEP_SECONDS).is_full_look
+    assert memory.first_ask(wants(), 1000.0 + lanes._ASLEEP_SECONDS).is_full_look
+
+
+def test_looking_is_cheap_again_when_most_surveys_are() -> None:
+    memory, at = looked(WORK, cost=DEAR), DUE
+    for number in range(lanes._LOOKS_COMPARED // 2 + 1):
+        assert memory.is_dear, f"{number} cheap surveys are luck"
+        surveyed(memory, at, lanes._CHEAP_SECONDS / 2)
+        at += 2 * DUTY
+    assert not memory.is_dear
+    assert memory.first_ask(wants(), at).is_full_look
+
+
+def test_the_way_to_the_store_is_no_part_of_what_a_look_costs() -> None:
+    memory = Lanes(round_trip=DEAR)
+    for _ in range(lanes._LOOKS_COMPARED):
+        look = memory.first_ask(wants(), 1000.0)
+        memory.learn(look, {WORK: FLOOR}, 0, 1000.0, 1000.0 + DEAR + lanes._CHEAP_SECONDS / 2, memory.generation)
+    assert not memory.is_dear
+
+
+def test_there_is_something_to_ask_again_for_when_the_next_survey_is_due() -> None:
+    memory = looked(WORK, cost=DEAR)
+    assert memory.until_survey(1000.0 + 0.25 * DUTY) == pytest.approx(0.75 * DUTY)
+    assert memory.until_survey(1000.0 + 2 * DUTY) == 0
+    assert memory.start_survey(1000.0 + 2 * DUTY) is not None
+    assert 0 < memory.until_survey(1000.0 + 2 * DUTY) <= 2 * DEAR
 
 
 def test_the_first_looks_do_not_count_and_then_the_cheapest_of_the_last_does() -> None:
     memory = looked(WORK, cost=DEAR, times=lanes._LOOKS_COMPARED - 1)
     assert memory.first_ask(wants(), 1000.0).is_full_look
-    ask = memory.all_lanes(wants())
+    ask = replace(memory.all_lanes(wants()), learns_floors=True)
     memory.learn(ask, {}, 0, 1001.0, 1001.0 + lanes._CHEAP_SECONDS / 2, memory.generation)
     for number in range(lanes._LOOKS_COMPARED):
         assert memory.first_ask(wants(), 1002.0 + number).is_full_look
@@ -140,17 +259,17 @@ def test_a_quick_ask_that_ran_into_its_share_asks_for_the_whole() -> None:
         1000,
         is_full_look=False,
     )
-    whole = memory.next_ask(request, ask, [WORK] * 100 + [OTHER] * 50, 1000.0)
+    whole = memory.next_ask(request, ask, [WORK] * 100 + [OTHER] * 50)
     assert whole is not None
     assert [probe.fetch for probe in whole.probes] == [1000, 1000]
-    assert memory.next_ask(request, ask, [WORK] * 99, 1000.0) is None
+    assert memory.next_ask(request, ask, [WORK] * 99) is None
 
 
 def test_nothing_more_is_asked_after_a_full_look_or_when_nothing_more_is_wanted() -> None:
     memory = looked(WORK, cost=DEAR)
     full, quick = memory.all_lanes(wants()), memory.first_ask(wants(), 1000.0)
-    assert memory.next_ask(wants(), full, [WORK] * 100, 1000.0) is None
-    assert memory.next_ask(wants(limit=0), quick, [WORK] * 100, 1000.0) is None
+    assert memory.next_ask(wants(), full, [WORK] * 100) is None
+    assert memory.next_ask(wants(limit=0), quick, [WORK] * 100) is None
 
 
 def test_no_probe_reads_more_than_the_kind_s_limit() -> None:
@@ -167,15 +286,13 @@ def test_floors_move_with_what_was_claimed_last_in_their_lane() -> None:
     assert starts(memory.first_ask(wants(), 1000.0)) == {WORK: later}
 
 
-def test_a_kind_that_was_at_its_limit_is_looked_for_when_it_has_room_again() -> None:
+def test_a_kind_that_was_at_its_limit_since_everything_was_looked_at_is_looked_for_when_it_has_room() -> None:
     memory = looked(WORK, OTHER, cost=DEAR)
-    at = 1000.0 + DUTY
+    memory.forget()
     # A full look of another kind alone: this one had no room.
-    memory.learn(memory.all_lanes(wants("work")), {WORK: FLOOR}, 1, at - DEAR, at, memory.generation)
-    quick = memory.first_ask(wants("work", "other"), at)
-    if not quick.is_full_look:
-        memory.learn(quick, {WORK: FLOOR}, 1, at, at, memory.generation)
-        assert memory.first_ask(wants("work", "other"), at).is_full_look
+    memory.learn(memory.all_lanes(wants("work")), {WORK: FLOOR, OTHER: FLOOR}, 1, 1000.0, 1000.1, memory.generation)
+    assert not memory.first_ask(wants("work"), 1000.2).is_full_look
+    assert memory.first_ask(wants("work", "other"), 1000.2).is_full_look
 
 
 def test_an_ask_from_before_jobs_came_back_tells_nothing_about_them() -> None:

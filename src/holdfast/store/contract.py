@@ -180,7 +180,10 @@ class Store(Renewer, Protocol):
     async def next_due(
         self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False, shard: Shard | None = None
     ) -> timedelta | None:
-        """Time until the next job of these could be claimed: zero if one is due, None if there is none."""
+        """Time until the next job of these could be claimed: zero if one is due, None if there is none.
+
+        A store that has not looked everywhere says when to ask again.
+        """
 
 
 @dataclass(frozen=True, slots=True)

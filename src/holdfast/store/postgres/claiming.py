@@ -1,5 +1,6 @@
 """The verbs that read the queue: which lanes a claim asks for, and what is learned from its answer."""
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,40 +11,67 @@ from uuid import UUID
 
 from holdfast.errors import StoreUnavailable
 from holdfast.job import Lease, LeasedJob
+from holdfast.log import get_logger
 from holdfast.store.contract import ClaimRequest, KindClaim, Shard
-from holdfast.store.postgres.lanes import Ask, Floor, Lane, Lanes
+from holdfast.store.postgres.lanes import Ask, Floor, Lane, Lanes, Survey
 from holdfast.store.postgres.sql_files import Fetch
 
 if TYPE_CHECKING:
     import asyncpg
 
 
+log = get_logger("holdfast.store")
+
+_NOBODY = UUID(int=0)
+
+
 class Claiming:
+    """`round_trip` is in seconds, and known once the store is open."""
+
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
-        self._lanes = Lanes()
+        self.round_trip = 0.0
+        self._lanes: dict[Shard | None, Lanes] = {}
+        """What one shard has claimed tells nothing about the others."""
+        self._surveys: set[asyncio.Task[None]] = set()
         self._last_calls: dict[bool, tuple[tuple[ClaimRequest, Ask], tuple[Any, ...]]] = {}
+
+    async def close(self) -> None:
+        surveys = list(self._surveys)
+        for survey in surveys:
+            survey.cancel()
+        await asyncio.gather(*surveys, return_exceptions=True)
+        for lanes in self._lanes.values():
+            lanes.not_surveyed()
 
     def forget(self) -> None:
         """Jobs came back to where they stood: the next claim looks at everything."""
-        self._lanes.forget()
+        for lanes in self._lanes.values():
+            lanes.forget()
 
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
         if request.limit <= 0 or not request.kinds or not request.queues:
             return []
+        lanes = self._lanes_of(request.shard)
         if request.suspects:
-            ask = self._lanes.all_lanes(request)
+            ask = lanes.all_lanes(request)
             return _leased(await self._run_ask(request, ask), request.holder)
         if request.is_glance:
-            glance = self._lanes.glance(request)
+            glance = lanes.glance(request)
             return [] if glance is None else await self._ask(request, glance)
-        ask = self._lanes.first_ask(request, time.monotonic())
+        jobs = await self._claim(request, lanes)
+        if lanes.is_dear:
+            self._survey_if_due(lanes, request.shard)
+        return jobs
+
+    async def _claim(self, request: ClaimRequest, lanes: Lanes) -> list[LeasedJob]:
+        ask = lanes.first_ask(request, time.monotonic())
         jobs = await self._ask(request, ask)
-        if len(jobs) >= request.limit or (jobs and not ask.has_shares):
+        if not ask.has_shares or len(jobs) >= request.limit:
             return jobs
         rest = _still_wanted(request, jobs)
         claimed = [Lane(job.queue, job.priority, job.kind) for job in jobs]
-        next_ask = self._lanes.next_ask(rest, ask, claimed, time.monotonic())
+        next_ask = lanes.next_ask(rest, ask, claimed)
         if next_ask is not None:
             try:
                 jobs += await self._ask(rest, next_ask)
@@ -54,13 +82,14 @@ class Claiming:
         return jobs
 
     async def _ask(self, request: ClaimRequest, ask: Ask) -> list[LeasedJob]:
-        started, generation = time.monotonic(), self._lanes.generation
+        lanes = self._lanes_of(request.shard)
+        started, generation = time.monotonic(), lanes.generation
         rows = await self._run_ask(request, ask)
         if rows and not ask.teaches:
             return _leased(rows, request.holder)
         last_of_lane = {row[2:5]: row for row in rows}
         last = {Lane(row[3], row[4], row[2]): Floor(row[13], row[0]) for row in last_of_lane.values()}
-        self._lanes.learn(ask, last, len(rows), started, time.monotonic(), generation)
+        lanes.learn(ask, last, len(rows), started, time.monotonic(), generation)
         return _leased(rows, request.holder)
 
     async def _run_ask(self, request: ClaimRequest, ask: Ask) -> "list[asyncpg.Record]":
@@ -72,11 +101,54 @@ class Claiming:
         return await self._fetch(*call)
 
     async def next_due(
-        self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False, shard: Shard | None = None
+        self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool, shard: Shard | None
     ) -> timedelta | None:
+        lanes = self._lanes_of(shard)
+        if lanes.is_dear and not suspects:
+            wanted = ClaimRequest(_NOBODY, 1, tuple(queues), dict.fromkeys(kinds, KindClaim(timedelta(0), 1)))
+            ask = lanes.from_floors(wanted, time.monotonic())
+            if ask is not None:
+                return await self._next_due_from_floors(ask, lanes, shard)
         (row,) = await self._fetch("next_due", list(queues), list(kinds), suspects, *_shard(shard))
         due: timedelta | None = row["due_in"]
         return None if due is None else max(timedelta(0), due)
+
+    async def _next_due_from_floors(self, ask: Ask, lanes: Lanes, shard: Shard | None) -> timedelta:
+        """No later than the next survey, because it may find what lies behind them."""
+        rows = await self._fetch("first_of_lanes", *_shard(shard), *ask.columns[:5])
+        due: list[timedelta] = [
+            max(timedelta(0), row["run_at"] - row["moment"]) for row in rows if row["run_at"] is not None
+        ]
+        self._survey_if_due(lanes, shard)
+        return min([*due, timedelta(seconds=lanes.until_survey(time.monotonic()))])
+
+    def _survey_if_due(self, lanes: Lanes, shard: Shard | None) -> None:
+        ask = lanes.start_survey(time.monotonic())
+        if ask is not None:
+            survey = asyncio.create_task(self._survey(lanes, shard, ask))
+            self._surveys.add(survey)
+            survey.add_done_callback(self._surveys.discard)
+
+    async def _survey(self, lanes: Lanes, shard: Shard | None, ask: Ask) -> None:
+        """Beside the claims: past many deleted rows it takes a while, and nobody waits for it."""
+        started, generation = time.monotonic(), lanes.generation
+        try:
+            rows = await self._fetch("first_of_lanes", *_shard(shard), *ask.columns[:5])
+        except Exception as error:  # noqa: BLE001 - logged, and the next claim does the same and may raise it
+            lanes.not_surveyed()
+            log.info("could not look past the deleted rows, the next claim will", error=str(error))
+        else:
+            firsts = {
+                Lane(row[0], row[1], row[2]): Floor(row[3], row[4]) if row[3] and row[3] <= row[5] else None
+                for row in rows
+            }
+            lanes.surveyed(Survey(firsts, rows[0][5]), started, time.monotonic(), generation)
+
+    def _lanes_of(self, shard: Shard | None) -> Lanes:
+        lanes = self._lanes.get(shard)
+        if lanes is None:
+            lanes = self._lanes[shard] = Lanes(self.round_trip)
+        return lanes
 
 
 def _shard(shard: Shard | None) -> tuple[int | None, int | None]:

@@ -6,15 +6,16 @@ remembers per lane how far it has claimed, and starts there.
 
 A floor must never hide a job: one committed late, released, or of a lane not seen before lies behind it, and it may be
 the one whose turn it is. So as long as looking is cheap, every claim is a full look at all lanes without floors. When
-it is dear, claims look often enough for it to cost about a twentieth of the time, and no job that has just come waits
-for it: a claim starts from the floors, and looks at everything only when that brought nothing, or the next time.
+it is dear, claims start from the floors and none waits for a look: a survey beside them finds the first job of every
+lane and moves the floor to it. It is made often enough to cost about a twentieth of the time.
 """
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from statistics import median_low
 from typing import NamedTuple
 from uuid import UUID
 
@@ -24,6 +25,8 @@ from holdfast.store.contract import ClaimRequest
 _CHEAP_SECONDS = 0.001
 _SHARE_OF_TIME = 20
 _LONGEST_HIDDEN_SECONDS = 2.0
+_ASLEEP_SECONDS = 2 * _LONGEST_HIDDEN_SECONDS
+_SURVEY_ENDS_SECONDS = 0.01
 _LOOKS_COMPARED = 5
 _SECONDS_PER_CLAIMED_JOB = 0.00003
 _FETCH_AT_LEAST = 64
@@ -42,6 +45,14 @@ class Floor(NamedTuple):
 
 
 _BEGINNING = Floor(datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What stood first in each of the lanes at that moment, by the store's clock; None where nothing was due."""
+
+    firsts: Mapping[Lane, Floor | None]
+    moment: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,11 @@ class Ask:
         return any(probe.is_share for probe in self.probes)
 
     @cached_property
+    def kinds(self) -> frozenset[tuple[str, str]]:
+        """With their queues."""
+        return frozenset((probe.lane.queue, probe.lane.kind) for probe in self.probes)
+
+    @cached_property
     def columns(self) -> Columns:
         return Columns(
             [probe.lane.queue for probe in self.probes],
@@ -99,15 +115,24 @@ class Ask:
 
 
 class Lanes:
-    """The memory of one process; times are its monotonic seconds."""
+    """The memory of one process; times are its monotonic seconds.
 
-    def __init__(self) -> None:
+    `round_trip`: what any question costs, and so no part of what a look does.
+    """
+
+    def __init__(self, round_trip: float = 0.0) -> None:
+        self._round_trip = round_trip
         self._floors: dict[Lane, Floor] = {}
         self._active: list[Lane] = []
+        self._claimed_from: set[Lane] = set()
+        """Since the last survey began."""
         self._look_costs: deque[float] = deque(maxlen=_LOOKS_COMPARED)
-        self._looked: dict[str, float] = {}
-        """When each kind was last looked for everywhere. One that is at its limit is not asked for meanwhile."""
-        self._put_off: set[str] = set()
+        self.is_dear = False
+        """Whether claims start from the floors, because to look at everything takes long."""
+        self._known: frozenset[tuple[str, str]] = frozenset()
+        """The queues and kinds that were looked for everywhere. One that is at its limit is not asked for meanwhile."""
+        self._looked_at = _NEVER
+        self._is_surveying = False
         self.generation = 0
         """Rises when jobs came back: an ask from before has seen nothing of them."""
         self._last_look: tuple[ClaimRequest, int, Ask] | None = None
@@ -115,10 +140,16 @@ class Lanes:
         self._glances_pay = True
 
     def first_ask(self, request: ClaimRequest, now: float) -> Ask:
-        is_owed = self._is_look_due((kind for kind in request.kinds if self._is_put_off(kind)), now)
-        if is_owed or self._look_cost <= _CHEAP_SECONDS or not self._active_for(request):
-            return self.all_lanes(request)
-        return self._quick(request)
+        return self.from_floors(request, now) or self.all_lanes(request)
+
+    def from_floors(self, request: ClaimRequest, now: float) -> Ask | None:
+        """None: everything has to be looked at, because that is cheap, or because the floors may hide too much."""
+        if not self.is_dear or not self._active_for(request):
+            return None
+        is_known = all((queue, kind) in self._known for queue in request.queues for kind in request.kinds)
+        # Whoever has not asked for so long has not surveyed either, and may not ask again soon.
+        is_asleep = not self._is_surveying and now - self._looked_at >= _ASLEEP_SECONDS
+        return self._quick(request) if is_known and not is_asleep else None
 
     def glance(self, request: ClaimRequest) -> Ask | None:
         """Where a job that has just come probably is: among the priorities that had jobs lately. None: not known.
@@ -127,7 +158,7 @@ class Lanes:
         """
         if not self._glances_pay or not self._active_for(request):
             return None
-        if self._look_cost > _CHEAP_SECONDS:
+        if self.is_dear:
             return replace(self._quick(request), is_glance=True)
         last = self._last_glance
         if last is None or last[0] is not request or last[1] is not self._active:
@@ -136,10 +167,8 @@ class Lanes:
             last = self._last_glance = request, self._active, glance
         return last[2]
 
-    def next_ask(self, request: ClaimRequest, ask: Ask, claimed: list[Lane], now: float) -> Ask | None:
+    def next_ask(self, request: ClaimRequest, ask: Ask, claimed: list[Lane]) -> Ask | None:
         """After an ask that found too little; `request` is what is missing."""
-        if not claimed and not ask.is_full_look and self._is_look_due(request.kinds, now):
-            return self.all_lanes(request)
         counts = Counter(claimed)
         may_have_more = any(probe.is_share and counts[probe.lane] >= probe.fetch for probe in ask.probes)
         if request.limit <= 0 or not may_have_more:
@@ -152,44 +181,83 @@ class Lanes:
         """Take in what an ask found: how many jobs were claimed, and the last one of each lane in claim order."""
         if generation != self.generation:
             return
-        kinds = set(ask.columns.kinds)
         if ask.is_full_look:
-            self._looked.update(dict.fromkeys(kinds, ended))
-            self._put_off -= kinds
-            self._look_costs.append(max(0.0, ended - started - claimed * _SECONDS_PER_CLAIMED_JOB))
+            if not ask.kinds <= self._known:
+                self._known |= ask.kinds
+            self._looked_at = ended
+            self._note_cost(ended - started - claimed * _SECONDS_PER_CLAIMED_JOB)
             if last:
                 known = {lane.priority for lane in self._active}
                 self._glances_pay = known.issuperset(lane.priority for lane in last)
                 self._active = list(last)
         elif ask.is_glance:
             self._glances_pay = claimed > 0
-        elif claimed:
-            self._put_off |= {kind for kind in kinds if self._is_look_due([kind], ended)}
         if ask.learns_floors:
             self._floors.update(last)
+            self._claimed_from.update(last)
 
     def forget(self) -> None:
         """Jobs came back to where they stood: the next claim looks at everything."""
         self.generation += 1
         self._floors.clear()
-        self._looked.clear()
+        self._known = frozenset()
 
-    def _is_put_off(self, kind: str) -> bool:
-        return kind in self._put_off or kind not in self._looked
+    def start_survey(self, now: float) -> Ask | None:
+        """For the first job of every lane, if it is time for that: `surveyed` or `not_surveyed` has to follow."""
+        if not self.is_dear or self._is_surveying or not self._known or now < self._looked_at + self._pause:
+            return None
+        self._is_surveying = True
+        self._claimed_from.clear()
+        lanes = (Lane(queue, priority, kind) for priority in PRIORITIES for queue, kind in self._known)
+        return Ask([Probe(lane, _BEGINNING, 1, is_share=False) for lane in lanes], limit=0, is_full_look=True)
 
-    def _is_look_due(self, kinds: Iterable[str], now: float) -> bool:
-        """Whether it is for any of the kinds."""
-        pause = min(_SHARE_OF_TIME * self._look_cost, _LONGEST_HIDDEN_SECONDS)
-        return any(now - self._looked.get(kind, _NEVER) >= pause for kind in kinds)
+    def surveyed(self, survey: Survey, started: float, ended: float, generation: int) -> None:
+        """Start where the first job stands, be it behind the floor or past it.
+
+        Claims beside the survey may have gone further: that costs the next one a few steps.
+        """
+        self._is_surveying = False
+        self._note_cost(ended - started)
+        if generation != self.generation:
+            return
+        self._looked_at = ended
+        for lane, first in survey.firsts.items():
+            # Not up to the moment itself, because a transaction that is not over yet may have taken its time before.
+            recent = Floor(survey.moment - timedelta(seconds=_LONGEST_HIDDEN_SECONDS), _BEGINNING.id)
+            self._floors[lane] = max(self._floors.get(lane, recent), recent) if first is None else _before(first)
+        busy = {lane for lane, first in survey.firsts.items() if first is not None} | self._claimed_from
+        if busy:
+            self._active = list(busy)
+
+    def not_surveyed(self) -> None:
+        """It failed, so that nobody knows what the floors hide."""
+        self._is_surveying = False
+        self.forget()
+
+    def until_survey(self, now: float) -> float:
+        """Seconds after which more may be known."""
+        if self._is_surveying:
+            return max(self._look_cost, _SURVEY_ENDS_SECONDS)
+        return max(0.0, self._looked_at + self._pause - now)
+
+    @property
+    def _pause(self) -> float:
+        return min(_SHARE_OF_TIME * self._look_cost, _LONGEST_HIDDEN_SECONDS)
 
     @property
     def _look_cost(self) -> float:
-        # One slow look says little, so the first few count for nothing.
-        return min(self._look_costs) if len(self._look_costs) >= _LOOKS_COMPARED else 0.0
+        return median_low(self._look_costs)
+
+    def _note_cost(self, seconds: float) -> None:
+        self._look_costs.append(max(0.0, seconds - self._round_trip))
+        # One slow look says little, and so does one that had the good luck to find a job right at the beginning.
+        if len(self._look_costs) == _LOOKS_COMPARED:
+            least = self._look_cost if self.is_dear else min(self._look_costs)
+            self.is_dear = least > _CHEAP_SECONDS
 
     def all_lanes(self, request: ClaimRequest, *, whole: bool = False) -> Ask:
         share = self._share(request, whole=whole)
-        learns_floors = self._look_cost > _CHEAP_SECONDS
+        learns_floors = self.is_dear
         # An idle worker asks for the same again and again, and whoever has just been woken is to ask soon.
         if self._last_look is not None and self._last_look[:2] == (request, share):
             look = self._last_look[2]
@@ -222,6 +290,11 @@ class Lanes:
             if whole or lanes < 2
             else min(request.limit, max(_FETCH_AT_LEAST, 2 * request.limit // lanes))
         )
+
+
+def _before(place: Floor) -> Floor:
+    """Claims start after their floor."""
+    return Floor(place.run_at - timedelta.resolution, place.id)
 
 
 def _probes(request: ClaimRequest, priorities: Iterable[int], floors: Mapping[Lane, Floor], share: int) -> list[Probe]:

@@ -94,6 +94,7 @@ class PostgresStore:
         except BaseException:
             await pool.close()
             raise
+        self._claiming.round_trip = self._round_trip.total_seconds()
         self._pool = pool
 
     async def check(self) -> None:
@@ -106,6 +107,7 @@ class PostgresStore:
             pool, self._pool = self._pool, None
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
+                    await self._claiming.close()
                     await pool.close()
 
     @property

@@ -1,0 +1,28 @@
+-- The first job of each lane behind its floor, due or not, and the moment of the look. Nobody's row is locked, so this can
+-- walk past any number of deleted rows beside the claims.
+CREATE FUNCTION holdfast.first_of_lanes(
+    shard_index integer, shard_count integer, queues text[], priorities smallint[], kinds text[], floor_times timestamptz[],
+    floor_ids uuid[]
+) RETURNS TABLE (queue text, priority smallint, kind text, run_at timestamptz, id uuid, moment timestamptz)
+LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    looked_at timestamptz := holdfast.now();
+BEGIN
+    RETURN QUERY
+    SELECT lane.queue, lane.priority, lane.kind, first.run_at, first.id, looked_at
+    FROM unnest(queues, priorities, kinds, floor_times, floor_ids) AS lane (queue, priority, kind, floor_time, floor_id)
+    LEFT JOIN LATERAL (
+        SELECT ready.run_at, ready.id FROM holdfast.ready
+        WHERE ready.queue = lane.queue AND ready.priority = lane.priority AND ready.kind = lane.kind
+          AND (ready.run_at, ready.id) > (lane.floor_time, lane.floor_id)
+          AND ready.losses < 2
+          AND (shard_count IS NULL OR holdfast.shard_of(ready.id, shard_count) = shard_index)
+        ORDER BY ready.run_at, ready.id
+        LIMIT 1
+    ) AS first ON true;
+END
+$$;

@@ -1,0 +1,167 @@
+"""Surveys: they find what the floors hide, and no claim waits for one."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from holdfast.errors import StoreUnavailable
+from holdfast.store.contract import ClaimRequest, Shard
+from holdfast.store.postgres import lanes
+from holdfast.store.postgres.store import PostgresClock, PostgresStore
+from tests.databases import Database, opened_store
+from tests.postgres.looks import looks_are
+from tests.store_contract.steps import job, wants
+
+PATIENCE_SECONDS = lanes._LONGEST_HIDDEN_SECONDS + 5.0
+SURVEY = "first_of_lanes"
+
+Fetch = Callable[..., Awaitable[object]]
+
+
+@pytest.fixture
+async def store(database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresStore]:
+    """For which looks are dear, and which has claimed from one lane."""
+    looks_are("dear", monkeypatch)
+    async with opened_store(database.url) as store:
+        await store.enqueue([job() for _ in range(3)])
+        while not store._claiming._lanes_of(None)._floors:
+            await store.claim(wants(limit=1))
+        yield store
+
+
+def intercepted(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, survey: Callable[[], Awaitable[None]]
+) -> list[str]:
+    """Do this before each survey; returns the verbs that are asked for from now on."""
+    verbs: list[str] = []
+    fetch: Fetch = store._claiming._fetch
+
+    async def intercepting(verb: str, *arguments: object) -> object:
+        verbs.append(verb)
+        if verb == SURVEY:
+            await survey()
+        return await fetch(verb, *arguments)
+
+    monkeypatch.setattr(store._claiming, "_fetch", intercepting)
+    return verbs
+
+
+async def claimed(store: PostgresStore, id: UUID, request: ClaimRequest) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while id not in [each.id for each in await store.claim(request)]:
+        assert time.monotonic() < deadline, "no claim found the job"
+
+
+async def test_no_claim_waits_for_a_survey(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_go_on, began = asyncio.Event(), asyncio.Event()
+
+    async def survey() -> None:
+        began.set()
+        await may_go_on.wait()
+
+    verbs = intercepted(store, monkeypatch, survey)
+    urgent = job(priority=0)
+    await store.enqueue([urgent])
+    while not began.is_set():
+        await store.claim(wants(limit=1))
+        await asyncio.sleep(0)
+    ordinary = job()
+    await store.enqueue([ordinary])
+    assert ordinary.id in [each.id for each in await store.claim(wants(limit=9))]
+    assert urgent.id not in [each.id for each in await store.claim(wants(limit=9))], "only a survey finds it"
+    assert verbs.count(SURVEY) == 1, "one at a time"
+    may_go_on.set()
+    await claimed(store, urgent.id, wants(limit=1))
+
+
+async def test_whoever_only_asks_what_is_due_is_told_of_a_hidden_job_in_time(store: PostgresStore) -> None:
+    hidden = job(priority=0)
+    await store.enqueue([hidden])
+    while await store.claim(wants(limit=9)):
+        pass
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while due := await store.next_due(["default"], ["work"]):
+        assert due <= timedelta(seconds=lanes._LONGEST_HIDDEN_SECONDS), "it is worth asking again by then"
+        assert time.monotonic() < deadline
+        await asyncio.sleep(due.total_seconds())
+    assert due is not None
+    assert [each.id for each in await store.claim(wants(limit=1))] == [hidden.id]
+
+
+async def test_a_job_of_the_future_is_due_when_it_is(store: PostgresStore) -> None:
+    while await store.claim(wants(limit=9)):
+        pass
+    later = job(delay=timedelta(seconds=0.5))
+    await store.enqueue([later])
+    due = await store.next_due(["default"], ["work"])
+    assert due is not None
+    assert due <= timedelta(seconds=0.5)
+    await claimed(store, later.id, wants(limit=1))
+
+
+async def test_after_a_survey_that_failed_a_claim_looks_at_everything(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def survey() -> None:
+        raise StoreUnavailable("the connection is gone")
+
+    intercepted(store, monkeypatch, survey)
+    hidden = job(priority=0)
+    await store.enqueue([hidden])
+    await claimed(store, hidden.id, wants(limit=1))
+
+
+async def test_a_store_that_is_closed_leaves_no_survey_behind(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = asyncio.Event()
+
+    async def survey() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    intercepted(store, monkeypatch, survey)
+    while not began.is_set():
+        await store.claim(wants(limit=1))
+        await asyncio.sleep(0)
+    (task,) = store._claiming._surveys
+    await store.close()
+    assert task.cancelled()
+
+
+async def test_shards_of_one_store_do_not_hide_each_other_s_jobs(store: PostgresStore) -> None:
+    jobs = [job() for _ in range(40)]
+    await store.enqueue(jobs)
+    found: set[UUID] = set()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    # The first goes ahead, and must not take the floor of the second with it.
+    for shard in (Shard(0, 2), Shard(1, 2)):
+        fruitless = 0
+        while fruitless < 2:
+            assert time.monotonic() < deadline
+            more = await store.claim(replace(wants(limit=3), shard=shard))
+            found |= {each.id for each in more}
+            fruitless = 0 if more else fruitless + 1
+    assert found >= {each.id for each in jobs}
+
+
+async def test_a_lane_that_others_claim_from_is_not_walked_again_and_again(
+    store: PostgresStore, database: Database
+) -> None:
+    """Without a job of its own to move its floor, a process would walk over all that others have claimed."""
+    memory, lane = store._claiming._lanes_of(None), lanes.Lane("default", 5, "work")
+    async with opened_store(database.url) as elsewhere:
+        while await elsewhere.claim(wants(limit=10)):
+            pass
+    before = memory._floors[lane]
+    await PostgresClock(store).advance(timedelta(minutes=1))
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while memory._floors[lane] == before:
+        assert time.monotonic() < deadline
+        assert not await store.claim(wants(limit=1))
+    assert memory._floors[lane].run_at - before.run_at > timedelta(seconds=50)
