@@ -1,8 +1,20 @@
 """What a look at everything costs, decided by the test and not by the machine."""
 
+from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import UUID
+
 import pytest
 
 from holdfast.store.postgres import lanes
+from holdfast.store.postgres.lanes import Ask, Floor, Lane, Lanes
+from tests.store_contract.steps import wants
+
+WORK = Lane("default", 5, "work")
+OTHER = Lane("default", 5, "other")
+FLOOR = Floor(datetime(2030, 1, 1, tzinfo=UTC), UUID(int=5))
+DEAR = 10 * lanes._CHEAP_SECONDS
+DUTY = lanes._SHARE_OF_TIME * DEAR
 
 
 def looks_are(price: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -10,3 +22,24 @@ def looks_are(price: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "_CHEAP_SECONDS", {"dear": -1.0, "cheap": float("inf")}[price])
     monkeypatch.setattr(lanes, "_LOOKS_COMPARED", 1)
     monkeypatch.setattr(lanes, "_SECONDS_PER_CLAIMED_JOB", 0.0)
+
+
+def looked(*claimed: Lane, cost: float, times: int = lanes._LOOKS_COMPARED, ended: float = 1000.0) -> Lanes:
+    """Lanes that have just had so many full looks of this cost, each of which found a job in each of these."""
+    memory = Lanes()
+    ask = replace(memory.first_ask(wants("work", "other"), ended - cost), learns_floors=True)
+    found = [(lane, FLOOR) for lane in claimed]
+    for _ in range(times):
+        memory.learn(
+            ask,
+            dict(found),
+            len(found),
+            ended - cost - len(found) * lanes._SECONDS_PER_CLAIMED_JOB,
+            ended,
+            memory.generation,
+        )
+    return memory
+
+
+def starts(ask: Ask) -> dict[Lane, Floor]:
+    return {probe.lane: probe.floor for probe in ask.probes}

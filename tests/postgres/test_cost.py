@@ -4,7 +4,7 @@ Counted in blocks, by the statistics of the transaction that reads them: a time 
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 from uuid import uuid4
 
@@ -90,6 +90,9 @@ class Measured:
             await self.store.claim(wants(suspects=True))
             await self.store.next_due(["default"], ["work"])
             await self.store.next_due(["default"], ["work"], suspects=True)
+            for only_due in (True, False):
+                lanes = ["default"], [5], ["work"], [datetime.now(UTC)], [lease.id]
+                await self.store.fetch("first_of_lanes", only_due, None, None, *lanes)
             await self.store.renew([Renewal(lease, LEASE)])
             await self.store.finish([Finish(lease, Transition(Event.SUCCEED))])
             await self.store.finish([Finish(lease, Transition(Event.RETRY, error=BROKEN))])
@@ -166,6 +169,34 @@ async def test_no_verb_walks_over_what_it_does_not_want(measured: tuple[Measured
     revived, blocks["retry"] = await at.blocks(lambda: store.retry(ids))
     assert revived == ["ready"] * 10
     assert {verb: number for verb, number in blocks.items() if number > AT_MOST} == {}, blocks
+
+
+async def test_the_first_jobs_of_lanes_are_found_without_a_walk(measured: tuple[Measured, bool]) -> None:
+    at, analyzed = measured
+    await _full(at, analyzed)
+    await at.store.enqueue([job(priority=9)])
+    lanes = ["default"] * 10, list(range(10)), ["work"] * 10
+    beginning = datetime.now(UTC) - timedelta(days=1)
+    # In the middle of those that are deferred.
+    middle = datetime.now(UTC) + timedelta(hours=1, milliseconds=MANY // 2)
+    found: dict[tuple[bool, datetime], list[int]] = {}
+    blocks: dict[tuple[bool, datetime], int] = {}
+    for only_due in (True, False):
+        for floor in (beginning, middle):
+            floors = [floor, *([beginning] * 9)], [uuid4()] * 10
+            rows, blocks[only_due, floor] = await at.blocks(
+                lambda only_due=only_due, floors=floors: at.store.fetch(  # type: ignore[misc]
+                    "first_of_lanes", only_due, None, None, *lanes, *floors
+                )
+            )
+            found[only_due, floor] = [row["priority"] for row in rows if row["run_at"] is not None]
+    assert found == {
+        (True, beginning): [9],
+        (True, middle): [9],
+        (False, beginning): [0, 9],
+        (False, middle): [0, 9],
+    }
+    assert {asked: number for asked, number in blocks.items() if number > AT_MOST} == {}, blocks
 
 
 async def test_a_rescue_reads_the_leases_once_and_the_errors_of_nobody_else(measured: tuple[Measured, bool]) -> None:

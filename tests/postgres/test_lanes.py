@@ -1,57 +1,15 @@
 """Lanes, as plain values: when a claim looks at everything, and what it asks for when it does not."""
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
 
 from holdfast.store.contract import ClaimRequest
 from holdfast.store.postgres import lanes
-from holdfast.store.postgres.lanes import Ask, Floor, Lane, Lanes, Survey
+from holdfast.store.postgres.lanes import Ask, Floor, Lane, Lanes
+from tests.postgres.looks import DEAR, DUTY, FLOOR, OTHER, WORK, looked, starts
 from tests.store_contract.steps import wants
-
-WORK = Lane("default", 5, "work")
-OTHER = Lane("default", 5, "other")
-URGENT = Lane("default", 0, "work")
-FLOOR = Floor(datetime(2030, 1, 1, tzinfo=UTC), UUID(int=5))
-EARLIER = Floor(FLOOR.run_at - timedelta(hours=1), UUID(int=7))
-LATER = Floor(FLOOR.run_at + timedelta(hours=1), UUID(int=3))
-MOMENT = FLOOR.run_at + timedelta(hours=2)
-DEAR = 10 * lanes._CHEAP_SECONDS
-DUTY = lanes._SHARE_OF_TIME * DEAR
-DUE = 1000.0 + 1.01 * DUTY
-
-
-def looked(*claimed: Lane, cost: float, times: int = lanes._LOOKS_COMPARED, ended: float = 1000.0) -> Lanes:
-    """Lanes that have just had so many full looks of this cost, each of which found a job in each of these."""
-    memory = Lanes()
-    ask = replace(memory.first_ask(wants("work", "other"), ended - cost), learns_floors=True)
-    found = [(lane, FLOOR) for lane in claimed]
-    for _ in range(times):
-        memory.learn(
-            ask,
-            dict(found),
-            len(found),
-            ended - cost - len(found) * lanes._SECONDS_PER_CLAIMED_JOB,
-            ended,
-            memory.generation,
-        )
-    return memory
-
-
-def surveyed(memory: Lanes, at: float = DUE, cost: float = DEAR, **firsts: Floor) -> None:
-    """The survey that is due now finds these first jobs, each by the name of its lane."""
-    ask = memory.start_survey(at)
-    assert ask is not None
-    assert set(starts(ask).values()) == {lanes._BEGINNING}
-    named = {globals()[name]: first for name, first in firsts.items()}
-    survey = Survey({lane: named.get(lane) for lane in starts(ask)}, MOMENT)
-    memory.surveyed(survey, at, at + cost, memory.generation)
-
-
-def starts(ask: Ask) -> dict[Lane, Floor]:
-    return {probe.lane: probe.floor for probe in ask.probes}
 
 
 def test_the_first_claim_is_a_full_look() -> None:
@@ -88,139 +46,6 @@ def test_floors_are_not_read_before_looking_is_dear() -> None:
     assert starts(memory.first_ask(wants(), 1000.0)) == {WORK: FLOOR}
 
 
-def test_a_survey_is_due_when_a_twentieth_of_the_time_allows_it() -> None:
-    memory = looked(WORK, cost=DEAR)
-    assert memory.start_survey(1000.0 + 0.99 * DUTY) is None
-    ask = memory.start_survey(DUE)
-    assert ask is not None
-    assert {lane.priority for lane in starts(ask)} == set(range(10))
-    assert {lane.kind for lane in starts(ask)} == {"work", "other"}
-
-
-def test_a_survey_as_dear_as_can_be_is_due_after_the_longest_that_a_job_may_be_hidden() -> None:
-    memory = looked(WORK, cost=60.0)
-    longest = lanes._LONGEST_HIDDEN_SECONDS
-    assert memory.start_survey(1000.0 + 0.99 * longest) is None
-    assert memory.start_survey(1000.0 + longest) is not None
-
-
-def test_there_is_no_survey_while_looking_is_cheap() -> None:
-    assert looked(WORK, cost=lanes._CHEAP_SECONDS / 2).start_survey(2000.0) is None
-
-
-def test_one_survey_at_a_time() -> None:
-    memory = looked(WORK, cost=DEAR)
-    assert memory.start_survey(DUE) is not None
-    assert memory.start_survey(1100.0) is None
-
-
-def test_claims_start_from_the_floors_while_a_survey_takes_its_time() -> None:
-    memory = looked(WORK, cost=DEAR)
-    assert memory.start_survey(DUE) is not None
-    assert starts(memory.first_ask(wants(), 1060.0)) == {WORK: FLOOR}
-
-
-def test_a_job_behind_a_floor_is_where_the_next_claim_starts() -> None:
-    memory = looked(WORK, cost=DEAR)
-    surveyed(memory, WORK=EARLIER)
-    (start,) = starts(memory.first_ask(wants(), DUE + 0.1)).values()
-    assert start < EARLIER
-    assert EARLIER.run_at - start.run_at <= timedelta.resolution
-
-
-def test_a_floor_that_others_have_claimed_past_moves_on() -> None:
-    memory = looked(WORK, cost=DEAR)
-    surveyed(memory, WORK=LATER)
-    (start,) = starts(memory.first_ask(wants(), DUE + 0.1)).values()
-    assert FLOOR < start < LATER
-
-
-def test_a_lane_with_nothing_due_starts_shortly_before_the_survey() -> None:
-    memory = looked(WORK, cost=DEAR)
-    surveyed(memory)
-    (start,) = starts(memory.first_ask(wants(), DUE + 0.1)).values()
-    assert start.run_at == MOMENT - timedelta(seconds=lanes._LONGEST_HIDDEN_SECONDS)
-
-
-def test_a_survey_takes_no_floor_back_that_is_as_recent() -> None:
-    memory = looked(WORK, cost=DEAR)
-    recent = Floor(MOMENT, UUID(int=1))
-    memory.learn(memory.first_ask(wants(), 1000.0), {WORK: recent}, 1, 1000.0, 1000.001, memory.generation)
-    surveyed(memory)
-    assert starts(memory.first_ask(wants(), DUE + 0.1)) == {WORK: recent}
-
-
-def test_a_priority_in_which_a_survey_found_a_job_is_asked_for() -> None:
-    memory = looked(WORK, cost=DEAR)
-    quick = memory.first_ask(wants(), DUE)
-    assert set(starts(quick)) == {WORK}
-    ask = memory.start_survey(DUE)
-    assert ask is not None
-    # A claim beside it brings something: that lane is not forgotten because the survey saw it empty.
-    memory.learn(quick, {WORK: FLOOR}, 1, DUE, DUE, memory.generation)
-    survey = Survey({lane: EARLIER if lane == URGENT else None for lane in starts(ask)}, MOMENT)
-    memory.surveyed(survey, DUE, DUE + 0.1, memory.generation)
-    assert set(starts(memory.first_ask(wants(), DUE + 0.2))) == {WORK, URGENT}
-
-
-def test_a_survey_that_found_nothing_keeps_the_lanes_that_are_known() -> None:
-    memory = looked(WORK, OTHER, cost=DEAR)
-    surveyed(memory)
-    assert set(starts(memory.first_ask(wants("work", "other"), DUE + 0.1))) == {WORK, OTHER}
-
-
-def test_what_a_survey_saw_before_jobs_came_back_does_not_count() -> None:
-    memory = looked(WORK, cost=DEAR)
-    ask, generation = memory.start_survey(DUE), memory.generation
-    assert ask is not None
-    memory.forget()
-    memory.surveyed(Survey(dict.fromkeys(starts(ask)), MOMENT), DUE, DUE + 1.0, generation)
-    look = memory.first_ask(wants(), DUE + 1.0)
-    assert look.is_full_look
-    memory.learn(look, {WORK: FLOOR}, 1, DUE + 1.0, DUE + 1.0 + DEAR, memory.generation)
-    assert starts(memory.first_ask(wants(), DUE + 1.0 + DEAR)) == {WORK: FLOOR}
-
-
-def test_after_a_survey_that_failed_the_next_claim_looks_at_everything() -> None:
-    memory = looked(WORK, cost=DEAR)
-    assert memory.start_survey(DUE) is not None
-    memory.not_surveyed()
-    assert memory.first_ask(wants(), DUE).is_full_look
-    assert memory.start_survey(DUE) is None, "the claim does it"
-
-
-def test_whoever_has_not_asked_for_long_looks_at_everything() -> None:
-    memory = looked(WORK, cost=DEAR)
-    assert not memory.first_ask(wants(), 1000.0 + 0.99 * lanes._ASLEEP_SECONDS).is_full_look
-    assert memory.first_ask(wants(), 1000.0 + lanes._ASLEEP_SECONDS).is_full_look
-
-
-def test_looking_is_cheap_again_when_most_surveys_are() -> None:
-    memory, at = looked(WORK, cost=DEAR), DUE
-    for number in range(lanes._LOOKS_COMPARED // 2 + 1):
-        assert memory.is_dear, f"{number} cheap surveys are luck"
-        surveyed(memory, at, lanes._CHEAP_SECONDS / 2)
-        at += 2 * DUTY
-    assert not memory.is_dear
-    assert memory.first_ask(wants(), at).is_full_look
-
-
-def test_the_way_to_the_store_is_no_part_of_what_a_look_costs() -> None:
-    memory = Lanes(round_trip=DEAR)
-    for _ in range(lanes._LOOKS_COMPARED):
-        look = memory.first_ask(wants(), 1000.0)
-        memory.learn(look, {WORK: FLOOR}, 0, 1000.0, 1000.0 + DEAR + lanes._CHEAP_SECONDS / 2, memory.generation)
-    assert not memory.is_dear
-
-
-def test_there_is_something_to_ask_again_for_when_the_next_survey_is_due() -> None:
-    memory = looked(WORK, cost=DEAR)
-    assert memory.until_survey(1000.0 + 0.25 * DUTY) == pytest.approx(0.75 * DUTY)
-    assert memory.until_survey(1000.0 + 2 * DUTY) == 0
-    assert memory.start_survey(1000.0 + 2 * DUTY) is not None
-    assert 0 < memory.until_survey(1000.0 + 2 * DUTY) <= 2 * DEAR
-
-
 def test_the_first_looks_do_not_count_and_then_the_cheapest_of_the_last_does() -> None:
     memory = looked(WORK, cost=DEAR, times=lanes._LOOKS_COMPARED - 1)
     assert memory.first_ask(wants(), 1000.0).is_full_look
@@ -247,8 +72,8 @@ def test_a_claim_without_a_known_lane_is_a_full_look_however_dear(request_elsewh
 
 def test_a_look_that_found_nothing_keeps_the_lanes_that_are_known() -> None:
     memory = looked(WORK, OTHER, cost=DEAR)
-    memory.learn(memory.all_lanes(wants()), {}, 0, 2000.0, 2000.0 + DEAR, memory.generation)
-    assert set(starts(memory.first_ask(wants("work", "other"), 2000.0 + DEAR))) == {WORK, OTHER}
+    memory.learn(memory.all_lanes(wants("work", "other")), {}, 0, 1000.0, 1000.0 + DEAR, memory.generation)
+    assert set(starts(memory.first_ask(wants("work", "other"), 1000.0 + DEAR))) == {WORK, OTHER}
 
 
 def test_a_quick_ask_that_ran_into_its_share_asks_for_the_whole() -> None:

@@ -10,8 +10,10 @@ from uuid import UUID
 import pytest
 
 from holdfast.errors import StoreUnavailable
+from holdfast.job import NewJob
 from holdfast.store.contract import ClaimRequest, Shard
 from holdfast.store.postgres import lanes
+from holdfast.store.postgres.copying import copy_jobs
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from tests.databases import Database, opened_store
 from tests.postgres.looks import looks_are
@@ -25,13 +27,18 @@ Fetch = Callable[..., Awaitable[object]]
 
 @pytest.fixture
 async def store(database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresStore]:
-    """For which looks are dear, and which has claimed from one lane."""
+    """For which looks are dear, and which has claimed all there was, from one lane. No survey is on its way."""
     looks_are("dear", monkeypatch)
     async with opened_store(database.url) as store:
         await store.enqueue([job() for _ in range(3)])
-        while not store._claiming._lanes_of(None)._floors:
-            await store.claim(wants(limit=1))
+        while await store.claim(wants(limit=1)):
+            pass
+        await asyncio.gather(*store._claiming._surveys)
         yield store
+
+
+async def unhindered() -> None:
+    pass
 
 
 def intercepted(
@@ -51,6 +58,40 @@ def intercepted(
     return verbs
 
 
+async def claiming_until(condition: Callable[[], bool], store: PostgresStore) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "no survey began"
+        await store.claim(wants(limit=1))
+        await asyncio.sleep(0)
+
+
+async def hidden_job(store: PostgresStore) -> NewJob:
+    """Enqueued an hour ago in a transaction that has taken so long: all floors are past it."""
+    hidden = job()
+    async with store.acquired() as connection, connection.transaction():
+        await copy_jobs(connection, store.schema, [hidden])
+        await connection.execute(
+            "UPDATE holdfast.ready SET run_at = run_at - interval '1 hour' WHERE id = $1", hidden.id
+        )
+    return hidden
+
+
+async def test_an_urgent_job_waits_for_no_survey(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = asyncio.Event()
+
+    async def survey() -> None:
+        if first.is_set():
+            await asyncio.Event().wait()
+        first.set()
+
+    verbs = intercepted(store, monkeypatch, survey)
+    await claiming_until(lambda: verbs.count(SURVEY) == 2, store)
+    urgent = job(priority=0)
+    await store.enqueue([job(), urgent])
+    assert [each.id for each in await store.claim(wants(limit=1))] == [urgent.id]
+
+
 async def claimed(store: PostgresStore, id: UUID, request: ClaimRequest) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while id not in [each.id for each in await store.claim(request)]:
@@ -65,55 +106,82 @@ async def test_no_claim_waits_for_a_survey(store: PostgresStore, monkeypatch: py
         await may_go_on.wait()
 
     verbs = intercepted(store, monkeypatch, survey)
-    urgent = job(priority=0)
-    await store.enqueue([urgent])
-    while not began.is_set():
-        await store.claim(wants(limit=1))
-        await asyncio.sleep(0)
-    ordinary = job()
+    await claiming_until(began.is_set, store)
+    hidden, ordinary = await hidden_job(store), job()
     await store.enqueue([ordinary])
-    assert ordinary.id in [each.id for each in await store.claim(wants(limit=9))]
-    assert urgent.id not in [each.id for each in await store.claim(wants(limit=9))], "only a survey finds it"
+    assert [each.id for each in await store.claim(wants(limit=9))] == [ordinary.id], "only a survey finds the other"
     assert verbs.count(SURVEY) == 1, "one at a time"
     may_go_on.set()
-    await claimed(store, urgent.id, wants(limit=1))
+    await claimed(store, hidden.id, wants(limit=1))
 
 
 async def test_whoever_only_asks_what_is_due_is_told_of_a_hidden_job_in_time(store: PostgresStore) -> None:
-    hidden = job(priority=0)
-    await store.enqueue([hidden])
-    while await store.claim(wants(limit=9)):
-        pass
+    hidden = await hidden_job(store)
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while due := await store.next_due(["default"], ["work"]):
+    while (due := await store.next_due(["default"], ["work"])) != timedelta(0):
+        assert due is not None
         assert due <= timedelta(seconds=lanes._LONGEST_HIDDEN_SECONDS), "it is worth asking again by then"
         assert time.monotonic() < deadline
         await asyncio.sleep(due.total_seconds())
-    assert due is not None
     assert [each.id for each in await store.claim(wants(limit=1))] == [hidden.id]
 
 
-async def test_a_job_of_the_future_is_due_when_it_is(store: PostgresStore) -> None:
-    while await store.claim(wants(limit=9)):
-        pass
-    later = job(delay=timedelta(seconds=0.5))
+async def test_a_job_of_the_future_is_due_when_it_is(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "_LONGEST_HIDDEN_SECONDS", 600.0)
+    later = job(delay=timedelta(seconds=60))
     await store.enqueue([later])
     due = await store.next_due(["default"], ["work"])
     assert due is not None
-    assert due <= timedelta(seconds=0.5)
-    await claimed(store, later.id, wants(limit=1))
+    assert timedelta(seconds=30) < due <= timedelta(seconds=60)
+    await PostgresClock(store).advance(timedelta(seconds=60))
+    assert await store.next_due(["default"], ["work"]) == timedelta(0)
+    assert [each.id for each in await store.claim(wants(limit=1))] == [later.id]
 
 
-async def test_after_a_survey_that_failed_a_claim_looks_at_everything(
-    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+async def test_a_survey_that_failed_is_made_again(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    failures = 3
+
     async def survey() -> None:
-        raise StoreUnavailable("the connection is gone")
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise StoreUnavailable("the connection is gone")
 
     intercepted(store, monkeypatch, survey)
-    hidden = job(priority=0)
-    await store.enqueue([hidden])
+    hidden = await hidden_job(store)
     await claimed(store, hidden.id, wants(limit=1))
+    assert failures < 0
+    assert caplog.text.count("cannot look past the deleted rows") == 1, "said once, not each time"
+
+
+async def test_a_survey_that_was_cancelled_is_made_again(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = asyncio.Event()
+
+    async def survey() -> None:
+        if not began.is_set():
+            began.set()
+            await asyncio.Event().wait()
+
+    intercepted(store, monkeypatch, survey)
+    await claiming_until(began.is_set, store)
+    (task,) = store._claiming._surveys
+    task.cancel()
+    hidden = await hidden_job(store)
+    await claimed(store, hidden.id, wants(limit=1))
+
+
+async def test_an_idle_process_asks_seldom(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    verbs = intercepted(store, monkeypatch, unhindered)
+    end = time.monotonic() + 2 * lanes._LONGEST_HIDDEN_SECONDS
+    while time.monotonic() < end:
+        await store.claim(wants(limit=1))
+        due = await store.next_due(["default"], ["work"])
+        assert due is not None
+        await asyncio.sleep(due.total_seconds())
+    # Two rounds of a claim and a question for each survey: when it is due, and when it has ended.
+    assert len(verbs) <= 3 * 5
 
 
 async def test_a_store_that_is_closed_leaves_no_survey_behind(
@@ -126,9 +194,7 @@ async def test_a_store_that_is_closed_leaves_no_survey_behind(
         await asyncio.Event().wait()
 
     intercepted(store, monkeypatch, survey)
-    while not began.is_set():
-        await store.claim(wants(limit=1))
-        await asyncio.sleep(0)
+    await claiming_until(began.is_set, store)
     (task,) = store._claiming._surveys
     await store.close()
     assert task.cancelled()

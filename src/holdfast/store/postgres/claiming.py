@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -34,15 +35,13 @@ class Claiming:
         self._lanes: dict[Shard | None, Lanes] = {}
         """What one shard has claimed tells nothing about the others."""
         self._surveys: set[asyncio.Task[None]] = set()
+        self._has_failed = False
         self._last_calls: dict[bool, tuple[tuple[ClaimRequest, Ask], tuple[Any, ...]]] = {}
 
-    async def close(self) -> None:
-        surveys = list(self._surveys)
-        for survey in surveys:
+    def stop(self) -> None:
+        """Before the store is closed, which ends the connections of surveys that do not stop by themselves."""
+        for survey in self._surveys:
             survey.cancel()
-        await asyncio.gather(*surveys, return_exceptions=True)
-        for lanes in self._lanes.values():
-            lanes.not_surveyed()
 
     def forget(self) -> None:
         """Jobs came back to where they stood: the next claim looks at everything."""
@@ -61,7 +60,7 @@ class Claiming:
             return [] if glance is None else await self._ask(request, glance)
         jobs = await self._claim(request, lanes)
         if lanes.is_dear:
-            self._survey_if_due(lanes, request.shard)
+            self._survey_if_due(lanes, request.shard, is_idle=not jobs)
         return jobs
 
     async def _claim(self, request: ClaimRequest, lanes: Lanes) -> list[LeasedJob]:
@@ -73,12 +72,9 @@ class Claiming:
         claimed = [Lane(job.queue, job.priority, job.kind) for job in jobs]
         next_ask = lanes.next_ask(rest, ask, claimed)
         if next_ask is not None:
-            try:
+            # What the first ask has leased is ours to run.
+            with suppress(StoreUnavailable):
                 jobs += await self._ask(rest, next_ask)
-            except StoreUnavailable:
-                # What the first ask leased is ours to run; with nothing to show for it, the outage is the caller's.
-                if not jobs:
-                    raise
         return jobs
 
     async def _ask(self, request: ClaimRequest, ask: Ask) -> list[LeasedJob]:
@@ -115,34 +111,35 @@ class Claiming:
 
     async def _next_due_from_floors(self, ask: Ask, lanes: Lanes, shard: Shard | None) -> timedelta:
         """No later than the next survey, because it may find what lies behind them."""
-        rows = await self._fetch("first_of_lanes", *_shard(shard), *ask.columns[:5])
+        rows = await self._fetch("first_of_lanes", False, *_shard(shard), *ask.columns[:5])
         due: list[timedelta] = [
             max(timedelta(0), row["run_at"] - row["moment"]) for row in rows if row["run_at"] is not None
         ]
-        self._survey_if_due(lanes, shard)
+        self._survey_if_due(lanes, shard, is_idle=True)
         return min([*due, timedelta(seconds=lanes.until_survey(time.monotonic()))])
 
-    def _survey_if_due(self, lanes: Lanes, shard: Shard | None) -> None:
-        ask = lanes.start_survey(time.monotonic())
+    def _survey_if_due(self, lanes: Lanes, shard: Shard | None, *, is_idle: bool) -> None:
+        ask = lanes.start_survey(time.monotonic(), is_idle=is_idle)
         if ask is not None:
             survey = asyncio.create_task(self._survey(lanes, shard, ask))
             self._surveys.add(survey)
-            survey.add_done_callback(self._surveys.discard)
+            survey.add_done_callback(lambda _: self._end_survey(survey, lanes))
 
     async def _survey(self, lanes: Lanes, shard: Shard | None, ask: Ask) -> None:
         """Beside the claims: past many deleted rows it takes a while, and nobody waits for it."""
-        started, generation = time.monotonic(), lanes.generation
-        try:
-            rows = await self._fetch("first_of_lanes", *_shard(shard), *ask.columns[:5])
-        except Exception as error:  # noqa: BLE001 - logged, and the next claim does the same and may raise it
-            lanes.not_surveyed()
-            log.info("could not look past the deleted rows, the next claim will", error=str(error))
-        else:
-            firsts = {
-                Lane(row[0], row[1], row[2]): Floor(row[3], row[4]) if row[3] and row[3] <= row[5] else None
-                for row in rows
-            }
-            lanes.surveyed(Survey(firsts, rows[0][5]), started, time.monotonic(), generation)
+        generation = lanes.generation
+        rows = await self._fetch("first_of_lanes", True, *_shard(shard), *ask.columns[:5])
+        firsts = {Lane(row[0], row[1], row[2]): Floor(row[3], row[4]) if row[3] else None for row in rows}
+        lanes.surveyed(Survey(firsts, rows[0][5]), time.monotonic(), generation)
+        self._has_failed = False
+
+    def _end_survey(self, survey: "asyncio.Task[None]", lanes: Lanes) -> None:
+        self._surveys.discard(survey)
+        if survey.cancelled() or survey.exception() is not None:
+            lanes.not_surveyed(time.monotonic())
+        if not survey.cancelled() and (error := survey.exception()) is not None and not self._has_failed:
+            self._has_failed = True
+            log.warning("cannot look past the deleted rows: jobs that were committed late may wait", error=str(error))
 
     def _lanes_of(self, shard: Shard | None) -> Lanes:
         lanes = self._lanes.get(shard)

@@ -11,7 +11,7 @@ lane and moves the floor to it. It is made often enough to cost about a twentiet
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -25,8 +25,9 @@ from holdfast.store.contract import ClaimRequest
 _CHEAP_SECONDS = 0.001
 _SHARE_OF_TIME = 20
 _LONGEST_HIDDEN_SECONDS = 2.0
-_ASLEEP_SECONDS = 2 * _LONGEST_HIDDEN_SECONDS
+_ASLEEP_SECONDS = 1.25 * _LONGEST_HIDDEN_SECONDS
 _SURVEY_ENDS_SECONDS = 0.01
+_FEW_LANES = 100
 _LOOKS_COMPARED = 5
 _SECONDS_PER_CLAIMED_JOB = 0.00003
 _FETCH_AT_LEAST = 64
@@ -45,6 +46,7 @@ class Floor(NamedTuple):
 
 
 _BEGINNING = Floor(datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0))
+_LAST_ID = UUID(int=2**128 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +127,20 @@ class Lanes:
         self._floors: dict[Lane, Floor] = {}
         self._active: list[Lane] = []
         self._claimed_from: set[Lane] = set()
-        """Since the last survey began."""
+        """Since the last survey."""
         self._look_costs: deque[float] = deque(maxlen=_LOOKS_COMPARED)
         self.is_dear = False
         """Whether claims start from the floors, because to look at everything takes long."""
         self._known: frozenset[tuple[str, str]] = frozenset()
         """The queues and kinds that were looked for everywhere. One that is at its limit is not asked for meanwhile."""
+        self._surveyed: frozenset[tuple[str, str]] = frozenset()
+        """Those of which every lane has a floor."""
         self._looked_at = _NEVER
-        self._is_surveying = False
+        """When the last look at all that is known began."""
+        self._asked_at = _NEVER
+        self._survey_began: float | None = None
+        """None: there is none on its way."""
+        self._survey_ended = _NEVER
         self.generation = 0
         """Rises when jobs came back: an ask from before has seen nothing of them."""
         self._last_look: tuple[ClaimRequest, int, Ask] | None = None
@@ -144,12 +152,13 @@ class Lanes:
 
     def from_floors(self, request: ClaimRequest, now: float) -> Ask | None:
         """None: everything has to be looked at, because that is cheap, or because the floors may hide too much."""
-        if not self.is_dear or not self._active_for(request):
-            return None
-        is_known = all((queue, kind) in self._known for queue in request.queues for kind in request.kinds)
         # Whoever has not asked for so long has not surveyed either, and may not ask again soon.
-        is_asleep = not self._is_surveying and now - self._looked_at >= _ASLEEP_SECONDS
-        return self._quick(request) if is_known and not is_asleep else None
+        is_asleep = now - self._asked_at >= _ASLEEP_SECONDS
+        self._asked_at = now
+        if not self.is_dear or is_asleep or not self._known.issuperset(_kinds(request)):
+            return None
+        priorities = self._priorities(request)
+        return self._quick(request, priorities) if priorities else None
 
     def glance(self, request: ClaimRequest) -> Ask | None:
         """Where a job that has just come probably is: among the priorities that had jobs lately. None: not known.
@@ -159,7 +168,7 @@ class Lanes:
         if not self._glances_pay or not self._active_for(request):
             return None
         if self.is_dear:
-            return replace(self._quick(request), is_glance=True)
+            return replace(self._quick(request, self._active_priorities(request)), is_glance=True)
         last = self._last_glance
         if last is None or last[0] is not request or last[1] is not self._active:
             probes = _probes(request, self._active_priorities(request), {}, request.limit)
@@ -173,7 +182,9 @@ class Lanes:
         may_have_more = any(probe.is_share and counts[probe.lane] >= probe.fetch for probe in ask.probes)
         if request.limit <= 0 or not may_have_more:
             return None
-        return self.all_lanes(request, whole=True) if ask.is_full_look else self._quick(request, whole=True)
+        if ask.is_full_look:
+            return self.all_lanes(request, whole=True)
+        return self._quick(request, self._priorities(request), whole=True)
 
     def learn(
         self, ask: Ask, last: dict[Lane, Floor], claimed: int, started: float, ended: float, generation: int
@@ -184,8 +195,10 @@ class Lanes:
         if ask.is_full_look:
             if not ask.kinds <= self._known:
                 self._known |= ask.kinds
-            self._looked_at = ended
-            self._note_cost(ended - started - claimed * _SECONDS_PER_CLAIMED_JOB)
+            if ask.kinds == self._known or not self.is_dear:
+                # Another worker of this process may ask for other kinds, of which this look tells nothing.
+                self._looked_at = started
+                self._note_cost(ended - started - claimed * _SECONDS_PER_CLAIMED_JOB)
             if last:
                 known = {lane.priority for lane in self._active}
                 self._glances_pay = known.issuperset(lane.priority for lane in last)
@@ -193,56 +206,75 @@ class Lanes:
         elif ask.is_glance:
             self._glances_pay = claimed > 0
         if ask.learns_floors:
-            self._floors.update(last)
             self._claimed_from.update(last)
+            if started > self._survey_ended:
+                # Otherwise it began at the floors of before, and tells nothing of what the survey found behind them.
+                self._floors.update(last)
 
     def forget(self) -> None:
         """Jobs came back to where they stood: the next claim looks at everything."""
         self.generation += 1
         self._floors.clear()
-        self._known = frozenset()
+        self._known = self._surveyed = frozenset()
 
-    def start_survey(self, now: float) -> Ask | None:
-        """For the first job of every lane, if it is time for that: `surveyed` or `not_surveyed` has to follow."""
-        if not self.is_dear or self._is_surveying or not self._known or now < self._looked_at + self._pause:
+    def start_survey(self, now: float, *, is_idle: bool) -> Ask | None:
+        """For the first job of every lane, if it is time for that: `surveyed` or `not_surveyed` has to follow.
+
+        `is_idle`: nothing was found, and if nothing is found the next time either, once in a while is enough.
+        """
+        if not self.is_dear or self._survey_began is not None or not self._known:
             return None
-        self._is_surveying = True
-        self._claimed_from.clear()
+        if now < self._survey_ended + self._look_cost:
+            return None
+        if now < self._looked_at + self._pause(is_idle=is_idle) and self._surveyed >= self._known:
+            return None
+        self._survey_began = now
         lanes = (Lane(queue, priority, kind) for priority in PRIORITIES for queue, kind in self._known)
         return Ask([Probe(lane, _BEGINNING, 1, is_share=False) for lane in lanes], limit=0, is_full_look=True)
 
-    def surveyed(self, survey: Survey, started: float, ended: float, generation: int) -> None:
+    def surveyed(self, survey: Survey, ended: float, generation: int) -> None:
         """Start where the first job stands, be it behind the floor or past it.
 
         Claims beside the survey may have gone further: that costs the next one a few steps.
         """
-        self._is_surveying = False
-        self._note_cost(ended - started)
+        began = self._end_survey(ended)
         if generation != self.generation:
             return
-        self._looked_at = ended
+        self._looked_at = began
+        # Not up to the moment itself, because a transaction that is not over yet may have taken its time before.
+        recent = Floor(survey.moment - timedelta(seconds=_LONGEST_HIDDEN_SECONDS), _BEGINNING.id)
         for lane, first in survey.firsts.items():
-            # Not up to the moment itself, because a transaction that is not over yet may have taken its time before.
-            recent = Floor(survey.moment - timedelta(seconds=_LONGEST_HIDDEN_SECONDS), _BEGINNING.id)
-            self._floors[lane] = max(self._floors.get(lane, recent), recent) if first is None else _before(first)
+            if first is not None:
+                self._floors[lane] = _before(first)
+            elif not recent < self._floors.get(lane, _BEGINNING) < (survey.moment, _LAST_ID):
+                self._floors[lane] = recent
+        self._surveyed = frozenset((lane.queue, lane.kind) for lane in survey.firsts)
         busy = {lane for lane, first in survey.firsts.items() if first is not None} | self._claimed_from
         if busy:
             self._active = list(busy)
+        self._claimed_from.clear()
 
-    def not_surveyed(self) -> None:
-        """It failed, so that nobody knows what the floors hide."""
-        self._is_surveying = False
-        self.forget()
+    def not_surveyed(self, ended: float) -> None:
+        """It failed. A claim would fail in the same way if it tried, and there are jobs past the floors: go on."""
+        if self._survey_began is not None:
+            self._end_survey(ended)
+
+    def _end_survey(self, ended: float) -> float:
+        began = ended if self._survey_began is None else self._survey_began
+        self._survey_began, self._survey_ended = None, ended
+        self._note_cost(ended - began)
+        return began
 
     def until_survey(self, now: float) -> float:
-        """Seconds after which more may be known."""
-        if self._is_surveying:
+        """Seconds after which whoever is idle may get to know more."""
+        if self._survey_began is not None:
             return max(self._look_cost, _SURVEY_ENDS_SECONDS)
-        return max(0.0, self._looked_at + self._pause - now)
+        return max(0.0, self._looked_at + self._pause(is_idle=True) - now)
 
-    @property
-    def _pause(self) -> float:
-        return min(_SHARE_OF_TIME * self._look_cost, _LONGEST_HIDDEN_SECONDS)
+    def _pause(self, *, is_idle: bool) -> float:
+        """From the beginning of a survey to that of the next."""
+        longest = max(_LONGEST_HIDDEN_SECONDS, 2 * self._look_cost)
+        return longest if is_idle else min(_SHARE_OF_TIME * self._look_cost, longest)
 
     @property
     def _look_cost(self) -> float:
@@ -271,10 +303,17 @@ class Lanes:
         self._last_look = request, share, look
         return look
 
-    def _quick(self, request: ClaimRequest, *, whole: bool = False) -> Ask:
-        """All lanes of the priorities that had jobs, so that kinds of one priority stay in order among each other."""
-        probes = _probes(request, self._active_priorities(request), self._floors, self._share(request, whole=whole))
+    def _quick(self, request: ClaimRequest, priorities: Sequence[int], *, whole: bool = False) -> Ask:
+        """Whole priorities, so that kinds of one priority stay in order among each other."""
+        probes = _probes(request, priorities, self._floors, self._share(request, whole=whole))
         return Ask(probes, request.limit, is_full_look=False)
+
+    def _priorities(self, request: ClaimRequest) -> Sequence[int]:
+        """All, if they have floors and are not too many to be asked for each time; otherwise those that had jobs."""
+        kinds = _kinds(request)
+        if len(kinds) * len(PRIORITIES) <= _FEW_LANES and self._surveyed.issuperset(kinds):
+            return PRIORITIES
+        return self._active_priorities(request)
 
     def _active_for(self, request: ClaimRequest) -> list[Lane]:
         return [lane for lane in self._active if lane.kind in request.kinds and lane.queue in request.queues]
@@ -290,6 +329,11 @@ class Lanes:
             if whole or lanes < 2
             else min(request.limit, max(_FETCH_AT_LEAST, 2 * request.limit // lanes))
         )
+
+
+def _kinds(request: ClaimRequest) -> list[tuple[str, str]]:
+    """With their queues."""
+    return [(queue, kind) for queue in request.queues for kind in request.kinds]
 
 
 def _before(place: Floor) -> Floor:

@@ -94,7 +94,8 @@ class PostgresStore:
         except BaseException:
             await pool.close()
             raise
-        self._claiming.round_trip = self._round_trip.total_seconds()
+        # Without prepared statements every question takes two.
+        self._claiming.round_trip = self._round_trip.total_seconds() * (2 if Address.parse(self.url).pooled else 1)
         self._pool = pool
 
     async def check(self) -> None:
@@ -107,7 +108,7 @@ class PostgresStore:
             pool, self._pool = self._pool, None
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
-                    await self._claiming.close()
+                    self._claiming.stop()
                     await pool.close()
 
     @property

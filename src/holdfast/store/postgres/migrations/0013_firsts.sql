@@ -1,8 +1,8 @@
--- The first job of each lane behind its floor, due or not, and the moment of the look. Nobody's row is locked, so this can
--- walk past any number of deleted rows beside the claims.
+-- The first job of each lane past its floor, the first that is due or the first of all, and the moment of the look. Nobody's
+-- row is locked, so this can walk past any number of deleted rows beside the claims.
 CREATE FUNCTION holdfast.first_of_lanes(
-    shard_index integer, shard_count integer, queues text[], priorities smallint[], kinds text[], floor_times timestamptz[],
-    floor_ids uuid[]
+    only_due boolean, shard_index integer, shard_count integer, queues text[], priorities smallint[], kinds text[],
+    floor_times timestamptz[], floor_ids uuid[]
 ) RETURNS TABLE (queue text, priority smallint, kind text, run_at timestamptz, id uuid, moment timestamptz)
 LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
@@ -11,6 +11,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     looked_at timestamptz := holdfast.now();
+    latest timestamptz := CASE WHEN only_due THEN looked_at ELSE 'infinity' END;
 BEGIN
     RETURN QUERY
     SELECT lane.queue, lane.priority, lane.kind, first.run_at, first.id, looked_at
@@ -19,6 +20,7 @@ BEGIN
         SELECT ready.run_at, ready.id FROM holdfast.ready
         WHERE ready.queue = lane.queue AND ready.priority = lane.priority AND ready.kind = lane.kind
           AND (ready.run_at, ready.id) > (lane.floor_time, lane.floor_id)
+          AND ready.run_at <= latest
           AND ready.losses < 2
           AND (shard_count IS NULL OR holdfast.shard_of(ready.id, shard_count) = shard_index)
         ORDER BY ready.run_at, ready.id
