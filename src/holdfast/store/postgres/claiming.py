@@ -14,7 +14,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.job import Lease, LeasedJob
 from holdfast.log import get_logger
 from holdfast.store.contract import ClaimRequest, KindClaim, Shard
-from holdfast.store.postgres.lanes import Ask, Floor, Lane, Lanes, Survey
+from holdfast.store.postgres.lanes import Ask, Floor, Lane, Lanes, Starts, Survey
 from holdfast.store.postgres.sql_files import Fetch
 
 if TYPE_CHECKING:
@@ -27,21 +27,30 @@ _NOBODY = UUID(int=0)
 
 
 class Claiming:
-    """`round_trip` is in seconds, and known once the store is open."""
-
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
-        self.round_trip = 0.0
+        self._round_trip = 0.0
+        self._is_open = False
         self._lanes: dict[Shard | None, Lanes] = {}
         """What one shard has claimed tells nothing about the others."""
         self._surveys: set[asyncio.Task[None]] = set()
-        self._has_failed = False
         self._last_calls: dict[bool, tuple[tuple[ClaimRequest, Ask], tuple[Any, ...]]] = {}
 
-    def stop(self) -> None:
-        """Before the store is closed, which ends the connections of surveys that do not stop by themselves."""
+    def open(self, round_trip: float) -> None:
+        """`round_trip`: the seconds that any question takes."""
+        self._is_open, self._round_trip = True, round_trip
+        self._lanes.clear()
+
+    def close(self) -> None:
+        """Surveys end now, or else with their connection."""
+        self._is_open = False
         for survey in self._surveys:
             survey.cancel()
+
+    async def closed(self, seconds: float) -> None:
+        """None is left, if they end in time."""
+        if self._surveys:
+            await asyncio.wait(self._surveys, timeout=seconds)
 
     def forget(self) -> None:
         """Jobs came back to where they stood: the next claim looks at everything."""
@@ -102,7 +111,7 @@ class Claiming:
         lanes = self._lanes_of(shard)
         if lanes.is_dear and not suspects:
             wanted = ClaimRequest(_NOBODY, 1, tuple(queues), dict.fromkeys(kinds, KindClaim(timedelta(0), 1)))
-            ask = lanes.from_floors(wanted, time.monotonic())
+            ask = lanes.idle_ask(wanted, time.monotonic())
             if ask is not None:
                 return await self._next_due_from_floors(ask, lanes, shard)
         (row,) = await self._fetch("next_due", list(queues), list(kinds), suspects, *_shard(shard))
@@ -111,7 +120,7 @@ class Claiming:
 
     async def _next_due_from_floors(self, ask: Ask, lanes: Lanes, shard: Shard | None) -> timedelta:
         """No later than the next survey, because it may find what lies behind them."""
-        rows = await self._fetch("first_of_lanes", False, *_shard(shard), *ask.columns[:5])
+        rows = await self._fetch("first_of_lanes", False, *_shard(shard), *ask.starts)
         due: list[timedelta] = [
             max(timedelta(0), row["run_at"] - row["moment"]) for row in rows if row["run_at"] is not None
         ]
@@ -119,32 +128,33 @@ class Claiming:
         return min([*due, timedelta(seconds=lanes.until_survey(time.monotonic()))])
 
     def _survey_if_due(self, lanes: Lanes, shard: Shard | None, *, is_idle: bool) -> None:
-        ask = lanes.start_survey(time.monotonic(), is_idle=is_idle)
-        if ask is not None:
-            survey = asyncio.create_task(self._survey(lanes, shard, ask))
+        starts = lanes.start_survey(time.monotonic(), is_idle=is_idle) if self._is_open else None
+        if starts is not None:
+            survey = asyncio.create_task(self._survey(lanes, shard, starts))
             self._surveys.add(survey)
-            survey.add_done_callback(lambda _: self._end_survey(survey, lanes))
+            survey.add_done_callback(lambda _: self._survey_is_over(survey, lanes))
 
-    async def _survey(self, lanes: Lanes, shard: Shard | None, ask: Ask) -> None:
+    async def _survey(self, lanes: Lanes, shard: Shard | None, starts: Starts) -> None:
         """Beside the claims: past many deleted rows it takes a while, and nobody waits for it."""
         generation = lanes.generation
-        rows = await self._fetch("first_of_lanes", True, *_shard(shard), *ask.columns[:5])
+        rows = await self._fetch("first_of_lanes", True, *_shard(shard), *starts)
         firsts = {Lane(row[0], row[1], row[2]): Floor(row[3], row[4]) if row[3] else None for row in rows}
-        lanes.surveyed(Survey(firsts, rows[0][5]), time.monotonic(), generation)
-        self._has_failed = False
+        seconds = max(row[6] for row in rows).total_seconds()
+        lanes.surveyed(Survey(firsts, rows[0][5], seconds), time.monotonic(), generation)
 
-    def _end_survey(self, survey: "asyncio.Task[None]", lanes: Lanes) -> None:
+    def _survey_is_over(self, survey: "asyncio.Task[None]", lanes: Lanes) -> None:
         self._surveys.discard(survey)
-        if survey.cancelled() or survey.exception() is not None:
-            lanes.not_surveyed(time.monotonic())
-        if not survey.cancelled() and (error := survey.exception()) is not None and not self._has_failed:
-            self._has_failed = True
-            log.warning("cannot look past the deleted rows: jobs that were committed late may wait", error=str(error))
+        error = None if survey.cancelled() else survey.exception()
+        if survey.cancelled() or error is not None:
+            is_news = lanes.not_surveyed(time.monotonic())
+            if is_news and self._is_open:
+                text = "cancelled" if error is None else str(error)
+                log.warning("cannot look past the deleted rows: jobs that were committed late may wait", error=text)
 
     def _lanes_of(self, shard: Shard | None) -> Lanes:
         lanes = self._lanes.get(shard)
         if lanes is None:
-            lanes = self._lanes[shard] = Lanes(self.round_trip)
+            lanes = self._lanes[shard] = Lanes(self._round_trip)
         return lanes
 
 
@@ -163,12 +173,13 @@ def _leased(rows: "Iterable[asyncpg.Record]", holder: UUID) -> list[LeasedJob]:
 
 def _claim_call(request: ClaimRequest, ask: Ask) -> tuple[Any, ...]:
     """The verb and its arguments."""
-    columns = ask.columns
-    leases = [request.kinds[kind].lease for kind in columns.kinds]
+    kinds = ask.starts.kinds
+    columns = (*ask.starts, ask.fetches)
+    leases = [request.kinds[kind].lease for kind in kinds]
     shard = _shard(request.shard)
     if not request.suspects and all(claim.limit >= ask.limit for claim in request.kinds.values()):
         return ("claim_usual", request.holder, ask.limit, *shard, *columns, leases, ask.learns_floors)
-    lanes = Counter(columns.kinds)
+    lanes = Counter(kinds)
     limits = {kind: claim.limit for kind, claim in request.kinds.items()}
     # A limited kind may show up in several lanes, each with its whole limit; read enough to make up for them.
     spare = sum(limits[kind] * (count - 1) for kind, count in lanes.items() if limits[kind] < ask.limit)
@@ -181,7 +192,7 @@ def _claim_call(request: ClaimRequest, ask: Ask) -> tuple[Any, ...]:
         any(limits[kind] < ask.limit for kind in lanes),
         *shard,
         *columns,
-        [limits[kind] for kind in columns.kinds],
+        [limits[kind] for kind in kinds],
         leases,
         ask.learns_floors,
     )

@@ -6,8 +6,8 @@ remembers per lane how far it has claimed, and starts there.
 
 A floor must never hide a job: one committed late, released, or of a lane not seen before lies behind it, and it may be
 the one whose turn it is. So as long as looking is cheap, every claim is a full look at all lanes without floors. When
-it is dear, claims start from the floors and none waits for a look: a survey beside them finds the first job of every
-lane and moves the floor to it. It is made often enough to cost about a twentieth of the time.
+it is dear, claims start from the floors, and a survey beside them finds the first job of every lane and moves the floor
+to it. A claim looks at everything itself only where there is reason not to trust the floors.
 """
 
 from collections import Counter, deque
@@ -26,9 +26,11 @@ _CHEAP_SECONDS = 0.001
 _SHARE_OF_TIME = 20
 _LONGEST_HIDDEN_SECONDS = 2.0
 _ASLEEP_SECONDS = 1.25 * _LONGEST_HIDDEN_SECONDS
-_SURVEY_ENDS_SECONDS = 0.01
+_SHORTEST_SECONDS = 0.01
 _FEW_LANES = 100
 _LOOKS_COMPARED = 5
+_SURVEY_TO_LOOK = 0.25
+"""Of the same lanes, as a look is the whole of a claim and is timed by who asks."""
 _SECONDS_PER_CLAIMED_JOB = 0.00003
 _FETCH_AT_LEAST = 64
 _NEVER = float("-inf")
@@ -38,6 +40,9 @@ class Lane(NamedTuple):
     queue: str
     priority: int
     kind: str
+
+
+QueueAndKind = tuple[str, str]
 
 
 class Floor(NamedTuple):
@@ -51,10 +56,14 @@ _LAST_ID = UUID(int=2**128 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What stood first in each of the lanes at that moment, by the store's clock; None where nothing was due."""
+    """What stood first in each of the lanes at that moment, by the store's clock; None where nothing was due.
+
+    `seconds`: what it has cost the server.
+    """
 
     firsts: Mapping[Lane, Floor | None]
     moment: datetime
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +77,24 @@ class Probe:
     """Less than what is wanted of the lane: it may have more."""
 
 
-class Columns(NamedTuple):
-    """The probes of an ask, as the statement takes them."""
+class Starts(NamedTuple):
+    """Lanes and where to start in each, as statements take them."""
 
     queues: list[str]
     priorities: list[int]
     kinds: list[str]
     floor_times: list[datetime]
     floor_ids: list[UUID]
-    fetches: list[int]
+
+    @classmethod
+    def of(cls, places: Sequence[tuple[Lane, Floor]]) -> "Starts":
+        return cls(
+            [lane.queue for lane, _ in places],
+            [lane.priority for lane, _ in places],
+            [lane.kind for lane, _ in places],
+            [floor.run_at for _, floor in places],
+            [floor.id for _, floor in places],
+        )
 
 
 @dataclass(frozen=True)
@@ -100,20 +118,16 @@ class Ask:
         return any(probe.is_share for probe in self.probes)
 
     @cached_property
-    def kinds(self) -> frozenset[tuple[str, str]]:
-        """With their queues."""
+    def kinds(self) -> frozenset[QueueAndKind]:
         return frozenset((probe.lane.queue, probe.lane.kind) for probe in self.probes)
 
     @cached_property
-    def columns(self) -> Columns:
-        return Columns(
-            [probe.lane.queue for probe in self.probes],
-            [probe.lane.priority for probe in self.probes],
-            [probe.lane.kind for probe in self.probes],
-            [probe.floor.run_at for probe in self.probes],
-            [probe.floor.id for probe in self.probes],
-            [probe.fetch for probe in self.probes],
-        )
+    def starts(self) -> Starts:
+        return Starts.of([(probe.lane, probe.floor) for probe in self.probes])
+
+    @cached_property
+    def fetches(self) -> list[int]:
+        return [probe.fetch for probe in self.probes]
 
 
 class Lanes:
@@ -128,19 +142,22 @@ class Lanes:
         self._active: list[Lane] = []
         self._claimed_from: set[Lane] = set()
         """Since the last survey."""
-        self._look_costs: deque[float] = deque(maxlen=_LOOKS_COMPARED)
         self.is_dear = False
         """Whether claims start from the floors, because to look at everything takes long."""
-        self._known: frozenset[tuple[str, str]] = frozenset()
-        """The queues and kinds that were looked for everywhere. One that is at its limit is not asked for meanwhile."""
-        self._surveyed: frozenset[tuple[str, str]] = frozenset()
-        """Those of which every lane has a floor."""
-        self._looked_at = _NEVER
-        """When the last look at all that is known began."""
-        self._asked_at = _NEVER
-        self._survey_began: float | None = None
-        """None: there is none on its way."""
-        self._survey_ended = _NEVER
+        self._dear_looks = 0
+        self._dear_kinds: frozenset[QueueAndKind] = frozenset()
+        """Those of the last look that was dear: one that leaves some of them out says nothing about it."""
+        self._costs: deque[float] = deque(maxlen=_LOOKS_COMPARED)
+        """Of surveys, the first one being that of the look for which they are made."""
+        self._known: frozenset[QueueAndKind] = frozenset()
+        """All that was ever asked for. What is at its limit is not asked for meanwhile."""
+        self._surveyed: frozenset[QueueAndKind] = frozenset()
+        """Those of which every lane has a floor that can be trusted."""
+        self._asked_at: dict[QueueAndKind, float] = {}
+        self._survey_began = self._survey_ended = _NEVER
+        """Of the last one. As long as it is under way, it began after the last one ended."""
+        self._is_surveying = False
+        self._has_failed = False
         self.generation = 0
         """Rises when jobs came back: an ask from before has seen nothing of them."""
         self._last_look: tuple[ClaimRequest, int, Ask] | None = None
@@ -148,17 +165,30 @@ class Lanes:
         self._glances_pay = True
 
     def first_ask(self, request: ClaimRequest, now: float) -> Ask:
-        return self.from_floors(request, now) or self.all_lanes(request)
+        if not self.is_dear:
+            return self.all_lanes(request)
+        kinds = _kinds(request)
+        if self._is_asleep(kinds, now):
+            # It has not surveyed either, and may not ask again soon, like a tick: so it has to see everything.
+            self._surveyed = self._surveyed.difference(kinds)
+        self._asked_at.update(dict.fromkeys(kinds, now))
+        return self._from_floors(request) or self.all_lanes(request)
 
-    def from_floors(self, request: ClaimRequest, now: float) -> Ask | None:
-        """None: everything has to be looked at, because that is cheap, or because the floors may hide too much."""
-        # Whoever has not asked for so long has not surveyed either, and may not ask again soon.
-        is_asleep = now - self._asked_at >= _ASLEEP_SECONDS
-        self._asked_at = now
-        if not self.is_dear or is_asleep or not self._known.issuperset(_kinds(request)):
+    def idle_ask(self, request: ClaimRequest, now: float) -> Ask | None:
+        """Of whoever wants to know what is next. None: everything has to be looked at."""
+        kinds = _kinds(request)
+        if not self.is_dear or self._is_asleep(kinds, now):
             return None
-        priorities = self._priorities(request)
-        return self._quick(request, priorities) if priorities else None
+        self._asked_at.update(dict.fromkeys(kinds, now))
+        return self._from_floors(request)
+
+    def _is_asleep(self, kinds: Iterable[QueueAndKind], now: float) -> bool:
+        return any(now - self._asked_at.get(kind, _NEVER) >= _ASLEEP_SECONDS for kind in kinds)
+
+    def _from_floors(self, request: ClaimRequest) -> Ask | None:
+        # If surveys fail, looks at everything would do so as well.
+        is_trusted = self._has_failed or self._surveyed.issuperset(_kinds(request))
+        return self._quick(request, self._priorities(request)) if is_trusted else None
 
     def glance(self, request: ClaimRequest) -> Ask | None:
         """Where a job that has just come probably is: among the priorities that had jobs lately. None: not known.
@@ -192,55 +222,69 @@ class Lanes:
         """Take in what an ask found: how many jobs were claimed, and the last one of each lane in claim order."""
         if generation != self.generation:
             return
-        if ask.is_full_look:
-            if not ask.kinds <= self._known:
-                self._known |= ask.kinds
-            if ask.kinds == self._known or not self.is_dear:
-                # Another worker of this process may ask for other kinds, of which this look tells nothing.
-                self._looked_at = started
-                self._note_cost(ended - started - claimed * _SECONDS_PER_CLAIMED_JOB)
-            if last:
-                known = {lane.priority for lane in self._active}
-                self._glances_pay = known.issuperset(lane.priority for lane in last)
-                self._active = list(last)
-        elif ask.is_glance:
+        if ask.is_glance:
             self._glances_pay = claimed > 0
+        elif last:
+            known = {lane.priority for lane in self._active}
+            self._glances_pay = known.issuperset(lane.priority for lane in last)
+        if ask.is_full_look:
+            self._learn_look(ask, ended - started - claimed * _SECONDS_PER_CLAIMED_JOB - self._round_trip, ended)
+            if last:
+                self._active = list(last)
         if ask.learns_floors:
             self._claimed_from.update(last)
             if started > self._survey_ended:
                 # Otherwise it began at the floors of before, and tells nothing of what the survey found behind them.
                 self._floors.update(last)
 
+    def _learn_look(self, ask: Ask, seconds: float, ended: float) -> None:
+        if not ask.kinds <= self._known:
+            self._known |= ask.kinds
+        if self.is_dear:
+            return
+        if seconds > _CHEAP_SECONDS:
+            self._dear_looks += 1
+            self._dear_kinds = ask.kinds
+        elif ask.kinds >= self._dear_kinds:
+            self._dear_looks = 0
+        # One slow look says little.
+        if self._dear_looks >= _LOOKS_COMPARED:
+            self.is_dear, self._has_failed, self._surveyed = True, False, frozenset()
+            self._asked_at = dict.fromkeys(ask.kinds, ended)
+            self._costs.clear()
+            self._costs.append(seconds)
+
     def forget(self) -> None:
         """Jobs came back to where they stood: the next claim looks at everything."""
         self.generation += 1
         self._floors.clear()
-        self._known = self._surveyed = frozenset()
+        self._surveyed = frozenset()
 
-    def start_survey(self, now: float, *, is_idle: bool) -> Ask | None:
+    def start_survey(self, now: float, *, is_idle: bool) -> Starts | None:
         """For the first job of every lane, if it is time for that: `surveyed` or `not_surveyed` has to follow.
 
         `is_idle`: nothing was found, and if nothing is found the next time either, once in a while is enough.
         """
-        if not self.is_dear or self._survey_began is not None or not self._known:
+        if not self.is_dear or self._is_surveying or now < self._next_survey(is_idle=is_idle):
             return None
-        if now < self._survey_ended + self._look_cost:
-            return None
-        if now < self._looked_at + self._pause(is_idle=is_idle) and self._surveyed >= self._known:
-            return None
-        self._survey_began = now
+        self._is_surveying, self._survey_began = True, now
         lanes = (Lane(queue, priority, kind) for priority in PRIORITIES for queue, kind in self._known)
-        return Ask([Probe(lane, _BEGINNING, 1, is_share=False) for lane in lanes], limit=0, is_full_look=True)
+        return Starts.of([(lane, _BEGINNING) for lane in lanes])
 
     def surveyed(self, survey: Survey, ended: float, generation: int) -> None:
         """Start where the first job stands, be it behind the floor or past it.
 
         Claims beside the survey may have gone further: that costs the next one a few steps.
         """
-        began = self._end_survey(ended)
-        if generation != self.generation:
-            return
-        self._looked_at = began
+        self._is_surveying, self._survey_ended, self._has_failed = False, ended, False
+        self._costs.append(survey.seconds)
+        if generation == self.generation:
+            self._put_floors(survey)
+        # One survey that is cheap says little: it had the good luck to find a job right at the beginning.
+        if len(self._costs) == _LOOKS_COMPARED and self._cost <= _CHEAP_SECONDS * _SURVEY_TO_LOOK:
+            self.is_dear, self._dear_looks = False, 0
+
+    def _put_floors(self, survey: Survey) -> None:
         # Not up to the moment itself, because a transaction that is not over yet may have taken its time before.
         recent = Floor(survey.moment - timedelta(seconds=_LONGEST_HIDDEN_SECONDS), _BEGINNING.id)
         for lane, first in survey.firsts.items():
@@ -254,38 +298,28 @@ class Lanes:
             self._active = list(busy)
         self._claimed_from.clear()
 
-    def not_surveyed(self, ended: float) -> None:
-        """It failed. A claim would fail in the same way if it tried, and there are jobs past the floors: go on."""
-        if self._survey_began is not None:
-            self._end_survey(ended)
-
-    def _end_survey(self, ended: float) -> float:
-        began = ended if self._survey_began is None else self._survey_began
-        self._survey_began, self._survey_ended = None, ended
-        self._note_cost(ended - began)
-        return began
+    def not_surveyed(self, ended: float) -> bool:
+        """Jobs past the floors can be claimed meanwhile. Whether this is news."""
+        is_news = self._is_surveying and not self._has_failed
+        self._is_surveying, self._survey_ended, self._has_failed = False, ended, True
+        return is_news
 
     def until_survey(self, now: float) -> float:
         """Seconds after which whoever is idle may get to know more."""
-        if self._survey_began is not None:
-            return max(self._look_cost, _SURVEY_ENDS_SECONDS)
-        return max(0.0, self._looked_at + self._pause(is_idle=True) - now)
+        if self._is_surveying:
+            # Twice as late each time, should it hang.
+            return max(self._cost, now - self._survey_began, _SHORTEST_SECONDS)
+        return max(0.0, self._next_survey(is_idle=True) - now)
 
-    def _pause(self, *, is_idle: bool) -> float:
-        """From the beginning of a survey to that of the next."""
-        longest = max(_LONGEST_HIDDEN_SECONDS, 2 * self._look_cost)
-        return longest if is_idle else min(_SHARE_OF_TIME * self._look_cost, longest)
+    def _next_survey(self, *, is_idle: bool) -> float:
+        if not self._surveyed >= self._known and not self._has_failed:
+            return self._survey_ended + max(self._cost, _SHORTEST_SECONDS)
+        longest = max(_LONGEST_HIDDEN_SECONDS, 2 * self._cost)
+        return self._survey_began + (longest if is_idle else min(_SHARE_OF_TIME * self._cost, longest))
 
     @property
-    def _look_cost(self) -> float:
-        return median_low(self._look_costs)
-
-    def _note_cost(self, seconds: float) -> None:
-        self._look_costs.append(max(0.0, seconds - self._round_trip))
-        # One slow look says little, and so does one that had the good luck to find a job right at the beginning.
-        if len(self._look_costs) == _LOOKS_COMPARED:
-            least = self._look_cost if self.is_dear else min(self._look_costs)
-            self.is_dear = least > _CHEAP_SECONDS
+    def _cost(self) -> float:
+        return median_low(self._costs)
 
     def all_lanes(self, request: ClaimRequest, *, whole: bool = False) -> Ask:
         share = self._share(request, whole=whole)
@@ -309,11 +343,9 @@ class Lanes:
         return Ask(probes, request.limit, is_full_look=False)
 
     def _priorities(self, request: ClaimRequest) -> Sequence[int]:
-        """All, if they have floors and are not too many to be asked for each time; otherwise those that had jobs."""
-        kinds = _kinds(request)
-        if len(kinds) * len(PRIORITIES) <= _FEW_LANES and self._surveyed.issuperset(kinds):
-            return PRIORITIES
-        return self._active_priorities(request)
+        """All, unless that is too many lanes to be asked for each time: then those that had jobs."""
+        is_few = len(_kinds(request)) * len(PRIORITIES) <= _FEW_LANES
+        return PRIORITIES if is_few else self._active_priorities(request) or PRIORITIES
 
     def _active_for(self, request: ClaimRequest) -> list[Lane]:
         return [lane for lane in self._active if lane.kind in request.kinds and lane.queue in request.queues]
@@ -331,8 +363,7 @@ class Lanes:
         )
 
 
-def _kinds(request: ClaimRequest) -> list[tuple[str, str]]:
-    """With their queues."""
+def _kinds(request: ClaimRequest) -> list[QueueAndKind]:
     return [(queue, kind) for queue in request.queues for kind in request.kinds]
 
 

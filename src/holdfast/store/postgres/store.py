@@ -95,7 +95,7 @@ class PostgresStore:
             await pool.close()
             raise
         # Without prepared statements every question takes two.
-        self._claiming.round_trip = self._round_trip.total_seconds() * (2 if Address.parse(self.url).pooled else 1)
+        self._claiming.open(self._round_trip.total_seconds() * (2 if Address.parse(self.url).pooled else 1))
         self._pool = pool
 
     async def check(self) -> None:
@@ -106,10 +106,11 @@ class PostgresStore:
     async def close(self) -> None:
         if self._pool is not None:
             pool, self._pool = self._pool, None
+            self._claiming.close()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
-                    self._claiming.stop()
                     await pool.close()
+            await self._claiming.closed(_CLOSE_SECONDS)
 
     @property
     def finish_in(self) -> FinishInTransaction:

@@ -1,20 +1,23 @@
--- The first job of each lane past its floor, the first that is due or the first of all, and the moment of the look. Nobody's
--- row is locked, so this can walk past any number of deleted rows beside the claims.
+-- The first job of each lane past its floor, the first that is due or the first of all; the moment of the look, and how long
+-- it took to come this far. Nobody's row is locked, so this can walk past any number of deleted rows beside the claims.
 CREATE FUNCTION holdfast.first_of_lanes(
     only_due boolean, shard_index integer, shard_count integer, queues text[], priorities smallint[], kinds text[],
     floor_times timestamptz[], floor_ids uuid[]
-) RETURNS TABLE (queue text, priority smallint, kind text, run_at timestamptz, id uuid, moment timestamptz)
+) RETURNS TABLE (
+    queue text, priority smallint, kind text, run_at timestamptz, id uuid, moment timestamptz, took interval
+)
 LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
+    began timestamptz := clock_timestamp();
     looked_at timestamptz := holdfast.now();
     latest timestamptz := CASE WHEN only_due THEN looked_at ELSE 'infinity' END;
 BEGIN
     RETURN QUERY
-    SELECT lane.queue, lane.priority, lane.kind, first.run_at, first.id, looked_at
+    SELECT lane.queue, lane.priority, lane.kind, first.run_at, first.id, looked_at, clock_timestamp() - began
     FROM unnest(queues, priorities, kinds, floor_times, floor_ids) AS lane (queue, priority, kind, floor_time, floor_id)
     LEFT JOIN LATERAL (
         SELECT ready.run_at, ready.id FROM holdfast.ready
