@@ -219,6 +219,22 @@ async def test_unknown_runners_are_refused(app: Holdfast) -> None:
             await app.tick(runners=["quue"])
 
 
+async def test_a_process_that_has_ended_is_not_run_again(app: Holdfast) -> None:
+    app.handler("do")(_nothing)
+    async with app:
+        process = app.worker()
+        assert (await process.tick()).is_fine
+        id = (await app.enqueue("do", {})).id
+        with pytest.raises(InvalidInput, match=r"make another with app.worker\(\)"):
+            await process.tick()
+        with pytest.raises(InvalidInput, match=r"make another with app.worker\(\)"):
+            await process.run()
+        job = await app.jobs.get(id)
+        assert job is not None
+        assert job.state is JobState.READY
+        assert (await app.worker().tick()).is_fine
+
+
 async def _nothing(job: RunningJob[Any]) -> None:
     """Does nothing."""
 

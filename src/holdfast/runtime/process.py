@@ -63,6 +63,7 @@ class Process:
         shutdown = settings.shutdown.total_seconds()
         self._background = Background(self._runners, settings.limits, settings.pacing, shutdown)
         self._budget = Budget()
+        self._has_begun = False
         self.listener: Listener | None = None
         self.subscriber: Subscriber | None = None
         self.checks: Sequence[Callable[[], Awaitable[None]]] = ()
@@ -121,7 +122,7 @@ class Process:
 
     async def run(self) -> int:
         """In the background until stopped: 0, or 1 if too many handlers could not be stopped."""
-        await self._check()
+        await self._begin()
         tasks = [asyncio.create_task(source.run()) for source in self._sources]
         try:
             await self._background.run()
@@ -135,7 +136,7 @@ class Process:
     async def tick(self) -> TickReport:
         """Each runner once, in order, to its end or that of its budget; then everything is ended and reported."""
         started = time.monotonic()
-        await self._check()
+        await self._begin()
         self._budget = Budget(self._settings.tick_max.total_seconds(), self._settings.limits.items)
         if self.is_stopping:
             self._budget.end()
@@ -159,7 +160,11 @@ class Process:
         report.seconds = time.monotonic() - started
         return report
 
-    async def _check(self) -> None:
+    async def _begin(self) -> None:
+        if self._has_begun:
+            # Its runners are closed after the first time: they would claim jobs that nothing starts.
+            raise InvalidInput("this has been run already; make another with app.worker()")
+        self._has_begun = True
         for check in self.checks:
             try:
                 await check()
