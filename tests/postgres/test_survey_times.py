@@ -236,6 +236,17 @@ def test_whoever_has_not_asked_for_long_looks_at_everything() -> None:
     assert not memory.first_ask(BOTH, at + 0.1).is_full_look
 
 
+def test_a_survey_from_before_somebody_slept_is_not_enough() -> None:
+    memory = settled(WORK)
+    survey = started(memory)
+    at = DUE + 2 * lanes._ASLEEP_SECONDS
+    assert memory.first_ask(BOTH, at).is_full_look
+    answered(memory, survey, at)
+    assert memory.first_ask(BOTH, at).is_full_look
+    surveyed(memory, at=at + 2 * DEAR)
+    assert not memory.first_ask(BOTH, at + 4 * DEAR).is_full_look
+
+
 def test_whoever_asks_what_is_next_is_not_asleep() -> None:
     memory, at = settled(WORK), BEGAN + DEAR
     for _ in range(10):

@@ -154,6 +154,7 @@ class Lanes:
         self._surveyed: frozenset[QueueAndKind] = frozenset()
         """Those of which every lane has a floor that can be trusted."""
         self._asked_at: dict[QueueAndKind, float] = {}
+        self._awake_since = _NEVER
         self._survey_began = self._survey_ended = _NEVER
         """Of the last one. As long as it is under way, it began after the last one ended."""
         self._is_surveying = False
@@ -171,6 +172,7 @@ class Lanes:
         if self._is_asleep(kinds, now):
             # It has not surveyed either, and may not ask again soon, like a tick: so it has to see everything.
             self._surveyed = self._surveyed.difference(kinds)
+            self._awake_since = now
         self._asked_at.update(dict.fromkeys(kinds, now))
         return self._from_floors(request) or self.all_lanes(request)
 
@@ -292,7 +294,8 @@ class Lanes:
                 self._floors[lane] = _before(first)
             elif not recent < self._floors.get(lane, _BEGINNING) < (survey.moment, _LAST_ID):
                 self._floors[lane] = recent
-        self._surveyed = frozenset((lane.queue, lane.kind) for lane in survey.firsts)
+        if self._survey_began >= self._awake_since:
+            self._surveyed = frozenset((lane.queue, lane.kind) for lane in survey.firsts)
         busy = {lane for lane, first in survey.firsts.items() if first is not None} | self._claimed_from
         if busy:
             self._active = list(busy)
