@@ -296,8 +296,9 @@ async def test_missed_slots_run_or_are_dropped_by_the_policy(
 ) -> None:
     ran: list[object] = []
 
-    async def note(slot: InlineSlot) -> None:
+    async def note(slot: InlineSlot) -> dict[str, int]:
         ran.append(slot.slot)
+        return {"made": 3}
 
     runner = replica(case).inline(note, "*/10 * * * *", missed)
     async with closing(runner):
@@ -305,6 +306,7 @@ async def test_missed_slots_run_or_are_dropped_by_the_policy(
         await case.clock.advance(55 * MINUTE)
         report = await once(runner)
         assert report.processed == len(slots)
+        assert report.counts.get("made", 0) == 3 * len(slots), "what all of them made"
         assert ran == [START + number * 10 * MINUTE for number in slots]
         assert (await shown(case, "cycle")).next_slot == START + next_slot * 10 * MINUTE
         assert {run.finished_at for run in await runs_of(case)} == {START + 55 * MINUTE}

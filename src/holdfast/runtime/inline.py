@@ -138,12 +138,7 @@ class InlineRunner:
                 task.result()
 
     def _take_in(self, attempt: InlineAttempt, report: RunnerReport) -> None:
-        ended = attempt.report
-        report.processed += ended.processed
-        report.failed += ended.failed
-        report.skipped = ended.skipped or report.skipped
-        report.error = ended.error or report.error
-        report.counts |= ended.counts
+        report.add(attempt.report)
         if attempt.is_undone:
             # However seldom looks are: whoever has the lock now may be gone at the next slot.
             self._retry_at = time.monotonic() + min(self._board.look_seconds, _RETRY_SECONDS)

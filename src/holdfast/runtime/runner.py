@@ -36,6 +36,16 @@ class RunnerReport:
         """It did nothing, and nothing went wrong."""
         return self.is_fine and not (self.processed or self.failed or self.counts)
 
+    def add(self, later: "RunnerReport") -> None:
+        """Take in what it did besides: numbers add up, of anything else the later one counts."""
+        self.processed += later.processed
+        self.failed += later.failed
+        self.skipped = later.skipped or self.skipped
+        self.error = later.error or self.error
+        for name, value in later.counts.items():
+            old = self.counts.get(name)
+            self.counts[name] = old + value if isinstance(old, int) and isinstance(value, int) else value
+
 
 class Runner(Protocol):
     """An error that `run` raises is the store's or a bug: the tick reports it and goes on with the next runner."""

@@ -43,11 +43,7 @@ class TickReport:
         """Take in what a runner reported after its turn."""
         for report in self.runners:
             if report.runner == later.runner:
-                report.processed += later.processed
-                report.failed += later.failed
-                report.skipped = later.skipped or report.skipped
-                report.error = later.error or report.error
-                report.counts = _added(report.counts, later.counts)
+                report.add(later)
                 return
         self.runners.append(later)
 
@@ -84,11 +80,3 @@ async def _run(runner: Runner, budget: Budget, *, to_end: bool) -> RunnerReport:
         report = RunnerReport(runner.name, error=said, is_outage=True, failure=error)
     report.seconds = time.monotonic() - started
     return report
-
-
-def _added(first: dict[str, object], second: dict[str, object]) -> dict[str, object]:
-    total = dict(first)
-    for name, value in second.items():
-        old = total.get(name)
-        total[name] = old + value if isinstance(old, int) and isinstance(value, int) else value
-    return total
