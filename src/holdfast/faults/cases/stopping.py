@@ -187,8 +187,6 @@ async def _just_renewed(lab: Lab, worker: FaultyProcess) -> float:
     "handlers block the event loop, the interpreter and their own process for 3 leases",
     small={"leases": 3},
     large={"leases": 20},
-    # Half a lease has to be more than a busy machine may keep a thread waiting.
-    lease=6.0,
 )
 async def blocked_loops(lab: Lab) -> None:
     """Each in a worker of its own, together with others that wait for the loop meanwhile."""
