@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-CODE    = $(wildcard src tests bench apps)
+CODE    = $(wildcard src lab/src tests bench apps)
 # Four test workers more than cores, because tests wait more than they compute; parallel runs also find shared state.
 WORKERS = $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n + 4)))
 # Databases are many small files, and a disk takes ten times as long to make and remove them as memory does. Where memory
@@ -72,7 +72,7 @@ faults: $(STAMP) ## Kill, stop and cut off real workers and judge what is left (
 
 simulate: $(STAMP) ## Run 10,000 simulated schedules of the engine (four minutes)
 	@echo "simulation"
-	@$(BIN)/python -m holdfast.faults.simulation --schedules 10000 $(ARGS)
+	@$(BIN)/python -m holdfast_lab.faults.simulation --schedules 10000 $(ARGS)
 
 # The faults mostly wait for leases to run out, so the simulation has the processor meanwhile, after everybody else. Seeds are
 # fixed here, so that what turns red is the change; `make faults` and `make simulate` draw new ones.
@@ -80,14 +80,14 @@ trials: $(STAMP) ## Run the faults and 10,000 simulated schedules at once, with 
 	@echo "faults and simulation (seeds from 1)"
 	@log=$$(mktemp "$(TEMPORARY)/holdfast-simulation.XXXXXX") && simulation= && \
 	trap 'kill $$simulation 2>/dev/null; rm -f "$$log"' EXIT && trap 'exit 130' INT TERM && \
-	{ nice -n 19 $(BIN)/python -m holdfast.faults.simulation --schedules 10000 --seed 1 >"$$log" 2>&1 & simulation=$$!; } && \
+	{ nice -n 19 $(BIN)/python -m holdfast_lab.faults.simulation --schedules 10000 --seed 1 >"$$log" 2>&1 & simulation=$$!; } && \
 	{ $(BIN)/holdfast faults --side-by-side 2 --seed 1 && faults=0 || faults=$$?; } && \
 	{ wait $$simulation && simulated=0 || simulated=$$?; simulation=; } && tr '\r' '\n' <"$$log" | grep -vE '^[0-9,]+ of .* failed' && \
 	exit $$((faults + simulated))
 
 soak: $(STAMP) ## Do all faults in their large size, 1,000,000 simulated schedules and the large properties (hours)
 	@$(BIN)/holdfast faults --soak $(ARGS)
-	@$(BIN)/python -m holdfast.faults.simulation --schedules 1000000
+	@$(BIN)/python -m holdfast_lab.faults.simulation --schedules 1000000
 	@$(MAKE) test ARGS="--hypothesis-profile soak tests/store_contract/test_state_machine.py"
 
 format: $(STAMP) ## Format the code and apply the safe fixes
@@ -126,10 +126,10 @@ lock: ## Resolve the dependencies again and write requirements.lock
 	    --custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
 	@echo "wrote requirements.lock"
 
-$(STAMP): pyproject.toml requirements.lock
+$(STAMP): pyproject.toml lab/pyproject.toml requirements.lock
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
 	    $(need_python); echo "creating $(VENV)"; $(PYTHON) -m venv --clear $(VENV); }
 	@echo "installing the pinned packages into $(VENV)"
 	@$(BIN)/python -m pip install -qq -r requirements.lock
-	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable . --editable lab
 	@touch $@

@@ -19,14 +19,14 @@ from uuid import UUID, uuid4
 from bench.layout.report import table
 from bench.runtime.workers import Scene, say, spread
 from holdfast.app import Holdfast
-from holdfast.bench.place import Place, scratch_place
-from holdfast.job import LeasedJob
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.job import LeasedJob
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import ClaimRequest, Finish, KindClaim, Store
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.driver import open_connection
 from holdfast.store.postgres.sql_files import quoted, statement
 from holdfast.store.postgres.store import PostgresStore
+from holdfast_lab.bench.place import Place, scratch_place
 
 _CONNECTIONS = """
 SELECT count(*) FROM pg_stat_activity

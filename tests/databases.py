@@ -22,8 +22,8 @@ from psycopg.sql import SQL, Identifier, Literal
 
 from holdfast.store.contract import JobReader, Store, StoreClock
 from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
-from holdfast.store.memory import MemoryStore
-from holdfast.store.memory_schedules import MemoryRuns, MemorySchedules
+from holdfast.store.memory.schedules import MemoryRuns, MemorySchedules
+from holdfast.store.memory.store import MemoryStore
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.driver import translated
 from holdfast.store.postgres.reader import PostgresReader

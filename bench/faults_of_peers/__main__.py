@@ -20,7 +20,7 @@ from bench.faults_of_peers.running import run as run_case
 from bench.faults_of_peers.systems import HERE, systems
 from bench.peers.environments import Environments, SetupError
 from bench.peers.facts import machine
-from holdfast.errors import HoldfastError
+from holdfast.domain.errors import HoldfastError
 
 _T = TypeVar("_T")
 _RESULTS = HERE / "results" / "results.json"

@@ -9,8 +9,8 @@ from itertools import cycle
 
 from bench.faults_of_peers.evidence import number_attempts
 from bench.faults_of_peers.lab import LEASE_SECONDS, PeerLab
-from holdfast.faults.crew import came_true
-from holdfast.faults.record import DONE, Note, What
+from holdfast_lab.faults.crew import came_true
+from holdfast_lab.faults.record import DONE, Note, What
 
 _RATE = 40
 _ENOUGH = 0.95

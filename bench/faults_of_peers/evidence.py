@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from holdfast.faults.judge import Evidence, Final
-from holdfast.faults.record import DONE, Note, What
+from holdfast_lab.faults.judge import Evidence, Final
+from holdfast_lab.faults.record import DONE, Note, What
 
 SUCCEEDED, FAILED = "succeeded", "failed"
 _GOOD = frozenset({"succeeded", "successful", "completed"})

@@ -21,13 +21,13 @@ from bench.faults_of_peers.systems import System
 from bench.peers.databases import with_database
 from bench.peers.environments import Environments
 from bench.peers.settings import ROOT
-from holdfast.faults.crew import Broken
-from holdfast.faults.judge import STUCK, Evidence, Violation, judge
-from holdfast.faults.processes import FaultyProcess
-from holdfast.faults.record import EVERYBODY, RECORD, Note, Record, What
-from holdfast.faults.server import FaultServer
-from holdfast.faults.sql_files import fault_statement
 from holdfast.store.postgres.sql_files import quoted
+from holdfast_lab.faults.crew import Broken
+from holdfast_lab.faults.judge import STUCK, Evidence, Violation, judge
+from holdfast_lab.faults.processes import FaultyProcess
+from holdfast_lab.faults.record import EVERYBODY, RECORD, Note, Record, What
+from holdfast_lab.faults.server import FaultServer
+from holdfast_lab.faults.sql_files import fault_statement
 
 LEASE_SECONDS = 3.0
 WORKERS = 3

@@ -15,10 +15,10 @@ from bench.faults_of_peers.lab import LEASE_SECONDS, PeerLab, database, install
 from bench.faults_of_peers.systems import System
 from bench.peers.environments import Environments
 from bench.peers.facts import bare
-from holdfast.faults.judge import count
-from holdfast.faults.lab import recording
-from holdfast.faults.record import What
-from holdfast.faults.server import FaultServer
+from holdfast_lab.faults.judge import count
+from holdfast_lab.faults.lab import recording
+from holdfast_lab.faults.record import What
+from holdfast_lab.faults.server import FaultServer
 
 _SHOWN = 3
 _SHOWN_LINES = 12

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.faults_of_peers.cases import CASES
 from bench.faults_of_peers.systems import HERE, System, systems
-from holdfast.faults.judge import CHANGED, DUPLICATE, LOST, STALE_WRITE, STUCK, UNEXPECTED
+from holdfast_lab.faults.judge import CHANGED, DUPLICATE, LOST, STALE_WRITE, STUCK, UNEXPECTED
 
 _COLUMNS = (LOST, DUPLICATE, STALE_WRITE, STUCK)
 _AT_RATE = "at its rate again after, s"

@@ -22,7 +22,7 @@ from bench.peers.measure import Bench, MeasureError
 from bench.peers.record import Record, RecordError
 from bench.peers.settings import HERE, ROOT, Setting, Settings
 from bench.peers.summary import Summary
-from holdfast.errors import HoldfastError
+from holdfast.domain.errors import HoldfastError
 from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
 
 _DOCS = ROOT / "docs"

@@ -15,7 +15,7 @@ from bench.runtime.lateness import beside_a_drain, beside_a_slow_job
 from bench.runtime.stopping import stopped_under_load
 from bench.runtime.waking import link_half_open, listener_killed
 from bench.runtime.workers import Scene, say
-from holdfast.bench.place import scratch_place
+from holdfast_lab.bench.place import scratch_place
 
 PARTS = ("lateness", "stopping", "waking")
 

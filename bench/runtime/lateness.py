@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.runtime.app import app
 from bench.runtime.workers import Scene, say, spread
-from holdfast.runtime.job_schedules import SLOT_HEADER
+from holdfast.scheduling.job_schedules import SLOT_HEADER
 
 SCHEDULE = "job schedule"
 Figures = dict[str, Any]

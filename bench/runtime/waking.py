@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.runtime.app import app
 from bench.runtime.workers import LISTENER, Scene, say, spread, until
-from holdfast.json_text import decode
+from holdfast.domain.json_text import decode
 
 _SECONDS, _FAULT_AT, _APART = 10.0, 3.0, 0.05
 _BACK = "wake-ups are back"

@@ -14,9 +14,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
 from bench.runtime.app import app
-from holdfast.bench.place import Place
-from holdfast.faults.proxy import Proxy
 from holdfast.store.postgres.sql_files import quoted
+from holdfast_lab.bench.place import Place
+from holdfast_lab.faults.proxy import Proxy
 
 LISTENER = "holdfast_listener"
 _ROOT = Path(__file__).parents[2]

@@ -27,7 +27,7 @@ from bench.targets.report import PAGE, BrokenReport, write
 from bench.targets.server import Server
 from bench.targets.snapshots import LEAST_MINUTES, MOST_MINUTES
 from bench.targets.table import as_text
-from holdfast.errors import HoldfastError
+from holdfast.domain.errors import HoldfastError
 
 LINES: dict[str, Callable[[Bench], Awaitable[Line]]] = {
     "own-statements": drains.own_statements,

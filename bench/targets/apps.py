@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 
 from holdfast import Holdfast, RunningJob
-from holdfast.handlers import Room, make_handler
+from holdfast.domain.handlers import Room, make_handler
 
 NOTHING, STAMP, THREAD, SLEEP, BLOCKED = "nothing", "stamp", "thread", "sleep", "blocked"
 SLEEP_SECONDS = 0.01

@@ -12,11 +12,11 @@ from bench.targets.figures import Figure, Line, Pair, Run, as_details, at_least,
 from bench.targets.measuring import PAYLOAD, Bench, backlog_of, enqueue, say
 from bench.targets.server import SCHEMA, Stage
 from bench.targets.workers import Crew, Stuck, drained
-from holdfast.json_text import encode
+from holdfast.domain.json_text import encode
 from holdfast.maintenance.steps import Retention, all_steps, run_step
 from holdfast.settings import Settings
+from holdfast.store.postgres.maintenance import PostgresUpkeep
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.postgres.upkeep import PostgresUpkeep
 
 LEAST_RATE = 0.9
 MOST_BUFFERS = 1.1

@@ -10,9 +10,9 @@ from bench.targets.figures import Line, Run, as_details, at_least, costs, ratios
 from bench.targets.measuring import BACKLOG, BATCH, Bench, Side, backlog_of, say
 from bench.targets.server import SCHEMA, Stage
 from bench.targets.workers import Crew, Stuck, drained, now, seconds_taken
-from holdfast.bench.apart import run_apart
-from holdfast.bench.bare import ClaimAndFinish
 from holdfast.settings import Settings
+from holdfast_lab.bench.apart import run_apart
+from holdfast_lab.bench.bare import ClaimAndFinish
 
 TASKS = 100
 _SEARCHED = {"concurrency": ("8", "128", "512"), "most_ahead": ("300", "2000", "5000")}

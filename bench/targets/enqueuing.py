@@ -11,8 +11,8 @@ from bench.targets.measuring import BATCH, EMPTY, FEW_PAIRS, Bench, Side
 from bench.targets.producing import EnqueueEach, EnqueueMany
 from bench.targets.server import SCHEMA, Stage
 from bench.targets.workers import Crew, at_work, drained
-from holdfast.bench.apart import Task, run_apart
-from holdfast.bench.bare import Copy, CopyPacked, InsertEach, Spent
+from holdfast_lab.bench.apart import Task, run_apart
+from holdfast_lab.bench.bare import Copy, CopyPacked, InsertEach, Spent
 
 _TaskOn = Callable[[Stage], Task[Spent]]
 

@@ -10,7 +10,7 @@ from bench.targets.apps import NOTHING
 from bench.targets.figures import Pair, Run
 from bench.targets.machine import rest
 from bench.targets.server import Fill, Server, Stage
-from holdfast.json_text import encode
+from holdfast.domain.json_text import encode
 
 Side = Callable[[], Awaitable[Run]]
 Value = TypeVar("Value")

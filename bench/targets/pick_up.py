@@ -8,8 +8,8 @@ from bench.targets.measuring import EMPTY, Bench, say
 from bench.targets.producing import EnqueueInGaps
 from bench.targets.server import SCHEMA, Stage
 from bench.targets.workers import Crew, Stuck, at_work
-from holdfast.bench.apart import run_apart
-from holdfast.bench.bare import Gaps, notify_to_claim
+from holdfast_lab.bench.apart import run_apart
+from holdfast_lab.bench.bare import Gaps, notify_to_claim
 
 GAPS = Gaps(0.02, 0.06)
 _SLOWEST_MS = 5.0

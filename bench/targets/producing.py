@@ -8,8 +8,8 @@ from uuid import UUID
 
 from bench.targets.measuring import PAYLOAD
 from holdfast import Holdfast
-from holdfast.bench.bare import WARM_UP_CALLS, WARM_UP_SECONDS, Gaps, Spent
-from holdfast.job import JobState, NewJob
+from holdfast.domain.job import JobState, NewJob
+from holdfast_lab.bench.bare import WARM_UP_CALLS, WARM_UP_SECONDS, Gaps, Spent
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.targets.table import table
-from holdfast.errors import HoldfastError
+from holdfast.domain.errors import HoldfastError
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- targets -->", "<!-- /targets -->"

@@ -16,7 +16,7 @@ from bench.targets.measuring import EMPTY, PAYLOAD, Bench, say
 from bench.targets.server import SCHEMA, Stage
 from bench.targets.workers import Crew, Stuck, at_work, finished
 from holdfast import Holdfast
-from holdfast.bench.apart import run_apart
+from holdfast_lab.bench.apart import run_apart
 
 MOST_TIMES_SLOWER = 3.0
 HELD = 0.98

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from holdfast.cli import main
-from holdfast.job import LeasedJob
+from holdfast.domain.job import LeasedJob
 from holdfast.store.contract import ClaimRequest
 from holdfast.store.postgres.store import PostgresStore
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.targets.figures import Run
 from bench.targets.server import SCHEMA, Stage
-from holdfast.errors import HoldfastError
+from holdfast.domain.errors import HoldfastError
 from holdfast.settings import variable
 
 APPS = "bench.targets.apps"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
-    from holdfast.errors import (
+    from holdfast.domain.errors import (
         Cancel,
         DuplicateJob,
         HoldfastError,
@@ -22,13 +22,10 @@ if TYPE_CHECKING:
         StoreUnavailable,
         UnknownJob,
     )
-    from holdfast.event import PublishedEvent
-    from holdfast.handlers import RunningJob
-    from holdfast.hosting.run import run_tick, run_worker
-    from holdfast.job import IfExists, Job, JobState, NewJob
-    from holdfast.log import JobLogFilter
-    from holdfast.producer.publish import Published
-    from holdfast.retry import (
+    from holdfast.domain.event import PublishedEvent
+    from holdfast.domain.handlers import RunningJob
+    from holdfast.domain.job import IfExists, Job, JobState, NewJob
+    from holdfast.domain.retry import (
         decorrelated_jitter,
         doubling_minutes,
         exponential,
@@ -36,65 +33,68 @@ if TYPE_CHECKING:
         power_of_two,
         steps,
     )
+    from holdfast.domain.runner import RunnerReport
+    from holdfast.domain.statement import Statement
+    from holdfast.events.subscriptions import Subscriptions
+    from holdfast.hosting.run import run_tick, run_worker
+    from holdfast.log import JobLogFilter
+    from holdfast.producer.publish import Published
     from holdfast.runtime.process import Process
-    from holdfast.runtime.runner import RunnerReport
     from holdfast.runtime.tick import TickReport
-    from holdfast.schedules import InlineSlot, Schedules
-    from holdfast.statement import Statement
+    from holdfast.scheduling.schedules import InlineSlot, Schedules
     from holdfast.store.contract import Backlog, Enqueued, JobFilter
     from holdfast.store.events import EventJob, Subscription
     from holdfast.store.rows.mapping import Rows, RowStates
     from holdfast.store.schedules import Run, Schedule
-    from holdfast.subscriptions import Subscriptions
     from holdfast.worker.settings import WorkerSettings
 
 _HOME = {
     "Backlog": "holdfast.store.contract",
-    "Cancel": "holdfast.errors",
-    "DuplicateJob": "holdfast.errors",
+    "Cancel": "holdfast.domain.errors",
+    "DuplicateJob": "holdfast.domain.errors",
     "Enqueued": "holdfast.store.contract",
     "EventJob": "holdfast.store.events",
     "Holdfast": "holdfast.app",
-    "HoldfastError": "holdfast.errors",
-    "IfExists": "holdfast.job",
-    "InlineSlot": "holdfast.schedules",
-    "InvalidInput": "holdfast.errors",
-    "Job": "holdfast.job",
+    "HoldfastError": "holdfast.domain.errors",
+    "IfExists": "holdfast.domain.job",
+    "InlineSlot": "holdfast.scheduling.schedules",
+    "InvalidInput": "holdfast.domain.errors",
+    "Job": "holdfast.domain.job",
     "JobFilter": "holdfast.store.contract",
     "JobLogFilter": "holdfast.log",
-    "JobState": "holdfast.job",
-    "KeyLocked": "holdfast.errors",
-    "NewJob": "holdfast.job",
-    "Permanent": "holdfast.errors",
+    "JobState": "holdfast.domain.job",
+    "KeyLocked": "holdfast.domain.errors",
+    "NewJob": "holdfast.domain.job",
+    "Permanent": "holdfast.domain.errors",
     "Process": "holdfast.runtime.process",
     "Published": "holdfast.producer.publish",
-    "PublishedEvent": "holdfast.event",
-    "Retryable": "holdfast.errors",
+    "PublishedEvent": "holdfast.domain.event",
+    "Retryable": "holdfast.domain.errors",
     "RowStates": "holdfast.store.rows.mapping",
     "Rows": "holdfast.store.rows.mapping",
     "Run": "holdfast.store.schedules",
-    "RunnerReport": "holdfast.runtime.runner",
-    "RunningJob": "holdfast.handlers",
+    "RunnerReport": "holdfast.domain.runner",
+    "RunningJob": "holdfast.domain.handlers",
     "Schedule": "holdfast.store.schedules",
-    "Schedules": "holdfast.schedules",
-    "SchemaMismatch": "holdfast.errors",
-    "Snooze": "holdfast.errors",
-    "StaleLease": "holdfast.errors",
-    "Statement": "holdfast.statement",
-    "StoreUnavailable": "holdfast.errors",
+    "Schedules": "holdfast.scheduling.schedules",
+    "SchemaMismatch": "holdfast.domain.errors",
+    "Snooze": "holdfast.domain.errors",
+    "StaleLease": "holdfast.domain.errors",
+    "Statement": "holdfast.domain.statement",
+    "StoreUnavailable": "holdfast.domain.errors",
     "Subscription": "holdfast.store.events",
-    "Subscriptions": "holdfast.subscriptions",
+    "Subscriptions": "holdfast.events.subscriptions",
     "TickReport": "holdfast.runtime.tick",
-    "UnknownJob": "holdfast.errors",
+    "UnknownJob": "holdfast.domain.errors",
     "WorkerSettings": "holdfast.worker.settings",
-    "decorrelated_jitter": "holdfast.retry",
-    "doubling_minutes": "holdfast.retry",
-    "exponential": "holdfast.retry",
-    "full_jitter": "holdfast.retry",
-    "power_of_two": "holdfast.retry",
+    "decorrelated_jitter": "holdfast.domain.retry",
+    "doubling_minutes": "holdfast.domain.retry",
+    "exponential": "holdfast.domain.retry",
+    "full_jitter": "holdfast.domain.retry",
+    "power_of_two": "holdfast.domain.retry",
     "run_tick": "holdfast.hosting.run",
     "run_worker": "holdfast.hosting.run",
-    "steps": "holdfast.retry",
+    "steps": "holdfast.domain.retry",
 }
 
 __all__ = [

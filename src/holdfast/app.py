@@ -10,25 +10,25 @@ from typing import Self, Unpack
 from uuid import UUID
 
 from holdfast.declaring import Declaring
-from holdfast.duration import Duration
-from holdfast.errors import InvalidInput
-from holdfast.job import Job, to_ids
+from holdfast.domain.duration import Duration
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.job import Job, to_ids
+from holdfast.events.subscriptions import Subscriptions
 from holdfast.producer.producer import Producer
+from holdfast.rabbitmq.publisher import Publisher
+from holdfast.rabbitmq.subscriber import Trigger
 from holdfast.runtime.compose import AppParts, broker, build_process
 from holdfast.runtime.process import Process
 from holdfast.runtime.tick import TickReport
-from holdfast.schedules import Schedules
+from holdfast.scheduling.schedules import Schedules
 from holdfast.settings import GivenSettings, Settings, check_given
 from holdfast.store.contract import Canceling, JobReader, Retrying, Shard, StoreClock
 from holdfast.store.opening import OpenStore, opened
 from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.store import RowStore
 from holdfast.store.schedules import RunStore
-from holdfast.subscriptions import Subscriptions
-from holdfast.waiters.opening import open_waits
-from holdfast.waiters.waits import Waits
-from holdfast.wake.publisher import Publisher
-from holdfast.wake.rabbitmq import Trigger
+from holdfast.waits.opening import open_waits
+from holdfast.waits.waits import Waits
 from holdfast.worker.settings import WorkerSettings
 
 

@@ -6,23 +6,23 @@ Nothing here needs a store. Neighbour: app.py, which hands it all to a worker.
 from collections.abc import Callable
 from typing import Any, TypedDict, TypeVar, Unpack
 
-from holdfast.cron import DEFAULT_MISSED_LIMIT, Missed
-from holdfast.duration import Duration, to_timedelta
-from holdfast.errors import InvalidInput
-from holdfast.event import check_pattern
-from holdfast.failures import Failures
-from holdfast.handlers import HandlerFunction, Handlers, make_handler, name_of
-from holdfast.job import DEFAULT_PRIORITY, DEFAULT_QUEUE
-from holdfast.limits import check_concurrency, check_lease, check_poll
-from holdfast.options import check_options
-from holdfast.relay.relay import RelayTerms
-from holdfast.relay.relays import Relays
-from holdfast.retry import Backoff
+from holdfast.domain.cron import DEFAULT_MISSED_LIMIT, Missed
+from holdfast.domain.duration import Duration, to_timedelta
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.event import check_pattern
+from holdfast.domain.failures import Failures
+from holdfast.domain.handlers import HandlerFunction, Handlers, make_handler, name_of
+from holdfast.domain.job import DEFAULT_PRIORITY, DEFAULT_QUEUE
+from holdfast.domain.limits import check_concurrency, check_lease, check_poll
+from holdfast.domain.options import check_options
+from holdfast.domain.retry import Backoff
+from holdfast.events.subscriptions import Subscribed, kind_for
+from holdfast.rabbitmq.relay import RelayTerms
+from holdfast.rabbitmq.relays import Relays
 from holdfast.runtime.row_queues import RowQueue, RowQueues
-from holdfast.schedules import Declarations, job_template, to_terms
+from holdfast.scheduling.schedules import Declarations, job_template, to_terms
 from holdfast.store.events import NewSubscription
 from holdfast.store.rows.mapping import Rows
-from holdfast.subscriptions import Subscribed, kind_for
 
 Function = TypeVar("Function", bound=HandlerFunction)
 Runner = TypeVar("Runner", bound=Callable[..., Any])

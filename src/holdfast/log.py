@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import structlog
 
-from holdfast.handlers import CURRENT_JOB
+from holdfast.domain.handlers import CURRENT_JOB
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:

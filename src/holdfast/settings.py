@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from holdfast import crash_points
-from holdfast.duration import Duration, to_text, to_timedelta
-from holdfast.errors import InvalidInput
-from holdfast.job import check_name
-from holdfast.limits import (
+from holdfast.domain import crash_points
+from holdfast.domain.duration import Duration, to_text, to_timedelta
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.job import check_name
+from holdfast.domain.limits import (
     MOST_SHARDS,
     at_least,
     at_least_lasting,

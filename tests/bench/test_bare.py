@@ -3,9 +3,9 @@
 import asyncpg
 import pytest
 
-from holdfast.bench.apart import MeasurementFailed, run_apart
-from holdfast.bench.app import PAYLOAD_BYTES, app, new_jobs
-from holdfast.bench.bare import (
+from holdfast_lab.bench.apart import MeasurementFailed, run_apart
+from holdfast_lab.bench.app import PAYLOAD_BYTES, app, new_jobs
+from holdfast_lab.bench.bare import (
     WARM_UP_CALLS,
     ClaimAndFinish,
     Copy,

@@ -5,10 +5,10 @@ from unittest.mock import AsyncMock, create_autospec
 
 import pytest
 
-from holdfast.bench import measure
-from holdfast.bench.figures import Rate
-from holdfast.bench.place import Place
-from holdfast.bench.producing import Enqueued
+from holdfast_lab.bench import measure
+from holdfast_lab.bench.figures import Rate
+from holdfast_lab.bench.place import Place
+from holdfast_lab.bench.producing import Enqueued
 
 _COPIED = Rate(1_000, 0.01, 0, None)
 

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from holdfast.bench.figures import Counters, LatencyMeasure, Rate, RateMeasure, Report, percentiles
-from holdfast.bench.report import as_dict, as_table
+from holdfast_lab.bench.figures import Counters, LatencyMeasure, Rate, RateMeasure, Report, percentiles
+from holdfast_lab.bench.report import as_dict, as_table
 
 
 def rate(jobs_per_second: float) -> Rate:

@@ -6,8 +6,8 @@ import pytest
 
 from bench.faults_of_peers.cases import at_rate_after
 from bench.faults_of_peers.evidence import End, evidence, number_attempts, run_more_than_once, started_again
-from holdfast.faults.judge import CHANGED, DUPLICATE, LOST, STALE_WRITE, count, judge
-from holdfast.faults.record import DONE, Note, What
+from holdfast_lab.faults.judge import CHANGED, DUPLICATE, LOST, STALE_WRITE, count, judge
+from holdfast_lab.faults.record import DONE, Note, What
 
 LEASE = 3.0
 JOB = uuid4()

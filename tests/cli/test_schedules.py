@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.json_text import Json
+from holdfast.domain.json_text import Json
 from holdfast.store.schedules import NewRun
 from tests.cli.conftest import Cli
 

@@ -207,7 +207,7 @@ def test_a_store_is_named_without_its_password_and_an_embedded_one_by_its_folder
 
 
 def test_a_password_is_not_logged() -> None:
-    from holdfast.address import without_password
+    from holdfast.domain.address import without_password
 
     assert without_password("postgresql://ann:secret@host/shop") == "postgresql://ann:…@host/shop"
     assert without_password("embedded:/folder") == "embedded:/folder"

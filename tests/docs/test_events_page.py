@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, JobState
-from holdfast.event import patterns_of
+from holdfast.domain.event import patterns_of
 from tests.databases import Database, connected
 
 PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text(encoding="utf-8")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.job import IfExists, JobState
+from holdfast.domain.job import IfExists, JobState
 from holdfast.store.contract import Enqueued
-from holdfast.store.memory import MemoryStore
-from holdfast.store.memory_schedules import MemoryRuns, MemorySchedules
-from holdfast.store.memory_upkeep import MemoryUpkeep
+from holdfast.store.memory.maintenance import MemoryUpkeep
+from holdfast.store.memory.schedules import MemoryRuns, MemorySchedules
+from holdfast.store.memory.store import MemoryStore
 from tests.databases import Database, StoreCase, connected
 from tests.store_contract.steps import START, Options, in_state, job
 

@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from holdfast import Holdfast
-from holdfast.cron import parse_timetable
-from holdfast.json_text import decode
+from holdfast.domain.cron import parse_timetable
+from holdfast.domain.json_text import decode
 from holdfast.store.contract import JobFilter
 from tests.databases import Database, connected
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from holdfast.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput
 
 Value = TypeVar("Value")
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cron import MOST_COUNTED, Missed, Plan, Timetable, parse_timetable, plan
-from holdfast.errors import InvalidInput
+from holdfast.domain.cron import MOST_COUNTED, Missed, Plan, Timetable, parse_timetable, plan
+from holdfast.domain.errors import InvalidInput
 from tests.domain.answers import answer
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)  # a Wednesday

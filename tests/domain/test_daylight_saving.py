@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cron import parse_timetable
-from holdfast.faults.oracle import RANGES, Minute, matches, minutes, numbers, slots
+from holdfast.domain.cron import parse_timetable
+from holdfast_lab.faults.oracle import RANGES, Minute, matches, minutes, numbers, slots
 
 # The day of the jump on the wall clock of the zone.
 JUMPS = [

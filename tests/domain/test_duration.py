@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.duration import to_aware, to_text, to_timedelta
-from holdfast.errors import Cancel, InvalidInput, Permanent, Retryable, Snooze
+from holdfast.domain.duration import to_aware, to_text, to_timedelta
+from holdfast.domain.errors import Cancel, InvalidInput, Permanent, Retryable, Snooze
 from tests.domain.answers import answer
 
 LONGEST = timedelta(days=36_500)

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import InvalidInput
-from holdfast.handlers import Handlers
-from holdfast.job import IfExists, Job, JobError, JobState, NewJob, check_attempts, check_name
-from holdfast.json_text import Json
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.handlers import Handlers
+from holdfast.domain.job import IfExists, Job, JobError, JobState, NewJob, check_attempts, check_name
+from holdfast.domain.json_text import Json
+from holdfast.events.subscriptions import Subscribed
 from holdfast.producer.enqueue import new_job
 from holdfast.producer.publish import new_event
-from holdfast.subscriptions import Subscribed
 from tests.domain.answers import answer
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import InvalidInput
-from holdfast.json_text import DEEPEST, LARGEST_PAYLOAD, check, decode, encode, parse, readable
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.json_text import DEEPEST, LARGEST_PAYLOAD, check, decode, encode, parse, readable
 from tests.databases import Servers
 from tests.domain.answers import answer
 

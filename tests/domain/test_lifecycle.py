@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.job import JobError, JobState
-from holdfast.json_text import Json
-from holdfast.lifecycle import (
+from holdfast.domain.job import JobError, JobState
+from holdfast.domain.json_text import Json
+from holdfast.domain.lifecycle import (
     CANCEL_REQUESTED,
     LEASE_LOST,
     MAX_LOSSES,
@@ -25,8 +25,8 @@ from holdfast.lifecycle import (
     after_outcome,
     allows,
 )
-from holdfast.outcome import Canceled, Failed, Outcome, Retried, Snoozed, Succeeded
-from holdfast.retry import steps
+from holdfast.domain.outcome import Canceled, Failed, Outcome, Retried, Snoozed, Succeeded
+from holdfast.domain.retry import steps
 
 PAGE = Path(__file__).parents[2] / "docs" / "lifecycle.md"
 HEADER = "| from | event | to | attempt | losses | when |"

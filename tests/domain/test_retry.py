@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import InvalidInput
-from holdfast.retry import (
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.retry import (
     DEFAULT_BACKOFF,
     Backoff,
     DecorrelatedJitter,

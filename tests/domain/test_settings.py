@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput
 from holdfast.settings import GROUPS, Settings, variable
 
 SECRET = "opensesame"

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.job import NewJob
-from holdfast.json_text import Json
+from holdfast.domain.job import NewJob
+from holdfast.domain.json_text import Json
 from holdfast.store.postgres.bulk import Bulk, is_copy_faster
 
 

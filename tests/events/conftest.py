@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast.store.events import EventStore
-from holdfast.store.memory import MemoryStore
-from holdfast.store.memory_events import MemoryEvents
+from holdfast.store.memory.events import MemoryEvents
+from holdfast.store.memory.store import MemoryStore
 from holdfast.store.postgres.events import PostgresEvents
 from holdfast.store.postgres.store import PostgresStore
 from tests.databases import StoreCase

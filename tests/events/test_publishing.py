@@ -15,8 +15,8 @@ import pytest
 from psycopg.rows import dict_row
 
 from holdfast import Holdfast, InvalidInput, JobState, Published, RunningJob
-from holdfast.event import NewEvent
-from holdfast.json_text import Json, encode
+from holdfast.domain.event import NewEvent
+from holdfast.domain.json_text import Json, encode
 from holdfast.store.contract import JobFilter
 from holdfast.store.events import NewSubscription
 from holdfast.store.opening import migrate

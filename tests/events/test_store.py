@@ -6,10 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.errors import InvalidInput
-from holdfast.event import EVENT_HEADER, NewEvent, patterns_of
-from holdfast.job import Job, JobState
-from holdfast.json_text import Json, encode
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.event import EVENT_HEADER, NewEvent, patterns_of
+from holdfast.domain.job import Job, JobState
+from holdfast.domain.json_text import Json, encode
 from holdfast.store.events import EventJob, EventStore, NewSubscription, Subscription
 from tests.databases import StoreCase
 from tests.store_contract.steps import BROKEN, ENDINGS, START, everything, finished, shown, wants

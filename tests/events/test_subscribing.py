@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast import Holdfast, InvalidInput, JobState, Permanent, PublishedEvent, RunningJob
-from holdfast.event import EVENT_HEADER
-from holdfast.handlers import Isolation
-from holdfast.json_text import Json, decode
+from holdfast.domain.event import EVENT_HEADER
+from holdfast.domain.handlers import Isolation
+from holdfast.domain.json_text import Json, decode
 from holdfast.store.events import NewSubscription
 from tests.worker.harness import drained, final_job, working
 

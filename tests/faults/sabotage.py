@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from holdfast.faults.app import app
-from holdfast.job import Lease, LeasedJob
-from holdfast.lifecycle import PLAIN_SUCCESS, Transition
-from holdfast.outcome import Outcome
-from holdfast.runtime.budget import Budget
+from holdfast.domain.budget import Budget
+from holdfast.domain.job import Lease, LeasedJob
+from holdfast.domain.lifecycle import PLAIN_SUCCESS, Transition
+from holdfast.domain.outcome import Outcome
 from holdfast.runtime.queue_runner import QueueRunner
 from holdfast.store.contract import ClaimRequest, Fenced, Finish, Rescued
 from holdfast.store.postgres.store import PostgresStore
@@ -25,6 +24,7 @@ from holdfast.worker.finisher import Finisher
 from holdfast.worker.held import HeldJob
 from holdfast.worker.lease_keeper import LeaseKeeper
 from holdfast.worker.worker import Worker
+from holdfast_lab.faults.app import app
 
 __all__ = ["SABOTAGES", "app"]
 

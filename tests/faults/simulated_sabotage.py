@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import StoreUnavailable
-from holdfast.faults.simulation import engine
-from holdfast.job import JobState, Lease, LeasedJob
-from holdfast.lifecycle import Transition
-from holdfast.outcome import Outcome, Succeeded
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.job import JobState, Lease, LeasedJob
+from holdfast.domain.lifecycle import Transition
+from holdfast.domain.outcome import Outcome, Succeeded
 from holdfast.store.contract import Canceling, ClaimRequest, Fenced, Finish, Renewal, Renewer, Rescued
-from holdfast.store.memory import MemoryStore
-from holdfast.store.memory_jobs import Record
+from holdfast.store.memory.jobs import Record
+from holdfast.store.memory.store import MemoryStore
 from holdfast.worker.executor import Executor
 from holdfast.worker.finisher import Finisher
 from holdfast.worker.held import HeldJob
 from holdfast.worker.lease_keeper import KeeperRules, LeaseKeeper, Stop
 from holdfast.worker.starter import Starter
 from holdfast.worker.worker import Rescue, Worker
+from holdfast_lab.faults.simulation import engine
 
 Sabotage = Callable[[pytest.MonkeyPatch], None]
 

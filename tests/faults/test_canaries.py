@@ -1,6 +1,6 @@
 """Which secrets are found in what was said."""
 
-from holdfast.faults.cases.secrets import Canaries
+from holdfast_lab.faults.cases.secrets import Canaries
 
 CANARIES = Canaries("pass", "broker", "card", "token", "run")
 

@@ -9,14 +9,14 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.faults.cases.killing import _interrupted
-from holdfast.faults.cases.soaks import _check_p99, _descriptors, _memory
-from holdfast.faults.cases.stopping import _holder
-from holdfast.faults.crew import Broken
-from holdfast.faults.lab import Lab
-from holdfast.faults.processes import start_process
-from holdfast.faults.record import Record, What
-from holdfast.faults.server import FaultServer, Place
+from holdfast_lab.faults.cases.killing import _interrupted
+from holdfast_lab.faults.cases.soaks import _check_p99, _descriptors, _memory
+from holdfast_lab.faults.cases.stopping import _holder
+from holdfast_lab.faults.crew import Broken
+from holdfast_lab.faults.lab import Lab
+from holdfast_lab.faults.processes import start_process
+from holdfast_lab.faults.record import Record, What
+from holdfast_lab.faults.server import FaultServer, Place
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import aio_pika
 import pytest
 
 from holdfast import Holdfast, InvalidInput, Job, JobState
-from holdfast.crash_points import POINTS, crashes_of
+from holdfast.domain.crash_points import POINTS, crashes_of
 from holdfast.store.contract import ClaimRequest, JobFilter, KindClaim
 from tests.databases import connected
 from tests.faults import crashing

@@ -4,9 +4,9 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.faults.app import EFFECT, WORK
-from holdfast.faults.judge import DISAGREE, LOST, Evidence, Final, judge
-from holdfast.faults.record import Note, What
+from holdfast_lab.faults.app import EFFECT, WORK
+from holdfast_lab.faults.judge import DISAGREE, LOST, Evidence, Final, judge
+from holdfast_lab.faults.record import Note, What
 
 JOB = UUID(int=1)
 

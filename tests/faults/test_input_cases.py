@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, NewJob
-from holdfast.cron import Timetable, parse_timetable
-from holdfast.faults.cases import sequences as sequences_case
-from holdfast.faults.cases import zones as zones_case
-from holdfast.faults.cases.inputs import hostile_names, hostile_values
-from holdfast.faults.cases.sequences import wide_sequences
-from holdfast.faults.cases.zones import zones
-from holdfast.json_text import encode
+from holdfast.domain.cron import Timetable, parse_timetable
+from holdfast.domain.json_text import encode
 from holdfast.store.contract import Enqueued
+from holdfast_lab.faults.cases import sequences as sequences_case
+from holdfast_lab.faults.cases import zones as zones_case
+from holdfast_lab.faults.cases.inputs import hostile_names, hostile_values
+from holdfast_lab.faults.cases.sequences import wide_sequences
+from holdfast_lab.faults.cases.zones import zones
 from tests.databases import Database, connected
 from tests.faults.laboratory import Listening
 
@@ -48,14 +48,14 @@ async def test_hostile_values_are_refused_or_end_clearly_and_the_worker_lives_on
 
 
 async def test_a_payload_that_nobody_checks_is_noticed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.handlers.encode", lambda value: json.dumps(value))
+    monkeypatch.setattr("holdfast.domain.handlers.encode", lambda value: json.dumps(value))
     lab = Listening(database.url, {"values": 60})
     await hostile_values(lab)
     assert {line.partition(":")[0] for line in lab.violations} >= {"unclear refusal", "refused too late"}
 
 
 async def test_a_result_that_nobody_checks_is_noticed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.failures.encode", lambda value, **_: json.dumps(value))
+    monkeypatch.setattr("holdfast.domain.failures.encode", lambda value, **_: json.dumps(value))
     lab = Listening(database.url, {"values": 100})
     await hostile_values(lab)
     assert {line.partition(":")[0] for line in lab.violations} == {"unclear end"}
@@ -75,7 +75,7 @@ async def test_a_result_that_is_changed_on_its_way_is_noticed(
     def changed(value: object, **how: Any) -> str:  # noqa: ANN401
         return f"[{encode(value, **how)}]"
 
-    monkeypatch.setattr("holdfast.failures.encode", changed)
+    monkeypatch.setattr("holdfast.domain.failures.encode", changed)
     lab = Listening(database.url, {"values": 100})
     await hostile_values(lab)
     assert lab.violations
@@ -99,7 +99,7 @@ async def test_hostile_names_are_refused_or_kept_as_they_are(database: Database)
 
 
 async def test_names_that_nobody_checks_are_noticed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.job._check_text", lambda field, value: None)
+    monkeypatch.setattr("holdfast.domain.job._check_text", lambda field, value: None)
     lab = Listening(database.url, NAMES)
     await hostile_names(lab)
     assert any(line.startswith("refused too late: ") for line in lab.violations)

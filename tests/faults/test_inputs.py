@@ -18,20 +18,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.failures import Failures, outcome_of_value
-from holdfast.faults import inputs
-from holdfast.handlers import Handlers
+from holdfast.domain.failures import Failures, outcome_of_value
+from holdfast.domain.handlers import Handlers
+from holdfast.domain.job import JobError
+from holdfast.domain.json_text import LARGEST_RESULT, decode, readable
+from holdfast.domain.limits import check_schema
+from holdfast.domain.outcome import Canceled, Failed, Retried, Succeeded
+from holdfast.events.subscriptions import Subscribed
 from holdfast.http import health_server
 from holdfast.http.health import Check, Health
 from holdfast.http.health_server import HealthServer
-from holdfast.job import JobError
-from holdfast.json_text import LARGEST_RESULT, decode, readable
-from holdfast.limits import check_schema
-from holdfast.outcome import Canceled, Failed, Retried, Succeeded
 from holdfast.producer.enqueue import new_job
 from holdfast.producer.publish import new_event
 from holdfast.settings import Settings, variable
-from holdfast.subscriptions import Subscribed
+from holdfast_lab.faults import inputs
 from tests.databases import Servers
 from tests.domain.answers import answer
 

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.faults.app import EFFECT, EXIT, THREAD, WORK
-from holdfast.faults.judge import (
+from holdfast_lab.faults.app import EFFECT, EXIT, THREAD, WORK
+from holdfast_lab.faults.judge import (
     CHANGED,
     DISAGREE,
     DUPLICATE,
@@ -22,7 +22,7 @@ from holdfast.faults.judge import (
     is_stuck,
     judge,
 )
-from holdfast.faults.record import EVERYBODY, Note, What
+from holdfast_lab.faults.record import EVERYBODY, Note, What
 
 JOB = UUID(int=1)
 LEASE = 3.0

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from holdfast.errors import SchemaMismatch
-from holdfast.faults import later_release
+from holdfast.domain.errors import SchemaMismatch
 from holdfast.store.opening import opened
 from holdfast.store.postgres.sql_files import migrations, newest_version
+from holdfast_lab.faults import later_release
 from tests.databases import Database
 
 
@@ -23,7 +23,7 @@ def test_its_migrations_follow_those_of_this_release() -> None:
 
 async def test_it_knows_the_schema_that_it_has_migrated_and_this_release_does_not(database: Database) -> None:
     for _ in range(2):
-        command = [sys.executable, "-m", "holdfast.faults.later_release", "migrate", "--store", database.url]
+        command = [sys.executable, "-m", "holdfast_lab.faults.later_release", "migrate", "--store", database.url]
         given = {**os.environ, later_release.IN_LABORATORY: "1"}
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=given)  # noqa: ASYNC221
         assert (done.returncode, done.stderr) == (0, "")
@@ -33,7 +33,7 @@ async def test_it_knows_the_schema_that_it_has_migrated_and_this_release_does_no
 
 
 async def test_nobody_migrates_to_it_by_mistake(database: Database) -> None:
-    command = [sys.executable, "-m", "holdfast.faults.later_release", "migrate", "--store", database.url]
+    command = [sys.executable, "-m", "holdfast_lab.faults.later_release", "migrate", "--store", database.url]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)  # noqa: ASYNC221
     assert done.returncode == 1
     assert "a release that does not exist" in done.stderr

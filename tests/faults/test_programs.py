@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.faults.programs import Program, ProgramFailed
+from holdfast_lab.faults.programs import Program, ProgramFailed
 
 PATIENCE = 60.0
 

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Holdfast, InvalidInput, JobState, RunningJob, StoreUnavailable
-from holdfast.faults.protocol import Conversation, Messages, Opening, is_meant
-from holdfast.faults.proxy import Cut, Proxy, When
-from holdfast.lifecycle import MAX_LOSSES
+from holdfast.domain.lifecycle import MAX_LOSSES
+from holdfast_lab.faults.protocol import Conversation, Messages, Opening, is_meant
+from holdfast_lab.faults.proxy import Cut, Proxy, When
 from tests.producer.connection_kinds import LOST
 from tests.worker.harness import Database, drained, fast, until, working
 

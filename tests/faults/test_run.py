@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from holdfast.faults.case import Case, Run
-from holdfast.faults.lab import Lab
-from holdfast.faults.run import Plan, Result, run_plan
+from holdfast_lab.faults.case import Case, Run
+from holdfast_lab.faults.lab import Lab
+from holdfast_lab.faults.run import Plan, Result, run_plan
 from tests.databases import Database, connected
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.faults.case import cases_named
-from holdfast.faults.judge import DUPLICATE, LOST, STALE_WRITE, STUCK, UNCOUNTED, WRONG_DELAY
-from holdfast.faults.run import Plan, Result, run_plan
+from holdfast_lab.faults.case import cases_named
+from holdfast_lab.faults.judge import DUPLICATE, LOST, STALE_WRITE, STUCK, UNCOUNTED, WRONG_DELAY
+from holdfast_lab.faults.run import Plan, Result, run_plan
 from tests.faults.sabotage import SABOTAGE, SABOTAGES
 
 SEED = 7

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.faults.simulation import __main__ as simulation
-from holdfast.faults.simulation.__main__ import main
-from holdfast.faults.simulation.plan import FEWEST_JOBS, FEWEST_STEPS
-from holdfast.faults.simulation.run import Failure, Results, run_in_processes, run_schedules
-from holdfast.faults.simulation.world import World
+from holdfast_lab.faults.simulation import __main__ as simulation
+from holdfast_lab.faults.simulation.__main__ import main
+from holdfast_lab.faults.simulation.plan import FEWEST_JOBS, FEWEST_STEPS
+from holdfast_lab.faults.simulation.run import Failure, Results, run_in_processes, run_schedules
+from holdfast_lab.faults.simulation.world import World
 from tests.faults.simulated_sabotage import SABOTAGES, Sabotage, no_fence_check
 
 ROUNDS = range(10)
@@ -43,7 +43,7 @@ def test_the_same_seed_gives_the_same_trace(seed: int) -> None:
 def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
     """Where sets of text are in another order."""
     replayed = subprocess.run(
-        [sys.executable, "-m", "holdfast.faults.simulation", "--replay", "4"],
+        [sys.executable, "-m", "holdfast_lab.faults.simulation", "--replay", "4"],
         capture_output=True,
         text=True,
         check=True,

@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.faults.simulation.witness import Claimed, Cut, Span, Witness, is_explained
-from holdfast.job import Lease
+from holdfast.domain.job import Lease
+from holdfast_lab.faults.simulation.witness import Claimed, Cut, Span, Witness, is_explained
 
 LONG = 5.0
 """Until an answer comes: longer than anybody waits for it."""

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.faults.wrong_clock import shift_at
+from holdfast_lab.faults.wrong_clock import shift_at
 
 _LOOK = """
-from holdfast.faults.wrong_clock import make_wrong
+from holdfast_lab.faults.wrong_clock import make_wrong
 make_wrong(-3600.0, 0.0)
 import time
 from datetime import UTC, datetime

@@ -14,11 +14,11 @@ from typing import Any, TypedDict, Unpack
 import pytest
 
 from holdfast import Holdfast
-from holdfast.errors import InvalidInput
-from holdfast.faults.proxy import Proxy
+from holdfast.domain.errors import InvalidInput
 from holdfast.http import health_server
 from holdfast.http.health import Check, Health, ReadinessProbe, liveness, readiness
 from holdfast.http.health_server import HealthServer
+from holdfast_lab.faults.proxy import Proxy
 from tests.databases import Database, connected, refusing
 from tests.worker.harness import until
 

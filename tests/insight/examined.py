@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-from holdfast.insight.doctor import examine
-from holdfast.insight.findings import Finding, Limits
+from holdfast.doctor.doctor import examine
+from holdfast.doctor.findings import Finding, Limits
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.runs import PostgresRuns
 from holdfast.store.postgres.schedules import PostgresSchedules

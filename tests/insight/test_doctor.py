@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.errors import StoreUnavailable
-from holdfast.insight import doctor
-from holdfast.insight.doctor import examine
-from holdfast.insight.findings import Finding, Level, Limits
-from holdfast.job import JobState
-from holdfast.json_text import encode
+from holdfast.doctor import doctor
+from holdfast.doctor.doctor import examine
+from holdfast.doctor.findings import Finding, Level, Limits
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.job import JobState
+from holdfast.domain.json_text import encode
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.driver import translated
 from holdfast.store.postgres.examine import Examiner

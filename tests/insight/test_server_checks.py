@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.insight.doctor import examine
-from holdfast.insight.findings import Level, Limits
+from holdfast.doctor.doctor import examine
+from holdfast.doctor.findings import Level, Limits
 from holdfast.store.postgres.examine import Examiner, RoundTrip, Server
 from tests.databases import Database, DatabaseMaker, connected
 from tests.insight.examined import NOW, execute, found, only, with_option

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.faults.bouncer import Bouncer, bouncer_program
-from holdfast.faults.proxy import Proxy
+from holdfast_lab.faults.bouncer import Bouncer, bouncer_program
+from holdfast_lab.faults.proxy import Proxy
 
 needs_pgbouncer = pytest.mark.skipif(bouncer_program() is None, reason="PgBouncer is not installed")
 

@@ -7,8 +7,8 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
+from holdfast.store.postgres.maintenance import PostgresUpkeep
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.postgres.upkeep import PostgresUpkeep
 from tests.databases import connected
 
 RETENTION = timedelta(days=1)

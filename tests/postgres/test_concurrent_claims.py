@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast.job import JobState
+from holdfast.domain.job import JobState
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresStore
 from tests.databases import Database, connected, impatient, opened_store

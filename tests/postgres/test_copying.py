@@ -10,15 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import DuplicateJob, InvalidInput, StoreUnavailable
-from holdfast.faults.proxy import Proxy
-from holdfast.job import JobState, NewJob
-from holdfast.json_text import Json, encode
+from holdfast.domain.errors import DuplicateJob, InvalidInput, StoreUnavailable
+from holdfast.domain.job import JobState, NewJob
+from holdfast.domain.json_text import Json, encode
 from holdfast.store.contract import Enqueued
 from holdfast.store.postgres import bulk, copying, driver
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from holdfast.wake.postgres import channel
+from holdfast_lab.faults.proxy import Proxy
 from tests.databases import Database, connected, opened_store
 from tests.store_contract.steps import START, Options, job, wants
 

@@ -11,8 +11,8 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from holdfast.job import IfExists, Lease, NewJob
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.job import IfExists, Lease, NewJob
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import Fenced, Finish, Renewal
 from holdfast.store.postgres.reader import PostgresReader
 from tests.databases import Database, DatabaseMaker, OneConnectionStore, connected

@@ -7,14 +7,14 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.job import JobState
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.job import JobState
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import Finish
-from holdfast.store.postgres import upkeep
+from holdfast.store.postgres import maintenance as upkeep
+from holdfast.store.postgres.maintenance import PostgresUpkeep
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.sql_files import statement
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
-from holdfast.store.postgres.upkeep import PostgresUpkeep
 from tests.databases import Database, connected, opened_store
 from tests.postgres.past import is_sound
 from tests.store_contract.steps import BROKEN, ENDINGS, job, wants

@@ -8,13 +8,13 @@ import asyncpg
 import pytest
 from asyncpg import exceptions as pg
 
-from holdfast.errors import InvalidInput, StoreUnavailable
-from holdfast.faults.proxy import Proxy
+from holdfast.domain.errors import InvalidInput, StoreUnavailable
 from holdfast.store.postgres import driver
 from holdfast.store.postgres.driver import read_committed, translated
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.sql_files import statement
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
+from holdfast_lab.faults.proxy import Proxy
 from tests.databases import Database, connected, opened_store
 from tests.store_contract.steps import job
 

@@ -8,10 +8,10 @@ import asyncpg
 import psycopg
 import pytest
 
-from holdfast.errors import StaleLease
-from holdfast.job import JobState, Lease
-from holdfast.json_text import Json
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.errors import StaleLease
+from holdfast.domain.job import JobState, Lease
+from holdfast.domain.json_text import Json
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import Fenced, Finish, Renewal
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock, PostgresStore

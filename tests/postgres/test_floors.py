@@ -14,7 +14,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import Fenced, Finish
 from holdfast.store.postgres import lanes
 from holdfast.store.postgres.store import PostgresClock, PostgresStore

@@ -12,10 +12,10 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from holdfast.errors import KeyLocked, StoreUnavailable
-from holdfast.job import IfExists, JobState, NewJob
-from holdfast.json_text import decode, encode
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.errors import KeyLocked, StoreUnavailable
+from holdfast.domain.job import IfExists, JobState, NewJob
+from holdfast.domain.json_text import decode, encode
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import Enqueued, Fenced, Finish
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock, PostgresStore

@@ -7,10 +7,10 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from holdfast.errors import InvalidInput, SchemaMismatch
-from holdfast.job import IfExists, JobState, LeasedJob
-from holdfast.lifecycle import LEASE_LOST, Event, Transition
-from holdfast.limits import check_schema
+from holdfast.domain.errors import InvalidInput, SchemaMismatch
+from holdfast.domain.job import IfExists, JobState, LeasedJob
+from holdfast.domain.lifecycle import LEASE_LOST, Event, Transition
+from holdfast.domain.limits import check_schema
 from holdfast.producer.enqueue import enqueue_statement
 from holdfast.store.contract import Fenced, Finish, JobFilter, Renewal
 from holdfast.store.opening import migrate

@@ -10,10 +10,10 @@ import pytest
 from asyncpg import exceptions as pg
 
 from holdfast import Holdfast
-from holdfast.errors import InvalidInput, StoreUnavailable
-from holdfast.insight.doctor import examine
-from holdfast.insight.findings import Finding, Level
-from holdfast.job import Lease
+from holdfast.doctor.doctor import examine
+from holdfast.doctor.findings import Finding, Level
+from holdfast.domain.errors import InvalidInput, StoreUnavailable
+from holdfast.domain.job import Lease
 from holdfast.store.contract import Fenced, Renewal
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.driver import Address, open_session, through_pooler, translation

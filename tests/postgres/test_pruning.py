@@ -10,12 +10,12 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from holdfast.errors import StoreUnavailable
-from holdfast.job import IfExists, JobState
-from holdfast.json_text import Json
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.job import IfExists, JobState
+from holdfast.domain.json_text import Json
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Retrying
-from holdfast.store.postgres import upkeep
+from holdfast.store.postgres import maintenance as upkeep
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.sql_files import Fetch
 from holdfast.store.postgres.store import PostgresClock, PostgresStore

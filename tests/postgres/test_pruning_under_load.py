@@ -14,15 +14,15 @@ from uuid import UUID, uuid4
 import pytest
 from asyncpg import TransactionRollbackError
 
-from holdfast.errors import StoreUnavailable
-from holdfast.job import JobState, LeasedJob
-from holdfast.json_text import Json
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.job import JobState, LeasedJob
+from holdfast.domain.json_text import Json
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import Canceling, Fenced, Finish, Retrying
-from holdfast.store.postgres import upkeep
+from holdfast.store.postgres import maintenance as upkeep
+from holdfast.store.postgres.maintenance import PostgresUpkeep
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
-from holdfast.store.postgres.upkeep import PostgresUpkeep
 from tests.databases import Database, connected, opened_store
 from tests.postgres.past import RETENTION, add_days, days_with_partitions, id_of, is_sound
 from tests.store_contract.steps import BROKEN, job, wants

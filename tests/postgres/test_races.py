@@ -10,9 +10,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast.job import JobState, Lease
-from holdfast.json_text import Json
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.job import JobState, Lease
+from holdfast.domain.json_text import Json
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import Fenced, Finish, Renewal
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock, PostgresStore

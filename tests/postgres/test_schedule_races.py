@@ -11,10 +11,9 @@ import psycopg
 import pytest
 import uvloop
 
-from holdfast.errors import StoreUnavailable
-from holdfast.faults.proxy import Proxy
-from holdfast.job import JobState
-from holdfast.json_text import encode
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.job import JobState
+from holdfast.domain.json_text import encode
 from holdfast.store.postgres import lock
 from holdfast.store.postgres.driver import open_connection
 from holdfast.store.postgres.lock import held_lock
@@ -23,6 +22,7 @@ from holdfast.store.postgres.runs import PostgresRuns
 from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from holdfast.store.schedules import NewRun, Schedule, ScheduleStore, lock_key
+from holdfast_lab.faults.proxy import Proxy
 from tests.databases import Database, connected, opened_store
 from tests.store_contract.schedule_steps import MINUTE, advanced, new_schedule
 from tests.store_contract.steps import START

@@ -7,8 +7,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from holdfast.errors import DuplicateJob
-from holdfast.job import Job, JobState
+from holdfast.domain.errors import DuplicateJob
+from holdfast.domain.job import Job, JobState
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from tests.databases import Database, connected, opened_store

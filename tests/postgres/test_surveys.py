@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.errors import StoreUnavailable
-from holdfast.job import NewJob
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.job import NewJob
 from holdfast.store.contract import ClaimRequest, Shard
 from holdfast.store.postgres import lanes
 from holdfast.store.postgres.copying import copy_jobs

@@ -7,18 +7,18 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.errors import StoreUnavailable
-from holdfast.job import JobState
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.budget import Budget
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.job import JobState
+from holdfast.domain.lifecycle import Event, Transition
+from holdfast.maintenance.runner import Maintenance
 from holdfast.maintenance.steps import Retention
-from holdfast.runtime.budget import Budget
-from holdfast.runtime.maintenance import Maintenance
 from holdfast.store.contract import ClaimRequest, Fenced, Finish, Rescued
 from holdfast.store.postgres import lanes
 from holdfast.store.postgres.lanes import Ask
+from holdfast.store.postgres.maintenance import PostgresUpkeep
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
-from holdfast.store.postgres.upkeep import PostgresUpkeep
 from tests.databases import Database, connected, opened_store
 from tests.postgres.past import RETENTION, add_days, days_with_partitions, id_of, is_sound, pruned
 from tests.store_contract.steps import BROKEN, LEASE, job, wants

@@ -10,7 +10,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from holdfast import Holdfast
-from holdfast.faults.proxy import Proxy
+from holdfast_lab.faults.proxy import Proxy
 from tests.databases import Database, DatabaseMaker, no_task_left
 
 

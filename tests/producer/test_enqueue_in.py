@@ -10,10 +10,10 @@ from uuid import uuid4
 import pytest
 
 from holdfast import Enqueued, StaleLease
-from holdfast.faults.proxy import Cut
-from holdfast.job import Lease, NewJob
-from holdfast.json_text import decode, encode
+from holdfast.domain.job import Lease, NewJob
+from holdfast.domain.json_text import decode, encode
 from holdfast.store.contract import ClaimRequest, KindClaim
+from holdfast_lab.faults.proxy import Cut
 from tests.databases import opened_store
 from tests.producer.conftest import Shop
 from tests.producer.connection_kinds import KINDS, LOST, READ_COMMITTED, STRICT_LEVELS, Link, Opening, settled

@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.job import JobError, JobState
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.job import JobError, JobState
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Rescued, Retrying
 from tests.rows.conftest import Place
 from tests.rows.tables import DISPATCH, OUTBOX, RECEIPTS, add_deliveries

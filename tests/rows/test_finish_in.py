@@ -7,9 +7,9 @@ from typing import Literal
 import psycopg
 import pytest
 
-from holdfast.errors import StaleLease
-from holdfast.job import JobState, Lease
-from holdfast.json_text import Json
+from holdfast.domain.errors import StaleLease
+from holdfast.domain.job import JobState, Lease
+from holdfast.domain.json_text import Json
 from holdfast.store.contract import Canceling, Fenced, Renewal
 from holdfast.store.postgres.store import PostgresClock
 from holdfast.store.rows.store import RowStore

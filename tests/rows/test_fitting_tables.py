@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.errors import InvalidInput, SchemaMismatch
-from holdfast.job import JobState
-from holdfast.json_text import decode
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.errors import InvalidInput, SchemaMismatch
+from holdfast.domain.job import JobState
+from holdfast.domain.json_text import decode
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import Fenced, Finish, Renewal
 from holdfast.store.rows.check import check_rows
 from holdfast.store.rows.mapping import Rows, RowStates

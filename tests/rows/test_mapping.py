@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput
 from holdfast.store.parts import EVERY_PART, Part
 from holdfast.store.rows.mapping import Rows, RowStates
 from tests.rows.tables import DISPATCH, OUTBOX, RECEIPTS, WHOLE

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.errors import InvalidInput
-from holdfast.job import JobState
-from holdfast.json_text import decode
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.job import JobState
+from holdfast.domain.json_text import decode
 from holdfast.store.contract import JobFilter
 from holdfast.store.rows.mapping import Rows, RowStates
 from tests.rows.conftest import Place

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast import Holdfast, Permanent, RunningJob, WorkerSettings
-from holdfast.job import JobState
+from holdfast.domain.job import JobState
 from holdfast.store.contract import Rescued
 from holdfast.store.rows.mapping import Rows, RowStates
 from tests.rows.conftest import Place

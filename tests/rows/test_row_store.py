@@ -10,11 +10,11 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from holdfast.errors import InvalidInput, SchemaMismatch
-from holdfast.handlers import FinishInTransaction
-from holdfast.job import JobError, JobState, Lease, LeasedJob
-from holdfast.json_text import Json, decode
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.errors import InvalidInput, SchemaMismatch
+from holdfast.domain.handlers import FinishInTransaction
+from holdfast.domain.job import JobError, JobState, Lease, LeasedJob
+from holdfast.domain.json_text import Json, decode
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Rescued, Retrying
 from holdfast.store.rows.check import check_rows
 from holdfast.store.rows.mapping import Rows, RowStates

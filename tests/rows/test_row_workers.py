@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 
 from holdfast import Holdfast, InvalidInput, Permanent, RunningJob, WorkerSettings
-from holdfast.errors import SchemaMismatch
-from holdfast.job import JobState
+from holdfast.domain.errors import SchemaMismatch
+from holdfast.domain.job import JobState
 from holdfast.runtime.row_queues import RowQueue
 from holdfast.store.contract import JobFilter
 from tests.databases import Database, connected

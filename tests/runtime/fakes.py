@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from holdfast.runtime.budget import Budget
-from holdfast.runtime.runner import RunnerReport
+from holdfast.domain.budget import Budget
+from holdfast.domain.runner import RunnerReport
 
 
 class FakeRunner:

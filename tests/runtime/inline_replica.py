@@ -8,8 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-from holdfast.runtime.budget import Budget
-from holdfast.schedules import InlineSlot
+from holdfast.domain.budget import Budget
+from holdfast.scheduling.schedules import InlineSlot
 from holdfast.store.opening import opened
 from tests.runtime.schedule_steps import Replica
 

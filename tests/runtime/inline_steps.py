@@ -5,8 +5,8 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from holdfast.runtime.inline import InlineRunner
-from holdfast.schedules import InlineSlot
+from holdfast.scheduling.inline import InlineRunner
+from holdfast.scheduling.schedules import InlineSlot
 from tests.databases import StoreCase
 from tests.runtime.schedule_steps import MINUTE, once
 

@@ -5,17 +5,17 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from holdfast.cron import Missed, parse_timetable
-from holdfast.failures import Failures
-from holdfast.job import Job
-from holdfast.json_text import decode, encode
-from holdfast.runtime.budget import Budget
-from holdfast.runtime.inline import InlineRunner
-from holdfast.runtime.inline_attempt import InlineParts
-from holdfast.runtime.job_schedules import JobSchedules
-from holdfast.runtime.runner import Runner, RunnerReport
-from holdfast.runtime.schedule_board import ScheduleBoard
-from holdfast.schedules import Declared, InlineFunction, Terms
+from holdfast.domain.budget import Budget
+from holdfast.domain.cron import Missed, parse_timetable
+from holdfast.domain.failures import Failures
+from holdfast.domain.job import Job
+from holdfast.domain.json_text import decode, encode
+from holdfast.domain.runner import Runner, RunnerReport
+from holdfast.scheduling.board import ScheduleBoard
+from holdfast.scheduling.inline import InlineRunner
+from holdfast.scheduling.inline_attempt import InlineParts
+from holdfast.scheduling.job_schedules import JobSchedules
+from holdfast.scheduling.schedules import Declared, InlineFunction, Terms
 from holdfast.store.contract import JobFilter
 from holdfast.store.postgres.runs import PostgresRuns
 from holdfast.store.postgres.schedules import PostgresSchedules

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.errors import StoreUnavailable
+from holdfast.domain.budget import Budget
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.runner import RunnerReport
 from holdfast.runtime.background import Background
-from holdfast.runtime.budget import Budget
 from holdfast.runtime.pacing import Pacing
-from holdfast.runtime.runner import RunnerReport
 from holdfast.runtime.tick import TickLimits, TickReport
 from tests.runtime.fakes import FakeRunner
 from tests.worker.harness import until

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, InlineSlot, InvalidInput, RunningJob
-from holdfast.cron import Missed, parse_timetable
-from holdfast.json_text import decode
-from holdfast.schedules import Declared
+from holdfast.domain.cron import Missed, parse_timetable
+from holdfast.domain.json_text import decode
+from holdfast.scheduling.schedules import Declared
 from holdfast.store.schedules import Origin, Schedule
 from tests.worker.harness import Database
 

@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.cron import Missed
-from holdfast.errors import Permanent
-from holdfast.failures import Failures
-from holdfast.json_text import decode
-from holdfast.runtime.budget import Budget
-from holdfast.runtime.inline import STILL_RUNNING, InlineRunner
-from holdfast.schedules import InlineSlot
+from holdfast.domain.budget import Budget
+from holdfast.domain.cron import Missed
+from holdfast.domain.errors import Permanent
+from holdfast.domain.failures import Failures
+from holdfast.domain.json_text import decode
+from holdfast.scheduling.inline import STILL_RUNNING, InlineRunner
+from holdfast.scheduling.schedules import InlineSlot
 from tests.databases import StoreCase
 from tests.runtime.inline_steps import Gated, at_its_first_slot, closing, quick
 from tests.runtime.schedule_steps import (

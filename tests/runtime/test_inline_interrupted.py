@@ -11,12 +11,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast.errors import StoreUnavailable
-from holdfast.runtime import inline_call
-from holdfast.runtime.budget import Budget
-from holdfast.runtime.inline import InlineRunner
-from holdfast.runtime.runner import RunnerReport
-from holdfast.schedules import InlineSlot
+from holdfast.domain.budget import Budget
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.runner import RunnerReport
+from holdfast.scheduling import inline_call
+from holdfast.scheduling.inline import InlineRunner
+from holdfast.scheduling.schedules import InlineSlot
 from holdfast.store.opening import opened
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.schedules import NewRun

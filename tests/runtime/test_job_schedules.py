@@ -11,15 +11,15 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from holdfast.cron import Missed
-from holdfast.errors import StoreUnavailable
-from holdfast.job import NewJob
-from holdfast.json_text import Json, decode, encode
-from holdfast.runtime.budget import Budget
-from holdfast.runtime.job_schedules import JobSchedules
-from holdfast.runtime.runner import RunnerReport
-from holdfast.store.memory import MemoryStore
-from holdfast.store.memory_schedules import MemoryRuns, MemorySchedules
+from holdfast.domain.budget import Budget
+from holdfast.domain.cron import Missed
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.job import NewJob
+from holdfast.domain.json_text import Json, decode, encode
+from holdfast.domain.runner import RunnerReport
+from holdfast.scheduling.job_schedules import JobSchedules
+from holdfast.store.memory.schedules import MemoryRuns, MemorySchedules
+from holdfast.store.memory.store import MemoryStore
 from holdfast.store.schedules import JobTemplate, NewRun, Origin, Schedule, ScheduleStore
 from tests.databases import StoreCase
 from tests.runtime.schedule_steps import (

@@ -9,11 +9,11 @@ from datetime import timedelta
 import pytest
 from structlog.testing import capture_logs
 
-from holdfast.errors import StoreUnavailable
+from holdfast.domain.budget import Budget
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.maintenance.runner import AGAIN_SECONDS, SPREAD_SECONDS, Maintenance
 from holdfast.maintenance.steps import Retention
-from holdfast.runtime.budget import Budget
-from holdfast.runtime.maintenance import AGAIN_SECONDS, SPREAD_SECONDS, Maintenance
-from holdfast.store.upkeep import Batch
+from holdfast.store.maintenance import Batch
 
 DAY = timedelta(days=1)
 KEEP = Retention(jobs=7 * DAY, dead_letters=14 * DAY, runs=30 * DAY)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from holdfast.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput
 from holdfast.runtime.pacing import Pacing
 
 

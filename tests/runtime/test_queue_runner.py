@@ -9,13 +9,13 @@ from typing import cast
 
 import pytest
 
+from holdfast.domain.budget import Budget
 from holdfast.runtime import queue_runner
-from holdfast.runtime.budget import Budget
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.queue_runner import QueueRunner
 from holdfast.runtime.queue_runs import QueueRuns
-from holdfast.store.memory import MemoryStore
-from holdfast.store.memory_schedules import MemoryRuns
+from holdfast.store.memory.schedules import MemoryRuns
+from holdfast.store.memory.store import MemoryStore
 from holdfast.worker.claimer import Look
 from holdfast.worker.worker import Rescue, Worker
 

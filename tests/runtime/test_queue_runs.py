@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, RunningJob
-from holdfast.json_text import decode
+from holdfast.domain.json_text import decode
 from tests.worker.harness import Database
 
 pytestmark = pytest.mark.postgres

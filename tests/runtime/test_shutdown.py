@@ -10,9 +10,9 @@ from uuid import uuid4
 import pytest
 
 from holdfast import Holdfast
-from holdfast.faults.proxy import Proxy
-from holdfast.lifecycle import KEPT_ERRORS
+from holdfast.domain.lifecycle import KEPT_ERRORS
 from holdfast.store.contract import ClaimRequest, KindClaim
+from holdfast_lab.faults.proxy import Proxy
 from tests.databases import connected
 from tests.runtime.processes import Command, Commands
 from tests.worker.harness import Database, drained, eventually, until

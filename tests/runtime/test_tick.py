@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from holdfast import Holdfast, InvalidInput, JobState, RunningJob, StoreUnavailable
-from holdfast.runtime.budget import Budget
+from holdfast.domain.budget import Budget
 from holdfast.runtime.tick import TickLimits, TickReport, run_tick
 from holdfast.settings import Settings
 from tests.runtime.fakes import FakeRunner

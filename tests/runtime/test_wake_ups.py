@@ -6,7 +6,7 @@ import time
 import pytest
 
 from holdfast import Holdfast
-from holdfast.faults.proxy import Proxy
+from holdfast_lab.faults.proxy import Proxy
 from tests.runtime.processes import Command, Commands
 from tests.worker.harness import Database, eventually
 

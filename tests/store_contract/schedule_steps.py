@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TypedDict, Unpack
 
-from holdfast.cron import Missed
-from holdfast.job import NewJob
-from holdfast.json_text import Json, encode
+from holdfast.domain.cron import Missed
+from holdfast.domain.job import NewJob
+from holdfast.domain.json_text import Json, encode
 from holdfast.store.schedules import DueSchedules, JobTemplate, NewRun, NewSchedule, Origin, Schedule, ScheduleStore
 from tests.databases import StoreCase
 from tests.store_contract.steps import START, job

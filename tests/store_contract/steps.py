@@ -7,9 +7,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast.job import IfExists, Job, JobError, JobState, Lease, LeasedJob, NewJob
-from holdfast.json_text import Json, encode
-from holdfast.lifecycle import LEASE_LOST, Event, Transition
+from holdfast.domain.job import IfExists, Job, JobError, JobState, Lease, LeasedJob, NewJob
+from holdfast.domain.json_text import Json, encode
+from holdfast.domain.lifecycle import LEASE_LOST, Event, Transition
 from holdfast.store.contract import ClaimRequest, Fenced, Finish, JobFilter, KindClaim
 from holdfast.store.parts import Part
 from tests.databases import StoreCase

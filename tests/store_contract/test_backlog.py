@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.errors import InvalidInput
-from holdfast.job import JobState
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.job import JobState
 from holdfast.store.contract import Backlog
 from holdfast.store.parts import Part
 from tests.databases import StoreCase

@@ -4,7 +4,7 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.job import JobState
+from holdfast.domain.job import JobState
 from holdfast.store.contract import Canceling
 from holdfast.store.parts import Part
 from tests.databases import StoreCase

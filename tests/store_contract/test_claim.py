@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.job import JobState, Lease
-from holdfast.json_text import Json, decode
+from holdfast.domain.job import JobState, Lease
+from holdfast.domain.json_text import Json, decode
 from holdfast.store.contract import ClaimRequest, KindClaim
 from holdfast.store.parts import Part
 from tests.databases import StoreCase

@@ -5,9 +5,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast.errors import DuplicateJob
-from holdfast.job import JobState, NewJob
-from holdfast.json_text import Json
+from holdfast.domain.errors import DuplicateJob
+from holdfast.domain.job import JobState, NewJob
+from holdfast.domain.json_text import Json
 from holdfast.store.contract import Enqueued
 from holdfast.store.parts import Part
 from tests.databases import StoreCase

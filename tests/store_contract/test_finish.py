@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.job import JobError, JobState
-from holdfast.json_text import Json
-from holdfast.lifecycle import CANCEL_REQUESTED, KEPT_ERRORS, RULES, Event, Transition
+from holdfast.domain.job import JobError, JobState
+from holdfast.domain.json_text import Json
+from holdfast.domain.lifecycle import CANCEL_REQUESTED, KEPT_ERRORS, RULES, Event, Transition
 from holdfast.store.contract import Fenced, Finish
 from holdfast.store.parts import Part
 from tests.databases import StoreCase

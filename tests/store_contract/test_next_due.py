@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from holdfast.job import JobState
+from holdfast.domain.job import JobState
 from holdfast.store.parts import Part
 from tests.databases import StoreCase
 from tests.store_contract.steps import ENDINGS, SECOND, claimed, enqueued, finished, in_state, lost, needs, wants

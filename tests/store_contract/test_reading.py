@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.job import Job, JobState
+from holdfast.domain.job import Job, JobState
 from holdfast.store.contract import JobFilter
 from holdfast.store.parts import Part
 from tests.databases import StoreCase

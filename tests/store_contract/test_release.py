@@ -1,7 +1,7 @@
 """release: a job given back before it started stands where it stood, as if it had never been claimed."""
 
-from holdfast.job import JobState
-from holdfast.lifecycle import CANCEL_REQUESTED
+from holdfast.domain.job import JobState
+from holdfast.domain.lifecycle import CANCEL_REQUESTED
 from holdfast.store.contract import Fenced
 from holdfast.store.parts import Part
 from tests.databases import StoreCase

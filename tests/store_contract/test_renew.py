@@ -3,9 +3,9 @@
 from datetime import timedelta
 from uuid import uuid4
 
-from holdfast.job import JobState, Lease
-from holdfast.json_text import Json
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.job import JobState, Lease
+from holdfast.domain.json_text import Json
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import Fenced, Renewal, Renewed
 from holdfast.store.parts import Part
 from tests.databases import StoreCase

@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
-from holdfast.job import JobState
-from holdfast.lifecycle import MAX_LOSSES, Event, Transition
+from holdfast.domain.job import JobState
+from holdfast.domain.lifecycle import MAX_LOSSES, Event, Transition
 from holdfast.store.contract import Fenced, Rescued
 from holdfast.store.parts import Part
 from tests.databases import StoreCase

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from holdfast.json_text import encode
+from holdfast.domain.json_text import encode
 from holdfast.store.schedules import NewRun, Run
 from tests.databases import StoreCase
 from tests.store_contract.steps import SECOND, START, needs

@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.cron import Missed
-from holdfast.errors import DuplicateJob, InvalidInput, StoreUnavailable
-from holdfast.job import JobState
-from holdfast.json_text import Json, encode
+from holdfast.domain.cron import Missed
+from holdfast.domain.errors import DuplicateJob, InvalidInput, StoreUnavailable
+from holdfast.domain.job import JobState
+from holdfast.domain.json_text import Json, encode
 from holdfast.store.contract import JobFilter
 from holdfast.store.schedules import DueSchedules, JobTemplate, NewRun, Origin, Run, Schedule
 from tests.databases import StoreCase

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput
 from holdfast.store.contract import Shard
 from holdfast.store.parts import Part
 from tests.databases import StoreCase

@@ -5,9 +5,9 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.job import Lease
-from holdfast.json_text import Json
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.job import Lease
+from holdfast.domain.json_text import Json
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import Fenced, Finish, Renewal
 from holdfast.store.parts import Part
 from tests.databases import StoreCase

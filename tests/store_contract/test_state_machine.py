@@ -29,10 +29,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from holdfast.errors import DuplicateJob
-from holdfast.job import IfExists, Job, JobState, Lease, LeasedJob, NewJob
-from holdfast.json_text import Json, decode
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.errors import DuplicateJob
+from holdfast.domain.job import IfExists, Job, JobState, Lease, LeasedJob, NewJob
+from holdfast.domain.json_text import Json, decode
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import (
     ClaimRequest,
     Fenced,
@@ -45,7 +45,7 @@ from holdfast.store.contract import (
     Store,
     StoreClock,
 )
-from holdfast.store.memory import MemoryStore
+from holdfast.store.memory.store import MemoryStore
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.sql_files import statement
 from holdfast.store.postgres.store import PostgresClock

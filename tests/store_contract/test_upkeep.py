@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.errors import DuplicateJob
-from holdfast.job import IfExists, JobState
+from holdfast.domain.errors import DuplicateJob
+from holdfast.domain.job import IfExists, JobState
 from holdfast.store.contract import Enqueued, Retrying
-from holdfast.store.memory import MemoryStore
-from holdfast.store.memory_schedules import MemoryRuns, MemorySchedules
-from holdfast.store.memory_upkeep import MemoryUpkeep
+from holdfast.store.maintenance import Batch, Upkeep
+from holdfast.store.memory.maintenance import MemoryUpkeep
+from holdfast.store.memory.schedules import MemoryRuns, MemorySchedules
+from holdfast.store.memory.store import MemoryStore
+from holdfast.store.postgres.maintenance import PostgresUpkeep
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.runs import PostgresRuns
 from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.store import PostgresClock
-from holdfast.store.postgres.upkeep import PostgresUpkeep
 from holdfast.store.schedules import NewRun
-from holdfast.store.upkeep import Batch, Upkeep
 from tests.conftest import STORES
 from tests.databases import Servers, StoreCase, opened_store
 from tests.store_contract.steps import (

@@ -10,13 +10,13 @@ from uuid import UUID
 import asyncpg
 
 from holdfast import Holdfast, Job
-from holdfast.job import LeasedJob
-from holdfast.lifecycle import Transition
+from holdfast.domain.job import LeasedJob
+from holdfast.domain.lifecycle import Transition
 from holdfast.store.contract import Fenced, Finish
 from holdfast.store.opening import OpenStore, opened
-from holdfast.waiters.board import Pacing
-from holdfast.waiters.opening import open_waits
-from holdfast.waiters.waits import Waits
+from holdfast.waits.board import Pacing
+from holdfast.waits.opening import open_waits
+from holdfast.waits.waits import Waits
 from holdfast.wake.final import FinalListener
 from tests.databases import connected
 from tests.store_contract.steps import ENDINGS, job, wants

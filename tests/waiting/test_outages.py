@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 
 from holdfast import InvalidInput, JobState, SchemaMismatch, StoreUnavailable
-from holdfast.faults.proxy import Proxy
 from holdfast.store.postgres.waiters import PostgresWaiters
-from holdfast.waiters.board import Pacing
+from holdfast.waits.board import Pacing
+from holdfast_lab.faults.proxy import Proxy
 from tests.databases import Database, connected, refusing
 from tests.waiting.steps import (
     POLLS_ALONE,

@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from holdfast.job import LeasedJob
-from holdfast.lifecycle import MAX_LOSSES, Event, Transition
+from holdfast.domain.job import LeasedJob
+from holdfast.domain.lifecycle import MAX_LOSSES, Event, Transition
 from holdfast.store.contract import Finish
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.sql_files import statement

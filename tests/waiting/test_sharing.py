@@ -14,7 +14,7 @@ import pytest
 from holdfast import Job, JobState
 from holdfast.store.postgres.sql_files import statement
 from holdfast.store.postgres.waiters import PostgresWaiters
-from holdfast.waiters.board import Pacing
+from holdfast.waits.board import Pacing
 from tests.databases import Database, OneConnectionStore, connected
 from tests.store_contract.steps import job
 from tests.waiting.steps import (

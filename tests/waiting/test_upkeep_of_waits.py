@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 
 from holdfast import Job, JobState, StoreUnavailable, UnknownJob
-from holdfast.store.memory import MemoryStore
-from holdfast.store.memory_waiters import MemoryWaiters
-from holdfast.waiters.board import Pacing
-from holdfast.waiters.waits import Waits
+from holdfast.store.memory.store import MemoryStore
+from holdfast.store.memory.waiters import MemoryWaiters
+from holdfast.waits.board import Pacing
+from holdfast.waits.waits import Waits
 from tests.databases import no_task_left
 from tests.store_contract.steps import job
 from tests.worker.harness import PATIENCE, until

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.faults.broker import OwnBroker as PrivateBroker
-from holdfast.faults.broker import answers, broker_program
+from holdfast_lab.faults.broker import OwnBroker as PrivateBroker
+from holdfast_lab.faults.broker import answers, broker_program
 
 __all__ = ["PrivateBroker", "answers", "installed_program"]
 

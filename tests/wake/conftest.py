@@ -9,7 +9,7 @@ from uuid import uuid4
 import aio_pika
 import pytest
 
-from holdfast.faults.proxy import Proxy
+from holdfast_lab.faults.proxy import Proxy
 from tests.databases import Database
 from tests.wake.broker import PrivateBroker, answers, installed_program
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from holdfast.waiting import any_done
+from holdfast.domain.event_loop import any_done
 from holdfast.wake.link import Link, LinkLost, Stopped
 from tests.wake.conftest import Lines
 from tests.worker.harness import PATIENCE

@@ -9,12 +9,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast.errors import InvalidInput
-from holdfast.faults.proxy import Proxy
+from holdfast.domain.errors import InvalidInput
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.sql_files import statement
 from holdfast.wake import postgres
 from holdfast.wake.postgres import Listener, listener_url
+from holdfast_lab.faults.proxy import Proxy
 from tests.databases import Database, connected, opened_store
 from tests.store_contract.steps import job
 from tests.wake.conftest import Lines

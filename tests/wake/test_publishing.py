@@ -8,10 +8,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast import Holdfast, steps
-from holdfast.faults.proxy import Proxy
-from holdfast.wake import rabbitmq
-from holdfast.wake.publisher import Publisher
-from holdfast.wake.rabbitmq import Broker, Trigger
+from holdfast.rabbitmq import subscriber as rabbitmq
+from holdfast.rabbitmq.publisher import Publisher
+from holdfast.rabbitmq.subscriber import Broker, Trigger
+from holdfast_lab.faults.proxy import Proxy
 from tests.databases import no_task_left
 from tests.wake.conftest import Lines
 from tests.wake.test_rabbitmq import running, through

@@ -15,11 +15,12 @@ import aiormq
 import pytest
 from aiormq.exceptions import InvalidFrameError
 
-from holdfast.errors import InvalidInput
-from holdfast.faults.proxy import Proxy
-from holdfast.wake import broker, rabbitmq
-from holdfast.wake.broker import as_lost
-from holdfast.wake.rabbitmq import Broker, Subscriber, Trigger, is_well_formed
+from holdfast.domain.errors import InvalidInput
+from holdfast.rabbitmq import broker
+from holdfast.rabbitmq import subscriber as rabbitmq
+from holdfast.rabbitmq.broker import as_lost
+from holdfast.rabbitmq.subscriber import Broker, Subscriber, Trigger, is_well_formed
+from holdfast_lab.faults.proxy import Proxy
 from tests.databases import no_task_left
 from tests.wake.conftest import Lines, channel_to
 from tests.worker.harness import PATIENCE, until

@@ -9,9 +9,9 @@ import aio_pika
 import pytest
 
 from holdfast import Holdfast, InvalidInput, JobState, exponential
-from holdfast.faults.proxy import Proxy
-from holdfast.relay import relay as relay_module
+from holdfast.rabbitmq import relay as relay_module
 from holdfast.store.contract import JobFilter
+from holdfast_lab.faults.proxy import Proxy
 from tests.databases import no_task_left
 from tests.wake.relaying import Warnings, bound, relaying, ticked
 from tests.worker.harness import codes, final_job

@@ -10,14 +10,14 @@ import aio_pika
 import pytest
 
 from holdfast import Holdfast, JobState, RunningJob, exponential
-from holdfast.faults.proxy import Proxy
-from holdfast.relay import message as message_module
-from holdfast.relay import relay as relay_module
-from holdfast.relay import relays
-from holdfast.relay.connection import ChannelLost, OpenExchange, SharedConnection
+from holdfast.rabbitmq import broker as broker_module
+from holdfast.rabbitmq import message as message_module
+from holdfast.rabbitmq import relay as relay_module
+from holdfast.rabbitmq import relays
+from holdfast.rabbitmq.connection import ChannelLost, OpenExchange, SharedConnection
 from holdfast.store.contract import JobFilter
-from holdfast.wake import broker as broker_module
 from holdfast.wake.link import LinkLost
+from holdfast_lab.faults.proxy import Proxy
 from tests.databases import Servers, no_task_left
 from tests.wake.broker import PrivateBroker
 from tests.wake.conftest import channel_to

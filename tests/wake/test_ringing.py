@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from holdfast.job import NewJob
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.job import NewJob
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import Finish
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.sql_files import statement

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from holdfast.faults.proxy import Proxy
+from holdfast_lab.faults.proxy import Proxy
 from tests.databases import Servers
 from tests.worker.harness import Database, WorkerProcess, child_processes, eventually
 

@@ -18,7 +18,7 @@ from uuid import UUID
 import psycopg
 
 from holdfast import Holdfast, Job, JobState, Process, WorkerSettings
-from holdfast.json_text import decode
+from holdfast.domain.json_text import decode
 
 PATIENCE = 30.0
 _ROOT = Path(__file__).parents[2]

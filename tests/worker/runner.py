@@ -10,7 +10,7 @@ import sys
 import uvloop
 
 from holdfast import WorkerSettings
-from holdfast.duration import to_timedelta
+from holdfast.domain.duration import to_timedelta
 from tests.worker import jobs, transactional
 
 _DURATIONS = ("lease", "poll", "shutdown")

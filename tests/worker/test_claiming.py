@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 
 from holdfast import Holdfast, JobState, RunningJob, WorkerSettings
-from holdfast.handlers import Room, make_handler
-from holdfast.job import LeasedJob
-from holdfast.json_text import decode
+from holdfast.domain.handlers import Room, make_handler
+from holdfast.domain.job import LeasedJob
+from holdfast.domain.json_text import decode
 from holdfast.store.contract import ClaimRequest, JobFilter
 from holdfast.worker.claimer import _Clearing
 from tests.worker.harness import Database, until

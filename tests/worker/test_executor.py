@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 from holdfast import Cancel, Holdfast, Job, JobState, NewJob, Permanent, Retryable, RunningJob, Snooze
-from holdfast.json_text import Json
+from holdfast.domain.json_text import Json
 from tests.worker.harness import codes, errors, fast, final_job, job_in_state, until, working
 
 NOW = datetime(2031, 5, 1, 12, 0, tzinfo=UTC)

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from holdfast import Holdfast, InvalidInput, JobState, NewJob, RunningJob, Statement
-from holdfast.json_text import Json
-from holdfast.statement import nothing
+from holdfast.domain.json_text import Json
+from holdfast.domain.statement import nothing
 from tests.worker.harness import errors, fast, final_job, job_in_state, until, working
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, RunningJob
-from holdfast.failures import Failures
-from holdfast.handlers import Handlers, make_handler
-from holdfast.job import LeasedJob
+from holdfast.domain.failures import Failures
+from holdfast.domain.handlers import Handlers, make_handler
+from holdfast.domain.job import LeasedJob
 from holdfast.store.contract import ClaimRequest, Renewal, Renewed, Shard
-from holdfast.store.memory import MemoryStore
+from holdfast.store.memory.store import MemoryStore
 from holdfast.worker import lease_keeper
 from holdfast.worker.lease_keeper import LeaseKeeper
 from holdfast.worker.settings import WorkerSettings

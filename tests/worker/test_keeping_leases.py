@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from holdfast import Holdfast, JobState, RunningJob
-from holdfast.faults.proxy import Proxy
-from holdfast.json_text import decode
+from holdfast.domain.json_text import decode
+from holdfast_lab.faults.proxy import Proxy
 from tests.worker import children
 from tests.worker.harness import (
     Database,

@@ -9,10 +9,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast.errors import StoreUnavailable
-from holdfast.job import Lease
-from holdfast.lifecycle import Event, Transition
-from holdfast.retry import exponential
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.job import Lease
+from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.retry import exponential
 from holdfast.store.contract import Fenced, Finish, Store
 from holdfast.worker import finisher as module
 from holdfast.worker.finisher import Finisher, Pending

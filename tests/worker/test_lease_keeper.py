@@ -12,10 +12,10 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.errors import StoreUnavailable
-from holdfast.handlers import make_handler
-from holdfast.job import Lease, LeasedJob
-from holdfast.json_text import Json
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.handlers import make_handler
+from holdfast.domain.job import Lease, LeasedJob
+from holdfast.domain.json_text import Json
 from holdfast.store.contract import Fenced, Renewal, Renewed
 from holdfast.worker.held import HeldJob, Interruption
 from holdfast.worker.lease_keeper import ANSWERED, GRACE_SECONDS, KeeperRules, LeaseKeeper

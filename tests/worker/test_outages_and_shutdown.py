@@ -12,11 +12,11 @@ from uuid import UUID
 import pytest
 
 from holdfast import Holdfast, JobState, Process, RunningJob, StoreUnavailable, WorkerSettings
-from holdfast.job import Lease, LeasedJob
-from holdfast.lifecycle import Event
-from holdfast.retry import exponential
+from holdfast.domain.job import Lease, LeasedJob
+from holdfast.domain.lifecycle import Event
+from holdfast.domain.retry import exponential
 from holdfast.store.contract import ClaimRequest, Fenced, Finish, Renewal, Renewed, Renewer, Rescued
-from holdfast.store.memory import MemoryStore
+from holdfast.store.memory.store import MemoryStore
 from tests.worker.harness import codes, drained, fast, final_job, until, working
 
 Connect = Callable[[], AbstractAsyncContextManager[Renewer]]

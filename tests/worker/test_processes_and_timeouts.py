@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Job, JobState, RunningJob
-from holdfast.json_text import decode
+from holdfast.domain.json_text import decode
 from tests.worker import children, jobs
 from tests.worker.conftest import Workers
 from tests.worker.harness import (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, RunningJob
-from holdfast.job import JobState, LeasedJob
+from holdfast.domain.job import JobState, LeasedJob
 from holdfast.store.contract import ClaimRequest
 from holdfast.worker import claimer, held, worker
 from tests.worker.harness import drained, errors, fast, final_job, until, working

@@ -10,9 +10,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast import Holdfast, JobState, RunningJob
-from holdfast.job import LeasedJob
-from holdfast.json_text import decode
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.job import LeasedJob
+from holdfast.domain.json_text import decode
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import Canceling, ClaimRequest, Fenced, Finish, JobFilter, KindClaim, Renewal, Renewed
 from holdfast.worker.lease_keeper import KeeperRules, Stop
 from tests.worker import transactional

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from holdfast import Holdfast, JobState, NewJob, Permanent, Retryable, RunningJob, Snooze
-from holdfast.json_text import Json
+from holdfast.domain.json_text import Json
 from holdfast.log import JobLogFilter, get_logger
 from holdfast.store.contract import ClaimRequest, JobFilter, KindClaim
 from holdfast.worker.held import Interruption

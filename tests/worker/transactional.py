@@ -17,7 +17,7 @@ import asyncpg
 import psycopg
 
 from holdfast import Cancel, Enqueued, Holdfast, Permanent, RunningJob, Snooze, Statement
-from holdfast.statement import nothing
+from holdfast.domain.statement import nothing
 
 LEVELS = ("read committed", "repeatable read", "serializable")
 THEN_RAISE = {

@@ -46,7 +46,7 @@ def url() -> str:
 
 
 def _recorder_client() -> Any:  # noqa: ANN401
-    """holdfast.faults.record, without importing Holdfast."""
+    """holdfast_lab.faults.record, without importing Holdfast."""
     name = "faults_record"
     path = Path(__file__).parents[3] / "src" / "holdfast" / "faults" / "record.py"
     spec = importlib.util.spec_from_file_location(name, path)

@@ -12,9 +12,9 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from bench.layout.again.layouts import SCHEMA, SQL, Layout
-from holdfast.job import DEFAULT_QUEUE, LeasedJob, NewJob
-from holdfast.json_text import Json
-from holdfast.lifecycle import PLAIN_SUCCESS
+from holdfast.domain.job import DEFAULT_QUEUE, LeasedJob, NewJob
+from holdfast.domain.json_text import Json
+from holdfast.domain.lifecycle import PLAIN_SUCCESS
 from holdfast.store.contract import ClaimRequest, Fenced, Finish, KindClaim
 from holdfast.store.postgres.bulk import Bulk
 from holdfast.store.postgres.copying import copy_jobs

@@ -16,9 +16,9 @@ import asyncpg
 
 from bench.layout.again.layouts import SCHEMA
 from bench.layout.again.load import LEASE, Place, processor_microseconds
-from holdfast.bench.sql_files import bench_statement
-from holdfast.job import DEFAULT_QUEUE, LeasedJob
-from holdfast.lifecycle import KEPT_ERRORS
+from holdfast.domain.job import DEFAULT_QUEUE, LeasedJob
+from holdfast.domain.lifecycle import KEPT_ERRORS
+from holdfast_lab.bench.sql_files import bench_statement
 
 ERROR = '{"code": "UPSTREAM_TIMEOUT", "message": "the other side did not answer within ten seconds"}'
 

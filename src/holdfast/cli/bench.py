@@ -9,10 +9,10 @@ import typer
 
 from holdfast.cli.options import JsonOption
 from holdfast.cli.output import console, print_json, warn
-from holdfast.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from holdfast.bench.measure import Say, Step
+    from holdfast_lab.bench.measure import Say, Step
 
 _MOST_JOBS = 10_000_000
 _MOST_WORKERS = 64
@@ -34,9 +34,9 @@ def bench(
 
     Uses a fresh PostgreSQL in a temporary folder, or with --store a schema of its own; both are removed afterwards.
     """
-    from holdfast.bench.measure import Size, run_bench
-    from holdfast.bench.report import as_dict, as_table
     from holdfast.cli.running import run_to_end, start_worker
+    from holdfast_lab.bench.measure import Size, run_bench
+    from holdfast_lab.bench.report import as_dict, as_table
 
     size = Size(_within("jobs", jobs, _MOST_JOBS), _numbers(workers), _within("rounds", rounds, _MOST_ROUNDS))
     with _progress() as say:

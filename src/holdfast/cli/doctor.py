@@ -8,14 +8,14 @@ import typer
 from holdfast.cli.errors import FAILED
 from holdfast.cli.options import JsonOption, SchemaOption, StoreOption
 from holdfast.cli.output import console, print_json, printable
-from holdfast.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console, RenderableType
 
-    from holdfast.insight.findings import Finding
+    from holdfast.doctor.findings import Finding
     from holdfast.settings import Settings
 
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "unknown": "magenta"}
@@ -54,8 +54,8 @@ def doctor(
 
 
 async def _examine(settings: "Settings", *, deep: bool, allow_unsafe: bool) -> "list[Finding]":
-    from holdfast.insight.doctor import examine
-    from holdfast.insight.findings import Limits
+    from holdfast.doctor.doctor import examine
+    from holdfast.doctor.findings import Limits
     from holdfast.store.opening import server_url
 
     async with server_url(settings.store) as server:

@@ -10,7 +10,7 @@ from holdfast.cli.payload import PayloadArgument, to_payload
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
-    from holdfast.job import NewJob
+    from holdfast.domain.job import NewJob
     from holdfast.store.contract import Enqueued
 
 
@@ -60,7 +60,7 @@ def enqueue(
     import asyncio
 
     from holdfast.cli.load_app import load_app
-    from holdfast.job import DEFAULT_PRIORITY, IfExists
+    from holdfast.domain.job import DEFAULT_PRIORITY, IfExists
 
     loaded = load_app(app, store=store, schema=schema)
     check_kept(loaded)

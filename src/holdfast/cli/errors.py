@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import typer
 
-from holdfast.errors import HoldfastError, InvalidInput, StoreUnavailable, UnknownJob
+from holdfast.domain.errors import HoldfastError, InvalidInput, StoreUnavailable, UnknownJob
 
 FAILED = 1
 BAD_INPUT = 2

@@ -11,11 +11,11 @@ import typer
 from holdfast.cli.errors import FAILED
 from holdfast.cli.options import JsonOption
 from holdfast.cli.output import console, print_json, warn
-from holdfast.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from holdfast.faults.case import Case
-    from holdfast.faults.run import Result
+    from holdfast_lab.faults.case import Case
+    from holdfast_lab.faults.run import Result
 
 _MOST_SIDE_BY_SIDE = 8
 
@@ -47,9 +47,9 @@ def faults(
     The exit code is 0 only if nothing was lost, done twice, stuck or changed.
     """
     from holdfast.cli.running import run_to_end
-    from holdfast.faults.case import all_cases, cases_named
-    from holdfast.faults.report import as_dict, as_table, violation_lines
-    from holdfast.faults.run import Plan, run_plan
+    from holdfast_lab.faults.case import all_cases, cases_named
+    from holdfast_lab.faults.report import as_dict, as_table, violation_lines
+    from holdfast_lab.faults.run import Plan, run_plan
 
     if not 1 <= side_by_side <= _MOST_SIDE_BY_SIDE:
         raise InvalidInput(f"side-by-side: {side_by_side} is not a number from 1 to {_MOST_SIDE_BY_SIDE}")

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from holdfast.cli.options import check_kept
-from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.domain.errors import HoldfastError, InvalidInput
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast

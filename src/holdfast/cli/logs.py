@@ -4,7 +4,7 @@ import logging
 import sys
 
 from holdfast.cli.output import printable
-from holdfast.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput
 from holdfast.log import JobLogFilter
 
 _LEVELS = ("debug", "info", "warning", "error")

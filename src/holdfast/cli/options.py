@@ -6,12 +6,12 @@ from uuid import UUID
 
 import typer
 
-from holdfast.address import without_password
-from holdfast.errors import InvalidInput
+from holdfast.domain.address import without_password
+from holdfast.domain.errors import InvalidInput
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
-    from holdfast.job import JobState
+    from holdfast.domain.job import JobState
 
 AppArgument = Annotated[
     str,
@@ -92,7 +92,7 @@ def to_time(text: str, name: str) -> datetime:
 
 
 def to_state(text: str | None) -> "JobState | None":
-    from holdfast.job import JobState
+    from holdfast.domain.job import JobState
 
     try:
         return None if text is None else JobState(text)

@@ -5,7 +5,7 @@ import sys
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
-from holdfast.duration import rough as rough
+from holdfast.domain.duration import rough as rough
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput
 
 PayloadArgument = Annotated[
     str,
@@ -19,7 +19,7 @@ PayloadArgument = Annotated[
 
 
 def to_payload(text: str) -> object:
-    from holdfast.json_text import decode, parse
+    from holdfast.domain.json_text import decode, parse
 
     return decode(parse(_read(text)))
 

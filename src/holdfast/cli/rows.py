@@ -7,7 +7,7 @@ import typer
 from holdfast.cli.errors import FAILED
 from holdfast.cli.options import JsonOption, SchemaOption, StoreOption, check_kept
 from holdfast.cli.output import print_json, printable
-from holdfast.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -10,7 +10,7 @@ import typer
 from holdfast.cli.load_app import app_of_store
 from holdfast.cli.options import JsonOption, SchemaOption, StoreOption, store_of
 from holdfast.cli.output import in_zone, new_table, print_json, print_table, printable, relative, rough
-from holdfast.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -118,7 +118,7 @@ def _took(run: "Run") -> str:
 
 
 def _error(run: "Run") -> str:
-    from holdfast.json_text import decode
+    from holdfast.domain.json_text import decode
 
     if run.error is None:
         return ""
@@ -128,14 +128,14 @@ def _error(run: "Run") -> str:
 
 
 def _result(run: "Run") -> str:
-    from holdfast.json_text import decode
+    from holdfast.domain.json_text import decode
 
     return "" if run.result is None else printable(json.dumps(decode(run.result), ensure_ascii=False))
 
 
 def _short_result(run: "Run") -> str:
     """That of a job schedule in words: its JSON lists the ids of the jobs."""
-    from holdfast.json_text import decode
+    from holdfast.domain.json_text import decode
 
     result = None if run.result is None else decode(run.result)
     if not isinstance(result, dict) or not isinstance(result.get("enqueued"), int):
@@ -146,7 +146,7 @@ def _short_result(run: "Run") -> str:
 
 
 def _as_dict(run: "Run") -> dict[str, object]:
-    from holdfast.json_text import decode
+    from holdfast.domain.json_text import decode
 
     return {
         "id": run.id,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.address import without_password
 from holdfast.cli.options import JsonOption
 from holdfast.cli.output import console, print_json, printable
+from holdfast.domain.address import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ def settings(
 
 def shown(value: object) -> str | int | bool | None:
     """A setting's value the way its variable is written; of an address, all but the password."""
-    from holdfast.duration import to_text
+    from holdfast.domain.duration import to_text
 
     match value:
         case timedelta():

@@ -18,7 +18,7 @@ from holdfast.cli.output import console, print_json, printable, rough
 from holdfast.hosting.stop_signals import exit_when_told
 
 if TYPE_CHECKING:
-    from holdfast.runtime.runner import RunnerReport
+    from holdfast.domain.runner import RunnerReport
     from holdfast.runtime.tick import TickReport
 
 _OPTIONS = {

@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 
 from holdfast.demo.orders import INVOICES, PAYMENTS, Picture
-from holdfast.job import Job, JobState
+from holdfast.domain.job import Job, JobState
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.demo.orders import Picture
-from holdfast.job import JobState
+from holdfast.domain.job import JobState
 
 _DONE = (JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD, JobState.CANCELED)
 

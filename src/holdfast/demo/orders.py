@@ -8,8 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.app import Holdfast
-from holdfast.job import Job, JobState, NewJob
-from holdfast.json_text import decode
+from holdfast.domain.job import Job, JobState, NewJob
+from holdfast.domain.json_text import decode
 from holdfast.store.contract import JobFilter
 
 INVOICES = 60

@@ -18,7 +18,7 @@ from holdfast.demo.checks import Happened, claims
 from holdfast.demo.display import Display
 from holdfast.demo.orders import Picture, todays_orders, welcome
 from holdfast.demo.summary import print_summary
-from holdfast.errors import HoldfastError
+from holdfast.domain.errors import HoldfastError
 
 StartWorker = Callable[[Sequence[str], Path], "Popen[bytes]"]
 

@@ -8,7 +8,7 @@ from rich.text import Text
 from holdfast.demo.checks import Claim
 from holdfast.demo.display import print_hanging
 from holdfast.demo.orders import Picture
-from holdfast.job import JobState
+from holdfast.domain.job import JobState
 
 _PROGRAM = """\
 from holdfast import Holdfast

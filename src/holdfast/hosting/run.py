@@ -9,15 +9,15 @@ from itertools import count
 from random import Random
 from typing import Generic, TypeVar
 
-from holdfast.address import without_password
 from holdfast.app import Holdfast
-from holdfast.errors import InvalidInput, StoreUnavailable
+from holdfast.domain.address import without_password
+from holdfast.domain.errors import InvalidInput, StoreUnavailable
+from holdfast.domain.retry import exponential
 from holdfast.hosting.program import run_program
 from holdfast.hosting.stop_signals import StopSignals
 from holdfast.http.health import ReadinessProbe
 from holdfast.http.health_server import HealthServer
 from holdfast.log import get_logger
-from holdfast.retry import exponential
 from holdfast.runtime.process import Process
 from holdfast.runtime.tick import TickReport
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.app import Holdfast
-from holdfast.errors import HoldfastError, SchemaMismatch
+from holdfast.domain.errors import HoldfastError, SchemaMismatch
 from holdfast.log import get_logger
 
 log = get_logger("holdfast.health")

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from holdfast.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput
 from holdfast.http.health import STALLED_SECONDS, STOPPING, Check, Health, Pulse, liveness
 from holdfast.log import get_logger
 

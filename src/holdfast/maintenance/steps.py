@@ -1,6 +1,6 @@
 """The steps of maintenance, each apart from the others: one that fails is reported, and the next one is done.
 
-`store/upkeep.py` has the verbs; `runtime/maintenance.py` says when they run.
+`store/maintenance.py` has the verbs; `maintenance/runner.py` says when they run.
 """
 
 from collections import Counter
@@ -9,9 +9,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.domain.errors import HoldfastError, StoreUnavailable
 from holdfast.log import get_logger
-from holdfast.store.upkeep import Batch, Upkeep
+from holdfast.store.maintenance import Batch, Upkeep
 
 log = get_logger("holdfast.maintenance")
 

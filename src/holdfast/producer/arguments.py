@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping
 from reprlib import repr as shortened
 
-from holdfast.errors import InvalidInput
-from holdfast.event import LARGEST_HEADERS
-from holdfast.job import NewJob
-from holdfast.json_text import Json, encode
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.event import LARGEST_HEADERS
+from holdfast.domain.job import NewJob
+from holdfast.domain.json_text import Json, encode
 
 
 def check_connection_comes_first(connection: object, call: str) -> None:

@@ -6,12 +6,12 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from holdfast.duration import Duration, to_timedelta
-from holdfast.handlers import CURRENT_JOB, Handlers
-from holdfast.job import DEFAULT_PRIORITY, IfExists, NewJob, check_name
-from holdfast.options import options_of
+from holdfast.domain.duration import Duration, to_timedelta
+from holdfast.domain.handlers import CURRENT_JOB, Handlers
+from holdfast.domain.job import DEFAULT_PRIORITY, IfExists, NewJob, check_name
+from holdfast.domain.options import options_of
+from holdfast.domain.statement import Statement
 from holdfast.producer.arguments import encoded_headers
-from holdfast.statement import Statement
 from holdfast.store.contract import Enqueued
 from holdfast.store.postgres.bulk import Bulk, read_enqueued
 from holdfast.store.postgres.sql_files import quoted, statement

@@ -9,20 +9,20 @@ from datetime import datetime
 from typing import TypedDict, Unpack, overload
 from uuid import UUID
 
-from holdfast.connections import AwaitedConnection
-from holdfast.duration import Duration
-from holdfast.errors import InvalidInput
-from holdfast.handlers import Handlers
-from holdfast.job import NewJob
+from holdfast.domain.connections import AwaitedConnection
+from holdfast.domain.duration import Duration
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.handlers import Handlers
+from holdfast.domain.job import NewJob
+from holdfast.domain.statement import Statement
+from holdfast.events.subscriptions import Subscribed
 from holdfast.producer.arguments import check_connection_comes_first, check_job, check_jobs, given_job
 from holdfast.producer.enqueue import enqueue_many_statement, enqueue_statement, new_job
 from holdfast.producer.publish import Published, new_event, publish_statement
+from holdfast.rabbitmq.publisher import Publisher
 from holdfast.settings import Settings
-from holdfast.statement import Statement
 from holdfast.store.contract import Enqueued
 from holdfast.store.opening import OpenStore
-from holdfast.subscriptions import Subscribed
-from holdfast.wake.publisher import Publisher
 
 
 class EnqueueOptions(TypedDict, total=False):

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
-from holdfast.connections import Rows
-from holdfast.event import NewEvent
-from holdfast.handlers import CURRENT_JOB, Handlers
-from holdfast.json_text import encode
-from holdfast.options import options_of
+from holdfast.domain.connections import Rows
+from holdfast.domain.event import NewEvent
+from holdfast.domain.handlers import CURRENT_JOB, Handlers
+from holdfast.domain.json_text import encode
+from holdfast.domain.options import options_of
+from holdfast.domain.statement import Statement
+from holdfast.events.subscriptions import Subscribed
 from holdfast.producer.arguments import encoded_headers
-from holdfast.statement import Statement
 from holdfast.store.events import EventJob
 from holdfast.store.postgres.events import event_jobs, publish_parameters
 from holdfast.store.postgres.sql_files import statement
-from holdfast.subscriptions import Subscribed
 
 
 @dataclass(frozen=True, slots=True)

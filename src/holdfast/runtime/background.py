@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 
+from holdfast.domain.budget import Budget
+from holdfast.domain.runner import Runner, RunnerReport
 from holdfast.log import get_logger
-from holdfast.runtime.budget import Budget
 from holdfast.runtime.pacing import Pacing
-from holdfast.runtime.runner import Runner, RunnerReport
 from holdfast.runtime.tick import TickLimits, TickReport, run_tick
 from holdfast.worker.loop import cancel_within
 

@@ -6,27 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from holdfast.failures import Failures
-from holdfast.handlers import Handlers
+from holdfast.domain.failures import Failures
+from holdfast.domain.handlers import Handlers
+from holdfast.domain.runner import Runner
+from holdfast.maintenance.runner import Maintenance
 from holdfast.maintenance.steps import Retention
-from holdfast.runtime.inline import InlineRunner
-from holdfast.runtime.inline_attempt import InlineParts
-from holdfast.runtime.job_schedules import JobSchedules
-from holdfast.runtime.maintenance import Maintenance
+from holdfast.rabbitmq.subscriber import Broker, Subscriber
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.process import Process, ProcessSettings
 from holdfast.runtime.queue_runner import QUEUE, QueueRunner
 from holdfast.runtime.queue_runs import QueueRuns
 from holdfast.runtime.row_queues import RowQueue, row_runners
-from holdfast.runtime.runner import Runner
-from holdfast.runtime.schedule_board import LOOK_EVERY, ScheduleBoard
 from holdfast.runtime.tick import TickLimits
-from holdfast.schedules import Declarations
+from holdfast.scheduling.board import LOOK_EVERY, ScheduleBoard
+from holdfast.scheduling.inline import InlineRunner
+from holdfast.scheduling.inline_attempt import InlineParts
+from holdfast.scheduling.job_schedules import JobSchedules
+from holdfast.scheduling.schedules import Declarations
 from holdfast.settings import Settings
 from holdfast.store.events import NewSubscription
 from holdfast.store.opening import OpenStore
 from holdfast.wake.postgres import Listener, listener_url
-from holdfast.wake.rabbitmq import Broker, Subscriber
 from holdfast.worker.settings import WorkerSettings
 from holdfast.worker.worker import Worker
 

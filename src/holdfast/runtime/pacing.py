@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
 
-from holdfast.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)

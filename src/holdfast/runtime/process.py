@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from inspect import iscoroutinefunction
 
-from holdfast.errors import InvalidInput, StoreUnavailable
+from holdfast.domain.budget import Budget
+from holdfast.domain.errors import InvalidInput, StoreUnavailable
+from holdfast.domain.runner import Runner, RunnerReport
 from holdfast.log import get_logger
+from holdfast.rabbitmq.subscriber import Subscriber
 from holdfast.runtime.background import Background, close_all
-from holdfast.runtime.budget import Budget
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.queue_runner import QUEUE
-from holdfast.runtime.runner import Runner, RunnerReport
 from holdfast.runtime.tick import TickLimits, TickReport, run_tick
 from holdfast.wake.postgres import Listener
-from holdfast.wake.rabbitmq import Subscriber
 from holdfast.worker.loop import cancel_within
 from holdfast.worker.worker import Worker
 

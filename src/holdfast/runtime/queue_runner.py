@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
 
-from holdfast.crash_points import reach
-from holdfast.errors import HoldfastError, SchemaMismatch, StoreUnavailable
-from holdfast.lifecycle import Event
+from holdfast.domain.budget import Budget
+from holdfast.domain.crash_points import reach
+from holdfast.domain.errors import HoldfastError, SchemaMismatch, StoreUnavailable
+from holdfast.domain.lifecycle import Event
+from holdfast.domain.runner import RunnerReport
 from holdfast.log import get_logger
-from holdfast.runtime.budget import Budget
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.queue_runs import QueueRuns
-from holdfast.runtime.runner import RunnerReport
 from holdfast.worker.claimer import Look
 from holdfast.worker.loop import cancel_within
 from holdfast.worker.worker import Rescue, Worker

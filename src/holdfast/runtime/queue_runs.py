@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
 
-from holdfast.errors import StoreUnavailable
-from holdfast.json_text import encode
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.json_text import encode
 from holdfast.log import get_logger
 from holdfast.store.schedules import NewRun, RunStore
 

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from holdfast.errors import InvalidInput
-from holdfast.failures import Failures
-from holdfast.handlers import Handlers
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.failures import Failures
+from holdfast.domain.handlers import Handlers
 from holdfast.log import get_logger
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.queue_runner import QueueRunner

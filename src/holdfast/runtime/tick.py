@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from holdfast.errors import HoldfastError, InvalidInput
-from holdfast.runtime.budget import Budget
-from holdfast.runtime.runner import Runner, RunnerReport
-from holdfast.waiting import is_being_canceled
+from holdfast.domain.budget import Budget
+from holdfast.domain.errors import HoldfastError, InvalidInput
+from holdfast.domain.event_loop import is_being_canceled
+from holdfast.domain.runner import Runner, RunnerReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from hashlib import md5
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from holdfast.errors import InvalidInput
-from holdfast.job import Job, JobState, Lease, LeasedJob, NewJob
-from holdfast.json_text import Json
-from holdfast.lifecycle import Transition
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.job import Job, JobState, Lease, LeasedJob, NewJob
+from holdfast.domain.json_text import Json
+from holdfast.domain.lifecycle import Transition
 
 MOST_DUE = 10_000
 """How many due jobs of a queue are counted unless somebody says otherwise: beyond that a number says no more."""

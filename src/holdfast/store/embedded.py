@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 import platformdirs
 
-from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.domain.errors import HoldfastError, InvalidInput
 
 if sys.platform != "win32":
     import fcntl

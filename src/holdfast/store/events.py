@@ -10,9 +10,9 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
-from holdfast.errors import InvalidInput
-from holdfast.event import NewEvent, check_pattern
-from holdfast.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, PRIORITIES, check_attempts, check_name
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.event import NewEvent, check_pattern
+from holdfast.domain.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, PRIORITIES, check_attempts, check_name
 
 
 @dataclass(frozen=True, slots=True)

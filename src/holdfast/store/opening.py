@@ -6,31 +6,31 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from holdfast.errors import InvalidInput
-from holdfast.handlers import FinishInTransaction
-from holdfast.limits import check_store
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.handlers import FinishInTransaction
+from holdfast.domain.limits import check_store
 from holdfast.store.contract import JobReader, Renewer, Store, StoreClock
 from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
 from holdfast.store.events import EventStore
-from holdfast.store.memory import MemoryStore
-from holdfast.store.memory_events import MemoryEvents
-from holdfast.store.memory_schedules import MemoryRuns, MemorySchedules
-from holdfast.store.memory_upkeep import MemoryUpkeep
-from holdfast.store.memory_waiters import MemoryWaiters
+from holdfast.store.maintenance import Upkeep
+from holdfast.store.memory.events import MemoryEvents
+from holdfast.store.memory.maintenance import MemoryUpkeep
+from holdfast.store.memory.schedules import MemoryRuns, MemorySchedules
+from holdfast.store.memory.store import MemoryStore
+from holdfast.store.memory.waiters import MemoryWaiters
 from holdfast.store.postgres.driver import open_connection
 from holdfast.store.postgres.events import PostgresEvents
+from holdfast.store.postgres.maintenance import PostgresUpkeep
 from holdfast.store.postgres.migrate import Migrator
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.runs import PostgresRuns
 from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.sql_files import Migration
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
-from holdfast.store.postgres.upkeep import PostgresUpkeep
 from holdfast.store.postgres.waiters import PostgresWaiters
 from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.store import RowStore
 from holdfast.store.schedules import RunStore, ScheduleStore
-from holdfast.store.upkeep import Upkeep
 from holdfast.store.waiters import WaiterStore
 
 

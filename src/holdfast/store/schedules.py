@@ -12,11 +12,11 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Protocol
 
-from holdfast.cron import Missed
-from holdfast.duration import to_aware
-from holdfast.errors import InvalidInput
-from holdfast.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewJob, check_name
-from holdfast.json_text import Json
+from holdfast.domain.cron import Missed
+from holdfast.domain.duration import to_aware
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewJob, check_name
+from holdfast.domain.json_text import Json
 
 
 class Origin(StrEnum):

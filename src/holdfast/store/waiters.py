@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
-from holdfast.job import Job
+from holdfast.domain.job import Job
 
 Heard = Callable[[Collection[UUID] | None], None]
 """Called with the ids of jobs that became final, or with None when some may have been missed."""

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.relay.relays import Relayed
+    from holdfast.rabbitmq.relays import Relayed
     from holdfast.testing.drain import DrainReport, EndlessDrain, FailedAttempt, HandlerFailed, StuckDrain
     from holdfast.testing.idempotency.check import check_idempotency
     from holdfast.testing.idempotency.report import IdempotencyReport, Problem
@@ -24,7 +24,7 @@ _HOME = {
     "HandlerFailed": "holdfast.testing.drain",
     "IdempotencyReport": "holdfast.testing.idempotency.report",
     "Problem": "holdfast.testing.idempotency.report",
-    "Relayed": "holdfast.relay.relays",
+    "Relayed": "holdfast.rabbitmq.relays",
     "Request": "holdfast.testing.idempotency.trace",
     "Step": "holdfast.testing.idempotency.trace",
     "StuckDrain": "holdfast.testing.drain",

@@ -9,12 +9,12 @@ from datetime import timedelta
 from random import Random
 from uuid import UUID, uuid4
 
-from holdfast.errors import InvalidInput
-from holdfast.failures import Failures
-from holdfast.handlers import CURRENT_JOB, FinishInTransaction, Handler, Isolation
-from holdfast.job import Lease, LeasedJob
-from holdfast.lifecycle import SUSPECT_LOSSES, after_outcome
-from holdfast.outcome import Outcome
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.failures import Failures
+from holdfast.domain.handlers import CURRENT_JOB, FinishInTransaction, Handler, Isolation
+from holdfast.domain.job import Lease, LeasedJob
+from holdfast.domain.lifecycle import SUSPECT_LOSSES, after_outcome
+from holdfast.domain.outcome import Outcome
 from holdfast.store.contract import ClaimRequest, Finish, KindClaim
 from holdfast.store.opening import OpenStore
 from holdfast.worker.executor import Executor

@@ -11,9 +11,9 @@ from unittest.mock import patch
 from uuid import UUID
 
 from holdfast.app import Holdfast
-from holdfast.job import Job, JobState, LeasedJob
-from holdfast.json_text import decode
-from holdfast.runtime.budget import Budget
+from holdfast.domain.budget import Budget
+from holdfast.domain.job import Job, JobState, LeasedJob
+from holdfast.domain.json_text import decode
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.queue_runner import QUEUE, QueueRunner
 from holdfast.runtime.queue_runs import QueueRuns

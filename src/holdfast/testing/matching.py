@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 
-from holdfast.duration import to_text
-from holdfast.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, Job
-from holdfast.json_text import decode, encode
+from holdfast.domain.duration import to_text
+from holdfast.domain.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, Job
+from holdfast.domain.json_text import decode, encode
 
 _CLOSE = timedelta(seconds=1)
 

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from unittest.mock import patch
 
 from holdfast.app import Holdfast
-from holdfast.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput
 from holdfast.testing.recording import finished, recording
 from holdfast.testing.tested_app import AppUnderTest
 from holdfast.testing.throwaway import throwaway_database, throwaway_schema

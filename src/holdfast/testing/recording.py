@@ -11,8 +11,8 @@ from typing import Any, Self, SupportsIndex, TypeVar, Unpack
 from unittest.mock import AsyncMock, patch
 
 from holdfast.app import Holdfast
-from holdfast.errors import InvalidInput
-from holdfast.job import NewJob
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.job import NewJob
 from holdfast.producer.arguments import check_connection_comes_first, check_jobs, given_job
 from holdfast.producer.producer import EnqueueOptions, PublishOptions
 from holdfast.producer.publish import Published

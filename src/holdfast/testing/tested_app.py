@@ -5,14 +5,14 @@ from typing import Any, Unpack
 from uuid import UUID
 
 from holdfast.app import Holdfast
-from holdfast.duration import Duration, to_aware, to_timedelta
-from holdfast.errors import Cancel, InvalidInput, Snooze
-from holdfast.handlers import Handler
-from holdfast.job import Job, JobState
-from holdfast.json_text import decode
-from holdfast.outcome import Canceled, Failed, Retried, Snoozed
+from holdfast.domain.duration import Duration, to_aware, to_timedelta
+from holdfast.domain.errors import Cancel, InvalidInput, Snooze
+from holdfast.domain.handlers import Handler
+from holdfast.domain.job import Job, JobState
+from holdfast.domain.json_text import decode
+from holdfast.domain.outcome import Canceled, Failed, Retried, Snoozed
 from holdfast.producer.producer import EnqueueOptions
-from holdfast.relay.relays import Relayed
+from holdfast.rabbitmq.relays import Relayed
 from holdfast.store.contract import JobFilter
 from holdfast.testing.attempt import Attempted, RecordedFailures, attempted, claimed, write
 from holdfast.testing.drain import MOST_JOBS, Drain, DrainReport, HandlerFailed

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.errors import StoreUnavailable
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.event_loop import any_done
 from holdfast.store.postgres.driver import translated
-from holdfast.waiting import any_done
 
 if TYPE_CHECKING:
     import asyncpg

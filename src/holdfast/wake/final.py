@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from holdfast.errors import StoreUnavailable
-from holdfast.retry import exponential
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.retry import exponential
 from holdfast.store.postgres.driver import Address, open_session
 from holdfast.store.waiters import Heard
 from holdfast.wake.answers import answered

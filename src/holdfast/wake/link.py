@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TypeVar
 
-from holdfast.errors import HoldfastError
+from holdfast.domain.errors import HoldfastError
+from holdfast.domain.event_loop import any_done, is_being_canceled
+from holdfast.domain.retry import Backoff
 from holdfast.log import get_logger
-from holdfast.retry import Backoff
-from holdfast.waiting import any_done, is_being_canceled
 
 log = get_logger("holdfast.wake")
 

@@ -14,9 +14,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID, uuid4
 
-from holdfast.errors import StoreUnavailable
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.retry import exponential
 from holdfast.log import get_logger
-from holdfast.retry import exponential
 from holdfast.store.postgres.driver import Address, open_session
 from holdfast.store.postgres.sql_files import quoted, statement
 from holdfast.wake import Wake

@@ -13,8 +13,8 @@ from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID
 
-from holdfast.crash_points import reach
-from holdfast.handlers import Handler, Handlers, Room
+from holdfast.domain.crash_points import reach
+from holdfast.domain.handlers import Handler, Handlers, Room
 from holdfast.log import get_logger
 from holdfast.store.contract import ClaimRequest, KindClaim, Store
 from holdfast.worker.held import HeldJob, Slots

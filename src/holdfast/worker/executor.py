@@ -14,14 +14,14 @@ from typing import Any, assert_never
 
 from pydantic import ValidationError
 
-from holdfast.crash_points import around
-from holdfast.failures import Failures, bounded_error, describe, outcome_of_value
-from holdfast.handlers import CURRENT_JOB, FinishInTransaction, Isolation, RunningJob, describe_validation
-from holdfast.job import JobError
-from holdfast.json_text import Json, decode
-from holdfast.lifecycle import CANCEL_REQUESTED
-from holdfast.outcome import Canceled, Failed, Outcome, Retried, Succeeded
-from holdfast.waiting import is_being_canceled
+from holdfast.domain.crash_points import around
+from holdfast.domain.event_loop import is_being_canceled
+from holdfast.domain.failures import Failures, bounded_error, describe, outcome_of_value
+from holdfast.domain.handlers import CURRENT_JOB, FinishInTransaction, Isolation, RunningJob, describe_validation
+from holdfast.domain.job import JobError
+from holdfast.domain.json_text import Json, decode
+from holdfast.domain.lifecycle import CANCEL_REQUESTED
+from holdfast.domain.outcome import Canceled, Failed, Outcome, Retried, Succeeded
 from holdfast.worker.held import HeldJob, Interruption
 from holdfast.worker.processes import Attempt, Processes
 from holdfast.worker.threads import HandlerThreads

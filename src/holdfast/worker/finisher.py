@@ -10,13 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.crash_points import reach
-from holdfast.errors import HoldfastError, SchemaMismatch, StoreUnavailable
-from holdfast.failures import describe
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.crash_points import reach
+from holdfast.domain.errors import HoldfastError, SchemaMismatch, StoreUnavailable
+from holdfast.domain.event_loop import is_being_canceled
+from holdfast.domain.failures import describe
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.log import get_logger
 from holdfast.store.contract import Fenced, Finish, Store
-from holdfast.waiting import is_being_canceled
 from holdfast.worker.held import HeldJob
 from holdfast.worker.loop import cancel_within
 

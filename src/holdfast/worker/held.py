@@ -12,9 +12,9 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from holdfast.handlers import Handler
-from holdfast.job import LeasedJob
-from holdfast.json_text import Json
+from holdfast.domain.handlers import Handler
+from holdfast.domain.job import LeasedJob
+from holdfast.domain.json_text import Json
 
 _MOST_AT_ONCE = 1000
 """In one claim: it takes some ten milliseconds, and for longer the first of them must not wait for the last."""

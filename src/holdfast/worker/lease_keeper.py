@@ -14,12 +14,12 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from holdfast.crash_points import reach
-from holdfast.errors import HoldfastError, StoreUnavailable
-from holdfast.json_text import Json
+from holdfast.domain.crash_points import reach
+from holdfast.domain.errors import HoldfastError, StoreUnavailable
+from holdfast.domain.event_loop import is_being_canceled
+from holdfast.domain.json_text import Json
 from holdfast.log import get_logger
 from holdfast.store.contract import Fenced, Renewal, Renewed, Renewer
-from holdfast.waiting import is_being_canceled
 from holdfast.worker.held import HeldJob, Interruption
 
 log = get_logger("holdfast.lease_keeper")

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
-from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.domain.errors import HoldfastError, StoreUnavailable
+from holdfast.domain.event_loop import is_being_canceled
+from holdfast.domain.retry import exponential
 from holdfast.log import get_logger
-from holdfast.retry import exponential
-from holdfast.waiting import is_being_canceled
 
 log = get_logger("holdfast.worker")
 

@@ -23,11 +23,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from holdfast.failures import Failures, describe, outcome_of_value
-from holdfast.handlers import CURRENT_JOB, HandlerFunction, RunningJob
-from holdfast.job import JobError
-from holdfast.json_text import Json, decode
-from holdfast.outcome import Outcome, Retried
+from holdfast.domain.failures import Failures, describe, outcome_of_value
+from holdfast.domain.handlers import CURRENT_JOB, HandlerFunction, RunningJob
+from holdfast.domain.job import JobError
+from holdfast.domain.json_text import Json, decode
+from holdfast.domain.outcome import Outcome, Retried
 
 _LOOK_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1

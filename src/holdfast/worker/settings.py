@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from holdfast.errors import InvalidInput
-from holdfast.job import check_name
-from holdfast.limits import at_least, check_concurrency, check_lease, check_poll, check_renewal
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.job import check_name
+from holdfast.domain.limits import at_least, check_concurrency, check_lease, check_poll, check_renewal
 from holdfast.store.contract import Shard
 
 POLLS_WHEN_TOLD = 3

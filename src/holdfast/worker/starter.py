@@ -14,9 +14,9 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
 
-from holdfast.failures import describe
-from holdfast.job import JobError
-from holdfast.outcome import Outcome, Retried
+from holdfast.domain.failures import describe
+from holdfast.domain.job import JobError
+from holdfast.domain.outcome import Outcome, Retried
 from holdfast.worker.executor import outcome_of_interruption
 from holdfast.worker.held import HeldJob, Slots
 

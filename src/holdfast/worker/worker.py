@@ -16,15 +16,15 @@ from random import Random
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
-from holdfast.crash_points import reach
-from holdfast.duration import to_timedelta
-from holdfast.failures import Failures
-from holdfast.handlers import FinishInTransaction, Handlers
-from holdfast.job import JobState
-from holdfast.lifecycle import PLAIN_SUCCESS, Event, Transition, after_outcome
+from holdfast.domain.crash_points import reach
+from holdfast.domain.duration import to_timedelta
+from holdfast.domain.failures import Failures
+from holdfast.domain.handlers import FinishInTransaction, Handlers
+from holdfast.domain.job import JobState
+from holdfast.domain.lifecycle import PLAIN_SUCCESS, Event, Transition, after_outcome
+from holdfast.domain.outcome import Outcome, Succeeded
+from holdfast.domain.retry import DEFAULT_BACKOFF
 from holdfast.log import get_logger
-from holdfast.outcome import Outcome, Succeeded
-from holdfast.retry import DEFAULT_BACKOFF
 from holdfast.store.contract import Fenced, Finish, Renewer, Store
 from holdfast.worker.claimer import Claimer, Look
 from holdfast.worker.executor import Executor, outcome_of_interruption

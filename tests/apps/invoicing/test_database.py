@@ -6,7 +6,7 @@ import pytest
 
 from apps.invoicing.database import opened_pool
 from apps.invoicing.settings import Settings
-from holdfast.faults.proxy import Proxy
+from holdfast_lab.faults.proxy import Proxy
 from tests.apps.invoicing.conftest import running_api
 from tests.apps.invoicing.patience import until
 from tests.databases import Database

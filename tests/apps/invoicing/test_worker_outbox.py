@@ -17,7 +17,7 @@ from apps.invoicing import handlers
 from apps.invoicing.jobs import RENDER_PDF
 from apps.invoicing.rendering import PrintedInvoice, render
 from holdfast import Holdfast, Job, JobFilter, JobState
-from holdfast.duration import Duration
+from holdfast.domain.duration import Duration
 from tests.apps.invoicing.issuing import Bench, in_background, opened_bench, worker_settings
 from tests.apps.invoicing.mail_server import MailServer, mail_server
 from tests.apps.invoicing.patience import PATIENCE, until

@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncGenerator
 
-import holdfast.runtime.maintenance
-from holdfast.store.postgres.upkeep import PostgresUpkeep
-from holdfast.store.upkeep import Batch
+import holdfast.maintenance.runner
+from holdfast.store.maintenance import Batch
+from holdfast.store.postgres.maintenance import PostgresUpkeep
 from tests.runtime.apps.effects import note, until_there
 from tests.runtime.apps.side_by_side import app
 
@@ -17,5 +17,5 @@ async def _slow_step(_upkeep: PostgresUpkeep) -> AsyncGenerator[Batch, None]:
     yield Batch()
 
 
-holdfast.runtime.maintenance.SPREAD_SECONDS = 0.0
+holdfast.maintenance.runner.SPREAD_SECONDS = 0.0
 PostgresUpkeep.add_partitions = _slow_step  # type: ignore[assignment, method-assign]

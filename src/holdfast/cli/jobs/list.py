@@ -19,7 +19,7 @@ from holdfast.cli.options import (
     store_of,
 )
 from holdfast.cli.output import STATE_STYLES, console, new_table, print_json, print_table, printable, relative, rough
-from holdfast.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from holdfast.app import Holdfast
-    from holdfast.job import Job, JobState
+    from holdfast.domain.job import Job, JobState
     from holdfast.store.contract import JobFilter
 
 _MOST = 10_000
@@ -116,7 +116,7 @@ def when(job: "Job", now: datetime) -> str:
 
 
 def _last_error(job: "Job") -> str:
-    from holdfast.json_text import decode
+    from holdfast.domain.json_text import decode
 
     if not job.errors:
         return ""

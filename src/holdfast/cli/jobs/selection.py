@@ -13,7 +13,7 @@ import typer
 from holdfast.cli.errors import FAILED
 from holdfast.cli.options import to_state, to_uuid
 from holdfast.cli.output import print_json, warn
-from holdfast.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
@@ -31,7 +31,7 @@ class Selection:
 
 
 def to_filter(state: str | None, queue: str | None, kind: str | None, tenant: str | None) -> "JobFilter":
-    from holdfast.job import check_name
+    from holdfast.domain.job import check_name
     from holdfast.store.contract import JobFilter
 
     for name, value in (("queue", queue), ("kind", kind), ("tenant", tenant)):

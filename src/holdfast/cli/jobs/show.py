@@ -10,7 +10,7 @@ from holdfast.cli.jobs.list import when
 from holdfast.cli.load_app import app_of_store
 from holdfast.cli.options import JsonOption, SchemaOption, StoreOption, to_uuid
 from holdfast.cli.output import STATE_STYLES, console, print_json, printable, relative
-from holdfast.errors import UnknownJob
+from holdfast.domain.errors import UnknownJob
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from holdfast.app import Holdfast
-    from holdfast.job import Job
+    from holdfast.domain.job import Job
 
 
 def show(
@@ -49,7 +49,7 @@ async def _read(app: "Holdfast", id: "UUID") -> "tuple[Job, datetime]":
 def _print(shown: "Console", job: "Job", now: datetime) -> None:
     from rich.text import Text
 
-    from holdfast.json_text import readable
+    from holdfast.domain.json_text import readable
 
     shown.print(_facts(job, now))
     values = job.as_dict()

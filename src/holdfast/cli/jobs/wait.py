@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from holdfast.app import Holdfast
-    from holdfast.job import Job
+    from holdfast.domain.job import Job
 
 TIMED_OUT = 124
 """As `timeout` has it."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from holdfast.app import Holdfast
-    from holdfast.schedules import Schedules
+    from holdfast.scheduling.schedules import Schedules
     from holdfast.store.schedules import Schedule
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Which schedule.", show_default=False)]
@@ -45,7 +45,7 @@ def next_run(schedule: "Schedule", now: "datetime") -> str:
 
 
 def as_dict(schedule: "Schedule") -> dict[str, object]:
-    from holdfast.json_text import readable
+    from holdfast.domain.json_text import readable
 
     job = schedule.job
     return {

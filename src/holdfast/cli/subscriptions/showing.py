@@ -9,8 +9,8 @@ from holdfast.cli.output import print_json, printable
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
+    from holdfast.events.subscriptions import Subscriptions
     from holdfast.store.events import Subscription
-    from holdfast.subscriptions import Subscriptions
 
 
 def change_subscription(

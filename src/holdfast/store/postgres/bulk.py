@@ -8,8 +8,8 @@ from datetime import timedelta
 from operator import attrgetter
 from uuid import UUID
 
-from holdfast.connections import Parameters, Rows, text_of
-from holdfast.job import NewJob
+from holdfast.domain.connections import Parameters, Rows, text_of
+from holdfast.domain.job import NewJob
 from holdfast.store.contract import Enqueued
 
 # However short a round trip is: what is asked before and after a COPY costs the server as much as it saves on so many.

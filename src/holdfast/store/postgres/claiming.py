@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from holdfast.errors import StoreUnavailable
-from holdfast.job import Lease, LeasedJob
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.job import Lease, LeasedJob
 from holdfast.log import get_logger
 from holdfast.store.contract import ClaimRequest, KindClaim, Shard
 from holdfast.store.postgres.lanes import Ask, Floor, Lane, Lanes, Starts, Survey

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from holdfast.crash_points import reach
-from holdfast.errors import InvalidInput
-from holdfast.job import NewJob
+from holdfast.domain.crash_points import reach
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.job import NewJob
 from holdfast.store.postgres import driver
 from holdfast.store.postgres.driver import copy_refusals, read_committed, while_connected
 from holdfast.store.postgres.sql_files import statement

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import asyncpg
 from asyncpg import exceptions as pg
 
-from holdfast.errors import DuplicateJob, HoldfastError, InvalidInput, SchemaMismatch, StoreUnavailable
+from holdfast.domain.errors import DuplicateJob, HoldfastError, InvalidInput, SchemaMismatch, StoreUnavailable
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
-from holdfast.connections import text_of
-from holdfast.crash_points import around
-from holdfast.errors import KeyLocked
-from holdfast.event import NewEvent
+from holdfast.domain.connections import text_of
+from holdfast.domain.crash_points import around
+from holdfast.domain.errors import KeyLocked
+from holdfast.domain.event import NewEvent
 from holdfast.store.events import EventJob, NewSubscription, Subscription
 from holdfast.store.postgres.driver import LeaseLocked
 from holdfast.store.postgres.store import PostgresStore

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
-from holdfast.limits import check_schema
+from holdfast.domain.limits import check_schema
 from holdfast.store.postgres.driver import is_pooled, open_connection, open_session, translated
 from holdfast.store.postgres.migrate import Migrator
 from holdfast.store.postgres.sql_files import statement

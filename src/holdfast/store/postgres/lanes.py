@@ -19,7 +19,7 @@ from statistics import median_low
 from typing import NamedTuple
 from uuid import UUID
 
-from holdfast.job import PRIORITIES
+from holdfast.domain.job import PRIORITIES
 from holdfast.store.contract import ClaimRequest
 
 _CHEAP_SECONDS = 0.001

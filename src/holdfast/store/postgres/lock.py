@@ -10,15 +10,15 @@ from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.crash_points import reach
-from holdfast.errors import StoreUnavailable
-from holdfast.json_text import Json
+from holdfast.domain.crash_points import reach
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.event_loop import any_done
+from holdfast.domain.json_text import Json
 from holdfast.log import get_logger
 from holdfast.store.postgres.driver import translated
 from holdfast.store.postgres.schedule_rows import due_schedules
 from holdfast.store.postgres.sql_files import statement
 from holdfast.store.schedules import DueSchedules, Schedule
-from holdfast.waiting import any_done
 
 if TYPE_CHECKING:
     import asyncpg

@@ -2,7 +2,7 @@
 
 import asyncpg
 
-from holdfast.errors import SchemaMismatch
+from holdfast.domain.errors import SchemaMismatch
 from holdfast.store.postgres.driver import translated
 from holdfast.store.postgres.sql_files import Migration, migrations, newest_version, quoted
 

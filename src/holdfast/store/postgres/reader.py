@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from holdfast.job import Job, JobState, to_id
-from holdfast.limits import at_least
+from holdfast.domain.job import Job, JobState, to_id
+from holdfast.domain.limits import at_least
 from holdfast.store.contract import MOST_DUE, Backlog, JobFilter
 from holdfast.store.postgres.store import PostgresStore
 

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from holdfast.json_text import Json
+from holdfast.domain.json_text import Json
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.schedules import NewRun, Run
 

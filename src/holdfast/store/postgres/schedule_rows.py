@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.cron import Missed
-from holdfast.json_text import Json
+from holdfast.domain.cron import Missed
+from holdfast.domain.json_text import Json
 from holdfast.store.schedules import DueSchedules, JobTemplate, NewSchedule, Origin, Schedule
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 
-from holdfast.errors import InvalidInput
-from holdfast.job import NewJob
-from holdfast.json_text import Json
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.job import NewJob
+from holdfast.domain.json_text import Json
 from holdfast.store.postgres.lock import PostgresSingleton, held_lock
 from holdfast.store.postgres.schedule_rows import columns, due_schedules, schedule
 from holdfast.store.postgres.store import PostgresStore

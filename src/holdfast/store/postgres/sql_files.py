@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.limits import check_schema
+from holdfast.domain.limits import check_schema
 
 if TYPE_CHECKING:
     import asyncpg

@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from holdfast.crash_points import around, reach
-from holdfast.errors import HoldfastError, KeyLocked, StoreUnavailable
-from holdfast.handlers import FinishInTransaction
-from holdfast.job import JobState, Lease, LeasedJob, NewJob
-from holdfast.json_text import encode
-from holdfast.lifecycle import KEPT_ERRORS, LEASE_LOST, MAX_LOSSES, PLAIN_SUCCESS, Event, Transition
-from holdfast.limits import check_schema
+from holdfast.domain.crash_points import around, reach
+from holdfast.domain.errors import HoldfastError, KeyLocked, StoreUnavailable
+from holdfast.domain.handlers import FinishInTransaction
+from holdfast.domain.job import JobState, Lease, LeasedJob, NewJob
+from holdfast.domain.json_text import encode
+from holdfast.domain.lifecycle import KEPT_ERRORS, LEASE_LOST, MAX_LOSSES, PLAIN_SUCCESS, Event, Transition
+from holdfast.domain.limits import check_schema
 from holdfast.log import get_logger
 from holdfast.store.contract import (
     Canceling,

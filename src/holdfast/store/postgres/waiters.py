@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from uuid import UUID
 
-from holdfast.job import Job
+from holdfast.domain.job import Job
 from holdfast.store.postgres.reader import to_job
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.waiters import Heard

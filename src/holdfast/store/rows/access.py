@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from asyncpg import exceptions as pg
 
-from holdfast.errors import InvalidInput, SchemaMismatch
+from holdfast.domain.errors import InvalidInput, SchemaMismatch
 from holdfast.store.postgres.driver import BY_INDEX, translated
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.rows.columns import read_columns

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from holdfast.job import JobError
+from holdfast.domain.job import JobError
 from holdfast.log import get_logger
 from holdfast.store.rows.access import AS_PLANNED, RowRefused, RowTable
 from holdfast.store.rows.sql import RowSql

@@ -6,8 +6,8 @@ about a row than a job does.
 
 from collections.abc import Sequence
 
-from holdfast.errors import InvalidInput
-from holdfast.job import DEFAULT_PRIORITY, NewJob
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.job import DEFAULT_PRIORITY, NewJob
 from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.quoting import literal
 from holdfast.store.rows.rare_sql import insert

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from holdfast.errors import InvalidInput, SchemaMismatch
+from holdfast.domain.errors import InvalidInput, SchemaMismatch
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.rows.access import Choose, RowRefused, RowTable
 from holdfast.store.rows.columns import INTEGERS, TEXTS, TIMES, Columns, read_columns, read_sort, table_name

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.errors import InvalidInput
-from holdfast.job import DEFAULT_QUEUE, JobState, check_attempts, check_name
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.job import DEFAULT_QUEUE, JobState, check_attempts, check_name
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.parts import Part
 from holdfast.store.rows.quoting import check_identifier, check_sql
 

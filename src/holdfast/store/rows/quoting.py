@@ -2,7 +2,7 @@
 
 import re
 
-from holdfast.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput
 
 _LONGEST_NAME_BYTES = 63
 # A parameter of ours would be taken for it; see statement.py.

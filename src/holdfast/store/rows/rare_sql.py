@@ -1,7 +1,7 @@
 """The statements on an application's table that run less often: a person's verbs, the search for keys, the insert."""
 
-from holdfast.job import JobState
-from holdfast.lifecycle import CANCEL_REQUESTED
+from holdfast.domain.job import JobState
+from holdfast.domain.lifecycle import CANCEL_REQUESTED
 from holdfast.store.rows.quoting import identifier, literal
 from holdfast.store.rows.sql import RowSql
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from holdfast.job import Job, JobError, JobState, to_id
-from holdfast.json_text import Json, encode
-from holdfast.limits import at_least
+from holdfast.domain.job import Job, JobError, JobState, to_id
+from holdfast.domain.json_text import Json, encode
+from holdfast.domain.limits import at_least
 from holdfast.store.contract import MOST_DUE, Backlog, JobFilter
 from holdfast.store.rows.access import RowRefused, RowTable
 from holdfast.store.rows.identity import Keys

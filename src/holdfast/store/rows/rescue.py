@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from holdfast.job import JobState
+from holdfast.domain.job import JobState
 from holdfast.log import get_logger
 from holdfast.store.contract import Rescued
 from holdfast.store.rows.access import RowRefused, RowTable

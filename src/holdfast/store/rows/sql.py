@@ -9,9 +9,9 @@ that points to the row is no reason to skip it.
 from dataclasses import dataclass
 from functools import cached_property
 
-from holdfast.job import JobState
-from holdfast.json_text import encode
-from holdfast.lifecycle import CANCEL_REQUESTED, LEASE_LOST
+from holdfast.domain.job import JobState
+from holdfast.domain.json_text import encode
+from holdfast.domain.lifecycle import CANCEL_REQUESTED, LEASE_LOST
 from holdfast.store.postgres.sql_files import quoted
 from holdfast.store.rows.columns import INTEGERS, Columns
 from holdfast.store.rows.mapping import Rows

@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from holdfast.errors import DuplicateJob
-from holdfast.handlers import FinishInTransaction
-from holdfast.job import JobError, JobState, Lease, LeasedJob, NewJob
-from holdfast.json_text import Json, encode
-from holdfast.lifecycle import Event, Transition
+from holdfast.domain.errors import DuplicateJob
+from holdfast.domain.handlers import FinishInTransaction
+from holdfast.domain.job import JobError, JobState, Lease, LeasedJob, NewJob
+from holdfast.domain.json_text import Json, encode
+from holdfast.domain.lifecycle import Event, Transition
 from holdfast.log import get_logger
 from holdfast.store.contract import (
     Canceling,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import md5
 
-from holdfast.job import DEFAULT_PRIORITY, JobState
-from holdfast.lifecycle import MAX_LOSSES, SUSPECT_LOSSES
+from holdfast.domain.job import DEFAULT_PRIORITY, JobState
+from holdfast.domain.lifecycle import MAX_LOSSES, SUSPECT_LOSSES
 from holdfast.store.postgres.sql_files import quoted
 from holdfast.store.rows.columns import INTEGERS, LOCAL_TIME, TEXTS, Column, Columns, table_name
 from holdfast.store.rows.mapping import Rows

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial, wraps
 from typing import Any
 
-from holdfast.handlers import Handler
+from holdfast.domain.handlers import Handler
 from holdfast.testing.idempotency.trace import TRACE, Trace
 
 _SECONDS = 1.0

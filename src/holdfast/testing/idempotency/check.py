@@ -11,11 +11,11 @@ from datetime import timedelta
 from typing import TypeVar
 
 from holdfast.app import Holdfast
-from holdfast.duration import Duration, to_timedelta
-from holdfast.errors import InvalidInput
-from holdfast.handlers import Handler
-from holdfast.job import Job, JobState, NewJob
-from holdfast.json_text import decode
+from holdfast.domain.duration import Duration, to_timedelta
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.handlers import Handler
+from holdfast.domain.job import Job, JobState, NewJob
+from holdfast.domain.json_text import decode
 from holdfast.store.contract import JobFilter
 from holdfast.testing.attempt import LEASE, Attempted, RecordedFailures, attempted, claimed, write
 from holdfast.testing.drain import MOST_JOBS

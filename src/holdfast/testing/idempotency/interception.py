@@ -16,11 +16,11 @@ from functools import partial, wraps
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.errors import InvalidInput
-from holdfast.event import NewEvent
-from holdfast.job import NewJob
-from holdfast.store.memory import MemoryStore
-from holdfast.store.memory_events import MemoryEvents
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.event import NewEvent
+from holdfast.domain.job import NewJob
+from holdfast.store.memory.events import MemoryEvents
+from holdfast.store.memory.store import MemoryStore
 from holdfast.store.postgres.events import PostgresEvents
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.testing.idempotency.databases import of_asyncpg, of_psycopg

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 
-from holdfast.job import Job
-from holdfast.json_text import decode
+from holdfast.domain.job import Job
+from holdfast.domain.json_text import decode
 from holdfast.testing.idempotency.trace import Request, Step, shortened
 
 Row = Mapping[str, object]

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.errors import InvalidInput
-from holdfast.json_text import decode
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.json_text import decode
 from holdfast.store.postgres.driver import open_connection
 
 if TYPE_CHECKING:

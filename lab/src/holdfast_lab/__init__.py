@@ -1,0 +1,1 @@
+"""Faults, simulation and benchmarks: what shows that Holdfast keeps its promises. Applications do not need it."""

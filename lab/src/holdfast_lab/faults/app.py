@@ -1,0 +1,169 @@
+"""The handlers under fault. Each notes its start, its effect and its end with the recorder, which no fault touches."""
+
+import asyncio
+import ctypes
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import asyncpg
+
+from holdfast import Holdfast, RunningJob
+from holdfast.domain.retry import exponential
+from holdfast_lab.faults.bad_ends import badly
+from holdfast_lab.faults.record import DONE, Record, What
+from holdfast_lab.faults.sql_files import fault_statement
+
+WORK, EFFECT, THREAD, BLOCK, SPIN, HOLD_GIL, EXIT, SEGFAULT, FLAKY, BAD = (
+    "fault.work",
+    "fault.effect",
+    "fault.thread",
+    "fault.block",
+    "fault.spin",
+    "fault.hold_gil",
+    "fault.exit",
+    "fault.segfault",
+    "fault.flaky",
+    "fault.bad",
+)
+NOBODYS = "fault.nobodys"
+"""A kind that no worker handles, but for those of `other_app`."""
+GUILTY = frozenset({EXIT, SEGFAULT})
+"""Kinds that kill the worker they run in: they alone may end dead by lost leases."""
+ELSEWHERE = frozenset({THREAD, HOLD_GIL})
+"""Kinds whose handler runs outside of the event loop: it may end well after its worker has given it up."""
+UNSTOPPABLE = frozenset({THREAD, BLOCK, SPIN})
+"""Kinds whose handler goes on when it is told to stop."""
+EFFECTIVE = frozenset({WORK, THREAD, BLOCK, SPIN, HOLD_GIL, FLAKY})
+"""Kinds that note their effect. That of EFFECT is a row."""
+STORE, SCHEMA = "FAULTS_STORE", "FAULTS_SCHEMA"
+
+app = Holdfast()
+record = Record.of_environment() if os.environ.get("FAULTS_RECORD") else None
+
+Job = RunningJob[dict[str, Any]]
+
+
+@contextmanager
+def attempt(job: Job) -> Iterator[None]:
+    """What happens in it is one attempt, and the note of its end tells how it ended."""
+    _note_start(job)
+    try:
+        yield
+    except BaseException as error:
+        _note(What.END, job, how=type(error).__name__)
+        raise
+    _note(What.END, job, how=DONE)
+
+
+def _note_start(job: Job) -> None:
+    """`of`: so many attempts may fail."""
+    _note(What.START, job, attempt=job.attempt, losses=job.losses, of=job.max_attempts)
+
+
+def _note(what: What, job: Job, **more: Any) -> None:  # noqa: ANN401
+    if record is not None:
+        record.note(what, job.id, job.fence, **more)
+
+
+def _seconds(job: Job) -> float:
+    """`again`: how long every attempt but the first takes, so that a case need not wait for what it interrupted."""
+    name = "again" if job.attempt > 1 and "again" in job.payload else "seconds"
+    return float(job.payload.get(name, 0))
+
+
+@app.handler(WORK)
+async def work(job: Job) -> dict[str, int]:
+    with attempt(job):
+        if seconds := _seconds(job):
+            await asyncio.sleep(seconds)
+        _note(What.EFFECT, job)
+        return {"fence": job.fence}
+
+
+@app.handler(EFFECT)
+async def effect(job: Job) -> None:
+    """Its effect is a row, committed together with its end."""
+    with attempt(job):
+        # Nothing is prepared, because the store may be behind a pooler.
+        connection = await asyncpg.connect(os.environ[STORE], timeout=5, command_timeout=5, statement_cache_size=0)
+        try:
+            async with connection.transaction():
+                if seconds := _seconds(job):
+                    await asyncio.sleep(seconds)
+                await connection.execute(fault_statement("add_effect", os.environ[SCHEMA]), job.id, job.fence)
+                await job.finish_in(connection, {"fence": job.fence})
+        finally:
+            connection.terminate()
+
+
+@app.handler(THREAD)
+def in_a_thread(job: Job) -> dict[str, int]:
+    with attempt(job):
+        time.sleep(_seconds(job))
+        _note(What.EFFECT, job)
+        return {"fence": job.fence}
+
+
+@app.handler(BLOCK)
+async def block(job: Job) -> dict[str, int]:
+    """Blocks the event loop."""
+    with attempt(job):
+        time.sleep(_seconds(job))  # noqa: ASYNC251 - that is the fault
+        _note(What.EFFECT, job)
+        return {"fence": job.fence}
+
+
+@app.handler(SPIN)
+async def spin(job: Job) -> dict[str, int]:
+    """Blocks the event loop with Python code, so that other threads have the interpreter only now and then."""
+    with attempt(job):
+        until = time.monotonic() + _seconds(job)
+        while time.monotonic() < until:
+            sum(range(1000))
+        _note(What.EFFECT, job)
+        return {"fence": job.fence}
+
+
+@app.handler(HOLD_GIL, isolation="process")
+def hold_gil(job: Job) -> dict[str, int]:
+    """Does not let go of the interpreter at all: PyDLL calls C without releasing it."""
+    with attempt(job):
+        ctypes.PyDLL(None).usleep(int(_seconds(job) * 1_000_000))
+        _note(What.EFFECT, job)
+        return {"fence": job.fence}
+
+
+@app.handler(EXIT)
+async def leave(job: Job) -> None:
+    _note_start(job)
+    _note(What.KILL, job)
+    os._exit(3)
+
+
+@app.handler(SEGFAULT)
+async def crash(job: Job) -> None:
+    _note_start(job)
+    _note(What.KILL, job)
+    ctypes.string_at(0)
+
+
+@app.handler(FLAKY, attempts=10, backoff=exponential(base="100ms", max="100ms"))
+async def flaky(job: Job) -> dict[str, int]:
+    """Fails as many times as its payload says."""
+    with attempt(job):
+        if job.attempt <= int(job.payload.get("failures", 1)):
+            raise RuntimeError("not yet")
+        _note(What.EFFECT, job)
+        return {"fence": job.fence}
+
+
+@app.handler(BAD, attempts=1)
+async def bad(job: Job) -> object:
+    """Ends as badly as its payload says, before or after it has waited for something."""
+    with attempt(job):
+        if seconds := _seconds(job):
+            await asyncio.sleep(seconds)
+        return badly(str(job.payload.get("how", "")), job)

@@ -1,0 +1,41 @@
+"""The cases. Importing this package registers them."""
+
+from holdfast_lab.faults.cases import (
+    bad_jobs,
+    brokers,
+    clocks,
+    crashing,
+    inputs,
+    keys,
+    killing,
+    network,
+    outages,
+    pooling,
+    secrets,
+    sequences,
+    soaks,
+    stopping,
+    upkeep,
+    writers,
+    zones,
+)
+
+__all__ = [
+    "bad_jobs",
+    "brokers",
+    "clocks",
+    "crashing",
+    "inputs",
+    "keys",
+    "killing",
+    "network",
+    "outages",
+    "pooling",
+    "secrets",
+    "sequences",
+    "soaks",
+    "stopping",
+    "upkeep",
+    "writers",
+    "zones",
+]

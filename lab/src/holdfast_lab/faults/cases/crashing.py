@@ -1,0 +1,135 @@
+"""Workers that die at named points of the engine."""
+
+import asyncio
+
+from holdfast.domain.crash_points import VARIABLE
+from holdfast.scheduling.job_schedules import SCHEDULE_HEADER, SLOT_HEADER
+from holdfast_lab.faults.app import EFFECT, FLAKY, WORK
+from holdfast_lab.faults.case import case
+from holdfast_lab.faults.cases.clocks import check_inline, check_slots, until_slot_done
+from holdfast_lab.faults.crew import Crew
+from holdfast_lab.faults.judge import DUPLICATE, LOST, TARGET
+from holdfast_lab.faults.lab import Lab, Launch
+from holdfast_lab.faults.processes import FaultyProcess
+from holdfast_lab.faults.record import What
+from holdfast_lab.faults.whole_app import EACH_SECOND, INLINE, TELLS, TOLD, WHOLE_APP
+
+# Those of a worker. tests/faults has the others, of producers, relays and maintenance: each dies once there.
+_POINTS = (
+    "claim.answered",
+    "claim.held",
+    "handler.before",
+    "handler.after",
+    "finish_in.before",
+    "finish_in.after",
+    "finish.before",
+    "finish.after",
+    "finish.reported",
+    "renew.before",
+    "renew.after",
+    "rescue.before",
+    "rescue.after",
+    "shutdown.release",
+    "shutdown.outcomes",
+)
+# Of a worker with schedules and subscribers.
+_POINTS_OF_WHOLE = (
+    "publish.before",
+    "publish.after",
+    "slot.before",
+    "slot.after",
+    "inline.before",
+    "inline.after",
+    "inline.before_commit",
+    "inline.marked",
+)
+_DEATH_SECONDS = 20.0
+_CAUGHT_UP_SECONDS = 180.0
+"""The inline runner does each slot that it missed while workers were dead or starting, one after the other."""
+_DRAINED_SECONDS = 10.0
+
+
+@case("R9", "workers die at named points of the engine, each many times", large={"times": 20}, lease=2.0)
+async def crash_points(lab: Lab) -> None:
+    """One worker at a time, and a healthy one after each: no job meets two deaths that are not its own."""
+    died = 0
+    times = lab.count("times")
+    for point in _POINTS:
+        for _ in range(times):
+            died += await _die_once(lab, point)
+        lab.progress(f"{point}: {times} times")
+    # Afterwards, because from now on there is a job every second.
+    for point in _POINTS_OF_WHOLE:
+        for _ in range(times):
+            died += await _die_once(lab, point, WHOLE_APP)
+        lab.progress(f"{point}: {times} times")
+    await _check_whole(lab, times)
+    lab.note("points", len(_POINTS) + len(_POINTS_OF_WHOLE))
+    lab.note("deaths", died)
+
+
+async def _die_once(lab: Lab, point: str, app: str | None = None) -> bool:
+    crash = Launch(given={VARIABLE: f"{point}:{lab.random.choice(_TIMES.get(point, (1,)))}"})
+    if point.startswith("rescue"):
+        await _leave_leases(lab)
+    # Not waited for: it may be dead before it says that it works.
+    crew = Crew(lambda: lab.start_worker(app, launch=crash))
+    (worker,) = crew.add()
+    try:
+        await lab.enqueue_many(WORK, 10, {"seconds": lab.random.choice([0, 0.01, 0.1])})
+        await lab.enqueue_many(WORK, 2, {"seconds": 1.5 * lab.lease})
+        await lab.enqueue_many(EFFECT, 6)
+        await lab.enqueue_many(FLAKY, 2)
+        if app == WHOLE_APP:
+            await lab.enqueue_many(TELLS, 4)
+        is_dead = await _death(lab, worker, is_told=point.startswith("shutdown"))
+    finally:
+        await crew.close()
+    if not is_dead:
+        lab.violation(TARGET, f"the point {point} was not reached within {_DEATH_SECONDS:g} s")
+    lab.faulted()
+    async with lab.workers(1, app):
+        await lab.drained(lab.lease + _DRAINED_SECONDS)
+    return is_dead
+
+
+async def _check_whole(lab: Lab, times: int) -> None:
+    """One job for each slot and for each event, whoever died over it."""
+    async with lab.workers(1, WHOLE_APP):
+        await until_slot_done(lab, _CAUGHT_UP_SECONDS)
+        for name in (EACH_SECOND, INLINE):
+            await lab.producer.schedules.pause(name)
+        lab.faulted()
+        await lab.drained(lab.lease + _DRAINED_SECONDS)
+    rows = await lab.fetch("read_slots", EACH_SECOND, SCHEDULE_HEADER, SLOT_HEADER)
+    lab.adopt(EACH_SECOND, (row["id"] for row in rows))
+    check_slots(lab, [row["slot"] for row in rows], times)
+    await check_inline(lab, times)
+    final = await lab.fetch("read_final")
+    lab.adopt(TOLD, (row["id"] for row in final if row["kind"] == TOLD))
+    events = sum(row["kind"] == TELLS for row in final)
+    if (told := sum(row["kind"] == TOLD for row in final)) != events:
+        lab.violation(DUPLICATE if told > events else LOST, f"{events} events made {told} jobs")
+
+
+_TIMES = {"handler.before": (1, 5, 12), "handler.after": (1, 5, 10), "finish.before": (1, 2), "finish.after": (1, 2)}
+"""At the how manieth time, where it comes more than once."""
+
+
+async def _leave_leases(lab: Lab) -> None:
+    """Something to rescue."""
+    async with lab.workers(1) as crew:
+        ids = await lab.enqueue_many(WORK, 3, {"seconds": 60, "again": 0})
+        await lab.until_started(ids)
+        await crew.processes[0].kill()
+
+
+async def _death(lab: Lab, worker: FaultyProcess, *, is_told: bool) -> bool:
+    if is_told:
+        await lab.until(lambda: "worker started" in worker.output(), "a worker starts")
+        await asyncio.sleep(0.3)
+        worker.terminate()
+    is_dead = await worker.ended(_DEATH_SECONDS) is not None and worker.exit_code == -9
+    if is_dead:
+        lab.record.note(What.KILL, pid=worker.pid)
+    return is_dead

@@ -1,0 +1,160 @@
+"""Workers that are killed."""
+
+import asyncio
+import time
+from random import Random
+
+from holdfast_lab.faults.app import EFFECT, EXIT, SEGFAULT, WORK
+from holdfast_lab.faults.case import case
+from holdfast_lab.faults.crew import Crew
+from holdfast_lab.faults.judge import INNOCENT_DEATH, TARGET
+from holdfast_lab.faults.lab import Lab
+from holdfast_lab.faults.processes import FaultyProcess
+from holdfast_lab.faults.record import Note, What
+
+_BATCH = 50
+_WORKERS = 3
+_SECONDS_PER_KILL = 1.2
+_DRAINED_SECONDS = 10.0
+_KILLS_OF_ONE_JOB = 2
+_NOISE_SECONDS = 1.0
+_TURN_SECONDS = 0.05
+
+
+@case(
+    "R1",
+    "workers are killed by SIGKILL under load",
+    small={"jobs": 2_000, "kills": 10},
+    large={"jobs": 10_000, "kills": 50},
+)
+async def kills(lab: Lab) -> None:
+    """The effect of one job in four is a row that is committed with its end."""
+    jobs, kills = lab.count("jobs"), lab.count("kills")
+    async with lab.workers(_WORKERS) as crew:
+        # Out of a source of its own: which of the two asks first is not for the seed to decide.
+        loads = Random(lab.random.getrandbits(32))  # noqa: S311 - a plan, not a secret
+        enqueuing = lab.beside(_enqueue(lab, jobs, loads, _SECONDS_PER_KILL * kills))
+        for number in range(kills):
+            await asyncio.sleep(lab.random.uniform(0.2, 0.8))
+            victim = lab.random.choice(await _at_work(lab, crew))
+            await victim.kill()
+            lab.faulted()
+            await crew.start()
+            lab.progress(f"{number + 1} of {kills} killed")
+        await enqueuing
+        await lab.drained(lab.lease + _DRAINED_SECONDS)
+    lab.check("attempts that a kill interrupted", _interrupted(lab), at_least=kills)
+
+
+def _interrupted(lab: Lab) -> int:
+    running: dict[int, Note] = {}
+    interrupted: set[int] = set()
+    for note in lab.notes():
+        match note.what:
+            case What.START:
+                running[note.fence] = note
+            case What.END:
+                running.pop(note.fence, None)
+            case What.KILL:
+                interrupted |= {fence for fence, start in running.items() if start.pid == note.pid}
+    return len(interrupted)
+
+
+async def _at_work(lab: Lab, crew: Crew) -> list[FaultyProcess]:
+    """Those with a job that has started and not ended; all, if there are none for a while.
+
+    A job that two kills have met already is spared the third: nobody could tell it from one that kills workers.
+    """
+    spared: set[int] = set()
+    patience = time.monotonic() + _NOISE_SECONDS
+    while time.monotonic() < patience:
+        running: dict[int, Note] = {}
+        for note in lab.notes():
+            if note.what is What.START:
+                running[note.fence] = note
+            elif note.what is What.END:
+                running.pop(note.fence, None)
+        spared = {note.pid for note in running.values() if note.more["attempt"] > _KILLS_OF_ONE_JOB}
+        working = {note.pid for note in running.values()} - spared
+        if busy := [each for each in crew.alive if each.pid in working]:
+            return busy
+        await asyncio.sleep(_TURN_SECONDS)
+    return [each for each in crew.alive if each.pid not in spared] or crew.alive
+
+
+async def _enqueue(lab: Lab, jobs: int, random: Random, seconds: float) -> None:
+    """Over all that time, so that the last kill meets a worker that has something to do."""
+    for first in range(0, jobs, _BATCH):
+        kind = EFFECT if first // _BATCH % 4 == 3 else WORK
+        await lab.enqueue_many(kind, min(_BATCH, jobs - first), {"seconds": random.choice([0, 0.05, 0.3])})
+        await asyncio.sleep(seconds * _BATCH / jobs)
+
+
+@case("R5", "workers are killed and reborn under the same name", small={"kills": 3}, large={"kills": 20})
+async def rebirths(lab: Lab) -> None:
+    """Whoever has the name of a dead worker must neither keep its leases alive nor take them before their time."""
+    slowest = 0.0
+    async with lab.workers(1, replica="phoenix") as crew:
+        for number in range(lab.count("kills")):
+            jobs = await lab.enqueue_many(WORK, 8, {"seconds": 60, "again": 0})
+            await lab.until_started(jobs)
+            await asyncio.sleep(lab.random.uniform(0, lab.lease / 3))
+            await crew.alive[0].kill()
+            killed = time.monotonic()
+            lab.faulted()
+            await crew.start()
+            possible = max(killed + lab.lease, time.monotonic())
+            if await lab.until_started(jobs, times=2):
+                starts = lab.starts()
+                slowest = max(slowest, *(starts[job][1].at - possible for job in jobs))
+            lab.progress(f"{number + 1} reborn")
+        await lab.drained(lab.lease + _DRAINED_SECONDS)
+        jobs = await lab.enqueue_many(WORK, 4, {"seconds": 2 * lab.lease})
+        await lab.until_started(jobs)
+        await crew.start()
+        lab.faulted()
+        await lab.drained(2 * lab.lease + _DRAINED_SECONDS)
+    lab.expect_one_start(jobs)
+    # A worker looks for leases that ran out three times in a lease.
+    lab.check("begun again after the lease's end", slowest, "s", at_most=lab.lease / 3 + _NOISE_SECONDS)
+
+
+@case(
+    "R8",
+    "jobs kill the worker that they run in, together with 200 others",
+    small={"innocent": 200, "guilty": 1},
+    large={"innocent": 200, "guilty": 5},
+    lease=2.0,
+)
+async def deadly_jobs(lab: Lab) -> None:
+    """By os._exit and by a segmentation fault. A worker that dies is started again, as a supervisor does."""
+    innocent = lab.count("innocent")
+    async with lab.workers(1, concurrency=innocent + 50) as crew:
+        neighbours = await lab.enqueue_many(WORK, innocent, {"seconds": 60, "again": 0})
+        await lab.until_started(neighbours)
+        guilty = await lab.enqueue_many(EXIT, lab.count("guilty"))
+        guilty += await lab.enqueue_many(SEGFAULT, lab.count("guilty"))
+        deaths = await _supervised(lab, crew, 30.0 * len(guilty))
+        await lab.drained(_DRAINED_SECONDS)
+    states = await lab.states()
+    for job in guilty:
+        if states.get(job) != "dead":
+            lab.violation(TARGET, f"job {job}: kills its workers, and is {states.get(job)}", job)
+    for job in neighbours:
+        if states.get(job) != "succeeded":
+            lab.violation(INNOCENT_DEATH, f"job {job}: has killed nobody, and is {states.get(job)}", job)
+    # A job is dead when it has lost its lease three times.
+    lab.check("workers that died", deaths, at_most=3 * len(guilty))
+
+
+async def _supervised(lab: Lab, crew: Crew, seconds: float) -> int:
+    """Until every job is final, or the time is over: how many workers have died."""
+    patience = time.monotonic() + seconds
+    deaths = 0
+    while await lab.open_jobs() and time.monotonic() < patience:
+        if not crew.alive:
+            deaths += 1
+            lab.faulted()
+            await crew.start()
+        await asyncio.sleep(_TURN_SECONDS)
+    return deaths

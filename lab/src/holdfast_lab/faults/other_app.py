@@ -1,0 +1,5 @@
+"""The app of the next release: it handles the kind that nobody did before."""
+
+from holdfast_lab.faults.app import NOBODYS, app, work
+
+app.handler(NOBODYS)(work)

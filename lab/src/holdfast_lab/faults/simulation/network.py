@@ -1,0 +1,270 @@
+"""A process's way to the store. A request travels on its own: it may take effect while its sender is paused or dead.
+
+It may be lost before it has taken effect or its answer after it, it may be slow, and it may take effect after its
+sender has been told that it failed. What the store answers is told to the oracle at the moment when it takes effect.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from uuid import UUID
+
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.job import Lease, LeasedJob, NewJob
+from holdfast.domain.json_text import Json, decode
+from holdfast.domain.lifecycle import Event, Transition
+from holdfast.scheduling.job_schedules import SLOT_HEADER
+from holdfast.store.contract import (
+    ClaimRequest,
+    Fenced,
+    Finish,
+    Renewal,
+    Renewed,
+    Renewer,
+    Rescued,
+    Shard,
+)
+from holdfast.store.schedules import DueSchedules, NewRun, NewSchedule, RunStore, Schedule, ScheduleStore
+from holdfast_lab.faults.simulation.witness import Cut
+
+if TYPE_CHECKING:
+    from holdfast_lab.faults.simulation.world import Process, World
+
+Answer = TypeVar("Answer")
+
+
+def done(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
+    """What a verb of the memory store returns: it never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return cast(Answer, end.value)
+    raise RuntimeError("a verb of the memory store waited")
+
+
+class _Fate(NamedTuple):
+    """Of one request, in seconds from now; None: it never takes effect."""
+
+    effect_in: float | None
+    known_in: float
+    fails: bool = False
+    is_slow: bool = False
+
+
+class _Network:
+    """Carries the requests of one process."""
+
+    def __init__(self, world: "World", process: "Process") -> None:
+        self._world = world
+        self._process = process
+        self._witness = process.witness
+        self._oracle = world.oracle
+
+    async def ask(self, what: str, effect: Callable[[], Answer], *, spared: bool = False) -> Answer:
+        machine = self._world.machine
+        fate = self._fate(spared=spared)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        if fate.fails:
+            told = "lost" if fate.effect_in is None else "late" if fate.effect_in > fate.known_in else "unanswered"
+            self._oracle.note(self._witness.name, "", f"request {told}: {what}")
+            self._is_cut(what, max(fate.known_in, fate.effect_in or 0.0))
+            if fate.effect_in is not None:
+                machine.after(fate.effect_in, self._take_effect_unheard, what, effect)
+            machine.after(fate.known_in, _refuse, answer, what)
+        else:
+            if fate.is_slow:
+                self._is_cut(what, (fate.effect_in or 0.0) + fate.known_in)
+            machine.after(fate.effect_in or 0.0, self._take_effect, effect, answer, fate, spared)
+        return await answer
+
+    def _is_cut(self, what: str, seconds: float) -> None:
+        now = self._world.machine.now
+        self._witness.cuts.append(Cut(what, now, now + seconds))
+
+    def _take_effect_unheard(self, what: str, effect: Callable[[], object]) -> None:
+        """What a claim leases now is nobody's, however long ago its sender was told that it failed."""
+        self._is_cut(what, 0.0)
+        effect()
+
+    def _take_effect(
+        self, effect: Callable[[], Answer], answer: "asyncio.Future[Answer]", fate: _Fate, spared: bool
+    ) -> None:
+        if spared and not self._process.is_alive:
+            return
+        self._world.machine.after(fate.known_in, tell, answer, effect())
+        if spared:
+            self._process.pause(0.0)
+        elif self._world.random.random() < self._world.plan.weather.pause and self._is_exposed():
+            self._world.pause(self._process)
+
+    def _is_exposed(self) -> bool:
+        process = self._process
+        return process.is_alive and not self._world.is_calm and not self._oracle.holds_suspect(process.witness)
+
+    def _fate(self, *, spared: bool) -> _Fate:
+        random, weather = self._world.random, self._world.plan.weather
+        effect_in, known_in = 0.0001 + random.random() * 0.002, 0.0001 + random.random() * 0.002
+        chance = random.random()
+        if chance >= weather.cut + weather.slow and not self._process.is_cut_off:
+            return _Fate(effect_in, known_in)
+        if not self._is_exposed():
+            return _Fate(effect_in, known_in)
+        lease = self._world.plan.settings.lease.total_seconds()
+        long = random.uniform(0.05, 1.2) * lease
+        if self._process.is_cut_off:
+            # Refused at once, or swallowed.
+            return _Fate(None, known_in if random.random() < 0.5 else long, fails=True)
+        if spared and chance >= weather.cut:
+            return _Fate(long * random.random(), known_in, is_slow=True)
+        if chance >= weather.cut:
+            return _Fate(long * random.random(), long * random.random(), is_slow=True)
+        match 0 if spared else random.randrange(3):
+            case 0:
+                return _Fate(None, random.choice((known_in, long)), fails=True)
+            case 1:
+                return _Fate(effect_in, effect_in + random.choice((known_in, long)), fails=True)
+            case _:
+                return _Fate(effect_in + long, random.choice((known_in, long / 2)), fails=True)
+
+
+def tell(answer: "asyncio.Future[Answer]", value: Answer) -> None:
+    """Unless whoever waits for it has been interrupted meanwhile."""
+    if not answer.done():
+        answer.set_result(value)
+
+
+def _refuse(answer: "asyncio.Future[Any]", what: str) -> None:
+    if not answer.done():
+        answer.set_exception(StoreUnavailable(f"{what}: the connection was lost"))
+
+
+class Link:
+    """The store as one process sees it: as much of it as a worker asks for."""
+
+    def __init__(self, world: "World", process: "Process") -> None:
+        self._world = world
+        self._witness = process.witness
+        self._oracle = world.oracle
+        self._store = world.store
+        self._ask = _Network(world, process).ask
+        self.schedules = cast(ScheduleStore, _ScheduleLink(world, process))
+        self.runs = cast(RunStore, _RunLink(world, process))
+
+    def renewer(self) -> AbstractAsyncContextManager[Renewer]:
+        return _Connection(self)
+
+    async def connect(self) -> None:
+        await self._ask("connect", lambda: None)
+
+    async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
+        def effect() -> list[LeasedJob]:
+            claimed = done(self._store.claim(request))
+            self._oracle.claimed(claimed, self._witness, lambda kind: request.kinds[kind].lease.total_seconds())
+            return claimed
+
+        # A suspect has no loss left: an answer that is lost or late would kill an innocent job. So what befalls its
+        # claim does so before it takes effect, and whoever is dead by then gets no suspect.
+        what = "claim of a suspect" if request.suspects else "claim"
+        answer = await self._ask(what, effect, spared=request.suspects)
+        self._oracle.heard(answer)
+        return answer
+
+    async def leases_of(self, holder: UUID) -> list[Lease]:
+        return await self._ask("leases", lambda: done(self._store.leases_of(holder)))
+
+    async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+        def effect() -> list[Renewed]:
+            renewed = done(self._store.renew(renewals))
+            self._oracle.renewed(renewals, renewed, self._witness)
+            return renewed
+
+        return await self._ask("renew", effect)
+
+    async def finish(self, finishes: Sequence[Finish]) -> list[Fenced]:
+        def effect() -> list[Fenced]:
+            answers = done(self._store.finish(finishes))
+            for finish, answer in zip(finishes, answers, strict=True):
+                self._oracle.finished(finish, answer, self._witness)
+            return answers
+
+        return await self._ask("finish", effect)
+
+    async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
+        return await self.finish([Finish(lease, Transition(Event.RELEASE)) for lease in leases])
+
+    async def rescue(self, limit: int) -> list[Rescued]:
+        def effect() -> list[Rescued]:
+            rescued = done(self._store.rescue(limit))
+            self._oracle.rescued(rescued, self._witness)
+            return rescued
+
+        return await self._ask("rescue", effect)
+
+    async def next_due(
+        self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False, shard: Shard | None = None
+    ) -> timedelta | None:
+        return await self._ask(
+            "next due", lambda: done(self._store.next_due(queues, kinds, suspects=suspects, shard=shard))
+        )
+
+
+class _Connection(AbstractAsyncContextManager[Renewer]):
+    """The lease keeper's own."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def __aenter__(self) -> Renewer:
+        await self._link.connect()
+        return self._link
+
+    async def __aexit__(self, *_error: object) -> None:
+        return None
+
+
+class _ScheduleLink:
+    """As much of the schedules as a runner of job schedules asks for."""
+
+    def __init__(self, world: "World", process: "Process") -> None:
+        self._world = world
+        self._witness = process.witness
+        self._schedules = world.schedules
+        self._ask = _Network(world, process).ask
+
+    async def declare(self, schedules: Sequence[NewSchedule]) -> None:
+        await self._ask("declare schedules", lambda: self._world.declare(schedules))
+
+    async def now(self) -> datetime:
+        return await self._ask("now", lambda: done(self._schedules.now()))
+
+    async def due(self, declared: Sequence[str]) -> DueSchedules:
+        return await self._ask("due schedules", lambda: done(self._schedules.due(declared)))
+
+    async def advance(
+        self, schedule: Schedule, next_slot: datetime, jobs: Sequence[NewJob], run: NewRun, result: Json
+    ) -> bool:
+        # With an id of the schedule's own: those of jobs begin with the real time, and would differ in every replay.
+        named = [replace(job, id=self._world.new_id()) for job in jobs]
+
+        def effect() -> bool:
+            has_won = done(self._schedules.advance(schedule, next_slot, named, run, result))
+            if has_won:
+                for job in named:
+                    self._world.taken_by_schedule(job, self._witness.name)
+                slots = [datetime.fromisoformat(decode(job.headers or Json("{}"))[SLOT_HEADER]) for job in named]
+                self._world.oracle.slots_taken(schedule.name, slots, self._witness.name)
+            return has_won
+
+        return await self._ask("take slots", effect)
+
+
+class _RunLink:
+    def __init__(self, world: "World", process: "Process") -> None:
+        self._runs = world.runs
+        self._ask = _Network(world, process).ask
+
+    async def record(self, run: NewRun, started_ago: timedelta, result: Json | None, error: Json | None) -> None:
+        await self._ask("record run", lambda: done(self._runs.record(run, started_ago, result, error)))

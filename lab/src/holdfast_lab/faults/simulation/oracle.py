@@ -1,0 +1,400 @@
+"""What must hold, judged from a record of its own: what was asked of the store and answered, and what handlers did.
+
+It keeps its own account of every job and never looks into the store before the end, so that a store or an engine that
+breaks a promise is found out by the first answer that does not fit. The first violation ends a schedule.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from holdfast.domain.job import Job, JobState, Lease, LeasedJob, NewJob
+from holdfast.domain.json_text import Json, decode
+from holdfast.domain.lifecycle import (
+    CANCEL_REQUESTED,
+    DEFAULT_ATTEMPTS,
+    KEPT_ERRORS,
+    LEASE_LOST,
+    MAX_LOSSES,
+    SUSPECT_LOSSES,
+    Event,
+    Transition,
+)
+from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Renewed, Rescued, Retrying
+from holdfast_lab.faults.simulation.witness import Claimed, Ending, Witness, is_explained
+
+_NO_TIME = 1e-6
+"""The store counts in microseconds; the clock here does not."""
+_RESCUE_EVERY = 1 / 3
+"""Of a lease, but not more often than the next."""
+_RESCUE_SECONDS = 0.2
+_LONGEST_REST_SECONDS = 0.7
+"""Of a process, after requests that failed; after a rescue that was slow it may be a lease."""
+_TURN_SECONDS = 0.05
+"""More than all requests of one turn take that nothing befalls."""
+
+_ENDED_BY: dict[Event, frozenset[Ending | None]] = {
+    Event.SUCCEED: frozenset({Ending.RETURNED}),
+    Event.FAIL: frozenset({Ending.PERMANENT}),
+    Event.SNOOZE: frozenset({Ending.SNOOZED}),
+    # What a handler raises while it is being stopped does not count; without an end it ignores its interruption.
+    Event.RETRY: frozenset(set(Ending) - {Ending.RETURNED} | {None}),
+    Event.EXHAUST: frozenset(set(Ending) - {Ending.RETURNED} | {None}),
+    Event.CANCEL: frozenset(set(Ending) - {Ending.RETURNED} | {None}),
+    Event.RELEASE: frozenset({None}),
+}
+_AFTER = {
+    Event.SUCCEED: JobState.SUCCEEDED,
+    Event.FAIL: JobState.FAILED,
+    Event.EXHAUST: JobState.DEAD,
+    Event.CANCEL: JobState.CANCELED,
+    Event.RETRY: JobState.READY,
+    Event.SNOOZE: JobState.READY,
+    Event.RELEASE: JobState.READY,
+}
+_CANCEL_ANSWERED = {
+    JobState.READY: Canceling.CANCELED,
+    JobState.RUNNING: Canceling.REQUESTED,
+    JobState.SUCCEEDED: Canceling.FINAL,
+    JobState.CANCELED: Canceling.FINAL,
+    # A person gives the dead letter up.
+    JobState.FAILED: Canceling.CANCELED,
+    JobState.DEAD: Canceling.CANCELED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    what: str
+    job: str
+    told: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.job or 'no job'}, {self.told}"
+
+
+@dataclass(slots=True)
+class Account:
+    """What is known of a job."""
+
+    label: str
+    id: UUID
+    max_attempts: int
+    is_killer: bool = False
+    state: JobState = JobState.READY
+    attempt: int = 0
+    losses: int = 0
+    held: Claimed | None = None
+    final_fence: int | None = None
+    cancel_requested: bool = False
+    result: object = None
+    errors: list[tuple[str, str, int]] = field(default_factory=list)
+    """Code, message and attempt of each that was written."""
+    claims: dict[int, Claimed] = field(default_factory=dict)
+
+    @property
+    def is_suspect(self) -> bool:
+        return self.losses >= SUSPECT_LOSSES
+
+
+def _error(stored: Json) -> tuple[str, str, int]:
+    read = decode(stored)
+    return read["code"], read["message"], read["attempt"]
+
+
+class Oracle:
+    def __init__(self, clock: Callable[[], float], lease: float) -> None:
+        self.violations: list[Violation] = []
+        self.trace: list[tuple[float, str, str, str]] = []
+        """Time, process, job, what happened."""
+        self.jobs: dict[UUID, Account] = {}
+        self.witnesses: list[Witness] = []
+        self.unfinished = 0
+        self._clock = clock
+        self._lease = lease
+        self._rescued_within = 2 * max(lease * _RESCUE_EVERY, _RESCUE_SECONDS)
+        self._longest_rest = max(lease, _LONGEST_REST_SECONDS) + _TURN_SECONDS
+        self._slots: dict[str, list[datetime]] = {}
+        self._keys: dict[str, Account] = {}
+
+    def note(self, by: str, job: str, what: str) -> None:
+        self.trace.append((self._clock(), by, job, what))
+
+    def blame(self, what: str, job: str, told: str) -> None:
+        self.violations.append(Violation(what, job, told))
+        self.note("", job, f"VIOLATION {what}: {told}")
+
+    def witness(self, name: str) -> Witness:
+        """Of a process that begins now."""
+        witness = Witness(name, self._clock(), self._lease)
+        self.witnesses.append(witness)
+        return witness
+
+    def enqueued(self, new: NewJob, *, is_killer: bool = False, by: str = "producer") -> None:
+        """The store has taken it, whether or not the producer has heard so."""
+        account = Account(f"j{len(self.jobs)}", new.id, new.max_attempts or DEFAULT_ATTEMPTS, is_killer)
+        if new.id in self.jobs or (new.key is not None and new.key in self._keys):
+            self.blame("unexpected", account.label, "the same work was taken twice")
+        if new.key is not None:
+            self._keys[new.key] = account
+        self.jobs[new.id] = account
+        self.unfinished += 1
+        self.note(by, account.label, f"enqueued as {new.kind}, priority {new.priority}")
+
+    def slots_taken(self, schedule: str, slots: Sequence[datetime], by: str) -> None:
+        known = self._slots.setdefault(schedule, [])
+        for slot in slots:
+            self.note(by, "", f"slot {slot.timestamp():.3f} of {schedule} taken")
+            if slot in known:
+                self.blame("unexplained duplicate", "", f"slot {slot.isoformat()} of {schedule} made two jobs")
+            known.append(slot)
+
+    def check_slots(self, schedule: str, expected: Sequence[datetime]) -> None:
+        """`expected`: all slots from the first to the last one that the schedule has left behind."""
+        missing = set(expected) - set(self._slots.get(schedule, ()))
+        if missing:
+            self.blame("lost", "", f"slot {min(missing).isoformat()} of {schedule} made no job")
+
+    def claimed(self, jobs: Sequence[LeasedJob], by: Witness, lease_of: Callable[[str], float]) -> None:
+        now = self._clock()
+        for job in jobs:
+            account = self.jobs.get(job.lease.id)
+            if account is None:
+                self.blame("unexpected", "", f"{by.name} claimed {job.lease.id}, which nobody enqueued")
+                continue
+            self.note(by.name, account.label, f"claimed, fence {job.lease.fence}, attempt {job.attempt}")
+            if account.state is not JobState.READY:
+                what = "final state changed" if account.state.is_final else "two at once"
+                self.blame(what, account.label, f"claimed by {by.name} while {account.state}")
+            account.attempt += 1
+            if (job.attempt, job.losses) != (account.attempt, account.losses):
+                self.blame(
+                    "attempt not counted",
+                    account.label,
+                    f"claimed as attempt {job.attempt} with {job.losses} losses; "
+                    f"it is attempt {account.attempt} with {account.losses}",
+                )
+            if account.claims and job.lease.fence <= max(account.claims):
+                self.blame("stale write accepted", account.label, f"fence {job.lease.fence} is not higher than before")
+            account.held = Claimed(job.lease, by, now, now + lease_of(job.kind))
+            account.claims[job.lease.fence] = account.held
+            account.state = JobState.RUNNING
+
+    def heard(self, jobs: Sequence[LeasedJob]) -> None:
+        """A process has read the answer to its claim."""
+        for job in jobs:
+            self.jobs[job.lease.id].claims[job.lease.fence].heard_at = self._clock()
+
+    def started(self, lease: Lease, by: Witness, *, is_stubborn: bool) -> None:
+        account = self.jobs.get(lease.id)
+        claim = account.claims.get(lease.fence) if account else None
+        if account is None or claim is None or claim.by is not by:
+            self.blame("unexpected", account.label if account else "", f"{by.name} started what it has not claimed")
+            return
+        self.note(by.name, account.label, f"started, fence {lease.fence}")
+        if claim.has_started:
+            self.blame("unexplained duplicate", account.label, f"fence {lease.fence} started twice")
+        if self._clock() > claim.until + _NO_TIME:
+            told = f"fence {lease.fence} started {self._clock() - claim.until:.3f} s after the end of its lease"
+            self.blame("unexpected", account.label, told)
+        claim.has_started = claim.is_active = True
+        claim.is_stubborn = is_stubborn
+        active = [each for each in account.claims.values() if each.is_active and each.by.died_at == math.inf]
+        if len(active) > 1:
+            self._check_overlap(account, active)
+
+    def _check_overlap(self, account: Account, active: Sequence[Claimed]) -> None:
+        """A handler whose lease has ended must not run on beside the next, unless nothing could stop it."""
+        now = self._clock()
+        newest = max(active, key=lambda each: each.lease.fence)
+        for each in active:
+            if each is newest or each.is_stubborn or each.by.could_not_turn(each.since, now):
+                continue
+            self.blame(
+                "two at once",
+                account.label,
+                f"fence {each.lease.fence} runs in {each.by.name}, and {newest.lease.fence} in {newest.by.name}",
+            )
+
+    def ended(self, lease: Lease, by: Witness, how: Ending, result: object = None) -> None:
+        account = self.jobs[lease.id]
+        claim = account.claims[lease.fence]
+        claim.is_active, claim.ending, claim.result = False, how, result
+        self.note(by.name, account.label, f"{how}, fence {lease.fence}")
+
+    def finished(self, finish: Finish, answer: Fenced, by: Witness) -> None:
+        lease, event = finish.lease, finish.transition.event
+        account = self.jobs[lease.id]
+        self.note(by.name, account.label, f"{event} with fence {lease.fence}: {answer}")
+        held = account.held
+        if self._is_wrong(account, lease, answer, f"{event} of {by.name}") or answer is not Fenced.DONE or held is None:
+            return
+        if held.ending not in _ENDED_BY[event] or (event is Event.RELEASE and held.has_started):
+            ending = held.ending or ("still runs" if held.has_started else "never started")
+            self.blame("unexpected", account.label, f"{event} was written, but its handler {ending}")
+        failures = account.attempt - account.losses
+        if event in (Event.RETRY, Event.EXHAUST) and (failures >= account.max_attempts) is (event is Event.RETRY):
+            told = f"{event} after {failures} of {account.max_attempts} attempts"
+            self.blame("attempt not counted", account.label, told)
+        self._take_outcome(account, held, finish.transition)
+        if event in (Event.SNOOZE, Event.RELEASE):
+            account.attempt -= not account.cancel_requested
+        self._move(account, _AFTER[event], lease.fence)
+
+    def _take_outcome(self, account: Account, held: Claimed, transition: Transition) -> None:
+        result = None if transition.result is None else decode(transition.result)
+        if transition.event is Event.SUCCEED and result != held.result:
+            self.blame("unexpected", account.label, f"{result} was written, but its handler returned {held.result}")
+        account.result = result
+        error = transition.error
+        if error is None and account.cancel_requested and _AFTER[transition.event] is JobState.READY:
+            error = CANCEL_REQUESTED
+        if error is not None:
+            account.errors.append((error.code, error.message, account.attempt))
+
+    def _is_wrong(self, account: Account, lease: Lease, answer: Fenced, what: str) -> bool:
+        """Whether the store's answer to a write under this lease is not the one that it must be."""
+        is_held = account.held is not None and account.held.lease == lease
+        if is_held and answer is not Fenced.DONE:
+            self.blame("unexpected", account.label, f"{what} was answered {answer}, but fence {lease.fence} is held")
+        elif not is_held and answer is Fenced.DONE:
+            held = account.held.lease.fence if account.held else None
+            told = f"{what} with fence {lease.fence} took effect; the job is {account.state}, its fence {held}"
+            self.blame("stale write accepted", account.label, told)
+        elif answer is Fenced.ALREADY and account.final_fence != lease.fence:
+            self.blame(
+                "unexpected", account.label, f"{what} was answered {answer}, but fence {account.final_fence} did"
+            )
+        else:
+            return False
+        return True
+
+    def _move(self, account: Account, state: JobState, fence: int | None) -> None:
+        """The attempt is over and its lease with it."""
+        self._check_rescue(account)
+        if state is JobState.READY and account.cancel_requested:
+            state = JobState.CANCELED
+        account.held, account.cancel_requested = None, False
+        account.state = state
+        if state.is_final:
+            account.final_fence = fence
+            self.unfinished -= 1
+
+    def _check_rescue(self, account: Account) -> None:
+        """A lease ends or is renewed only now. Should it have been rescued before?
+
+        Not if all processes were down, stopping, paused, blocked or cut off, or still rested after such a trouble.
+        """
+        held, now = account.held, self._clock()
+        if held is None or now <= held.until + self._rescued_within:
+            return
+        for witness in self.witnesses:
+            if witness.was_undisturbed(self._longest_rest, held.until + self._rescued_within, now):
+                told = f"its lease had ended {now - held.until:.3f} s ago, and {witness.name} was free to rescue it"
+                self.blame("stuck", account.label, told)
+                return
+
+    def renewed(self, renewals: Sequence[Renewal], answers: Sequence[Renewed], by: Witness) -> None:
+        now = self._clock()
+        for renewal, answer in zip(renewals, answers, strict=True):
+            account = self.jobs[renewal.lease.id]
+            self.note(by.name, account.label, f"renewed, fence {renewal.lease.fence}: {answer.fenced}")
+            is_wrong = self._is_wrong(account, renewal.lease, answer.fenced, f"renewal of {by.name}")
+            if answer.fenced is Fenced.DONE and account.held is not None and not is_wrong:
+                self._check_rescue(account)
+                account.held.since, account.held.until = now, now + renewal.extend.total_seconds()
+
+    def rescued(self, jobs: Sequence[Rescued], by: Witness) -> None:
+        now = self._clock()
+        for job in jobs:
+            account = self.jobs[job.id]
+            claim = account.held
+            self.note(by.name, account.label, f"rescued: {job.state}")
+            if claim is None:
+                self.blame("final state changed", account.label, f"rescued while {account.state}")
+                return
+            if claim.until > now + _NO_TIME:
+                told = f"rescued {claim.until - now:.6f} s before the lease of {claim.by.name} ends"
+                self.blame("two at once", account.label, told)
+            if not is_explained(claim):
+                told = f"{claim.by.name} lost the lease with fence {claim.lease.fence}, and too little had befallen it"
+                self.blame("unexplained duplicate", account.label, told)
+            account.losses += 1
+            account.errors.append((LEASE_LOST.code, LEASE_LOST.message, account.attempt))
+            is_buried = account.losses >= MAX_LOSSES
+            if is_buried and not account.is_killer:
+                self.blame("innocent death", account.label, f"its lease was lost {account.losses} times")
+            self._move(account, JobState.DEAD if is_buried else JobState.READY, None)
+            if account.state is not job.state:
+                self.blame("unexpected", account.label, f"rescued as {job.state}, not as {account.state}")
+
+    def canceled(self, id: UUID, answer: Canceling) -> None:
+        account = self.jobs[id]
+        self.note("person", account.label, f"cancel: {answer}")
+        if answer is not _CANCEL_ANSWERED[account.state]:
+            what = "final state changed" if account.state.is_final else "unexpected"
+            self.blame(what, account.label, f"a cancel was answered {answer} while it was {account.state}")
+        if answer is Canceling.REQUESTED:
+            account.cancel_requested = True
+        elif answer is Canceling.CANCELED:
+            self.unfinished -= not account.state.is_final
+            account.state, account.final_fence = JobState.CANCELED, None
+
+    def revived(self, id: UUID, answer: Retrying) -> None:
+        account = self.jobs[id]
+        self.note("person", account.label, f"retry: {answer}")
+        if answer is not (Retrying.READY if account.state.is_final else Retrying.LIVE):
+            self.blame("unexpected", account.label, f"a retry was answered {answer} while it was {account.state}")
+        if answer is Retrying.READY:
+            self.unfinished += 1
+            account.state, account.final_fence = JobState.READY, None
+            account.attempt = account.losses = 0
+            account.result = None
+
+    def holds(self, lease: Lease) -> bool:
+        held = self.jobs[lease.id].held
+        return held is not None and held.lease == lease and held.until > self._clock()
+
+    def holds_suspect(self, by: Witness) -> bool:
+        """Whether it runs a job that has no loss left.
+
+        Faults spare it, or an innocent job would die of bad luck, and rightly: the third lost lease buries whatever it
+        was lost by. Nor is much missed: hardly any job loses two leases and is claimed again before the last fault.
+        """
+        return any(
+            account.held is not None and account.held.by is by and account.is_suspect for account in self.jobs.values()
+        )
+
+    def check_end(self, found: dict[UUID, Job], *, is_over: bool) -> None:
+        """The store's last word against the record. `is_over`: everything ended in the time that it may take."""
+        now = self._clock()
+        for id, account in self.jobs.items():
+            job = found.pop(id, None)
+            if job is None:
+                self.blame("lost", account.label, f"it was {account.state}, and is not in the store")
+            elif job.state is not account.state:
+                what = "final state changed" if account.state.is_final else "unexpected"
+                self.blame(what, account.label, f"the store says {job.state}, and {account.state} was written last")
+            elif (job.attempt, job.losses) != (account.attempt, account.losses):
+                told = f"{job.attempt} attempts and {job.losses} losses; they were {account.attempt}, {account.losses}"
+                self.blame("attempt not counted", account.label, f"the store says {told}")
+            elif (result := None if job.result is None else decode(job.result)) != account.result:
+                told = f"the store has the result {result}, and {account.result} was written last"
+                self.blame("final state changed", account.label, told)
+            elif (errors := [_error(each) for each in job.errors]) != account.errors[-KEPT_ERRORS:]:
+                told = f"the store has the errors {errors}; {account.errors[-KEPT_ERRORS:]} were written"
+                self.blame("unexpected", account.label, told)
+            elif not is_over and not account.state.is_final:
+                held = account.held
+                lease = f", its lease ended {now - held.until:.1f} s ago" if held else ""
+                self.blame("stuck", account.label, f"still {account.state} long after the last fault{lease}")
+        if found:
+            self.blame("unexpected", "", f"{len(found)} jobs in the store that nobody enqueued")
+
+    def history(self, job: str) -> list[str]:
+        return [line for line, named in zip(self.lines(), self.trace, strict=True) if named[2] in (job, "")]
+
+    def lines(self) -> list[str]:
+        return [f"{at - 1000:10.5f}  {by:<9} {job:<5} {what}" for at, by, job, what in self.trace]

@@ -1,0 +1,31 @@
+"""The handlers under fault, with schedules, and with what else has a way of its own to the store."""
+
+import time
+
+from holdfast import Snooze
+from holdfast_lab.faults.app import WORK, Job, app, attempt, work
+from holdfast_lab.faults.schedule_app import EACH_SECOND, INLINE
+
+SNOOZY, TELLS, TOLD, HAPPENED = "fault.snoozy", "fault.tells", "fault.told", "fault.happened"
+WHOLE_APP = f"{__name__}:app"
+
+__all__ = ["EACH_SECOND", "HAPPENED", "INLINE", "SNOOZY", "TELLS", "TOLD", "WHOLE_APP", "WORK", "app", "snooze", "tell"]
+
+app.on(HAPPENED, name=TOLD)(work)
+
+
+@app.handler(SNOOZY)
+async def snooze(job: Job) -> dict[str, int]:
+    """Until the time that its payload names."""
+    with attempt(job):
+        if time.time() < float(job.payload["until"]):
+            raise Snooze("200ms")
+        return {"fence": job.fence}
+
+
+@app.handler(TELLS)
+async def tell(job: Job) -> dict[str, int]:
+    """By a key, so that another attempt tells nothing new."""
+    with attempt(job):
+        await app.publish(HAPPENED, {}, key=str(job.id))
+        return {"fence": job.fence}

@@ -1,0 +1,1 @@
+"""The rules without any input or output: jobs, outcomes, retries, timetables, errors."""

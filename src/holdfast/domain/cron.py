@@ -1,0 +1,372 @@
+"""Timetables: the slots of an interval or a cron expression, and what to do about slots that were missed. All pure.
+
+An interval counts from the Unix epoch, so that every process finds the same slots without asking anybody. A cron
+expression is read on the wall clock of its zone, and where that clock jumps, as Debian's cron does it:
+
+- A fixed time of day (neither minute nor hour begins with `*`) that the jump forward leaves out runs once, at the
+  moment of the jump; one that the jump back repeats runs once, the first time.
+- Where minute or hour begins with `*`, every moment at which the wall clock matches is a slot: `*/15 * * * *` goes on
+  every 15 minutes through both jumps, and hours that are left out or repeated are left out or repeated.
+"""
+
+import copy
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from typing import Protocol
+from zoneinfo import ZoneInfo, available_timezones
+
+from cronsim import CronSim, CronSimError
+
+from holdfast.domain.duration import to_aware, to_text, to_timedelta
+from holdfast.domain.errors import InvalidInput, shown
+
+DEFAULT_GRACE = timedelta(minutes=1)
+DEFAULT_MISSED_LIMIT = 100
+MOST_COUNTED = 1000
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
+_SHORTEST, _LONGEST = timedelta(seconds=1), timedelta(days=366)
+_LONGEST_TEXT = 200
+# No zone changes its offset and changes it back within so short a time.
+_STRIDE = timedelta(hours=12)
+_MINUTES, _HOURS, _DAYS, _MONTHS, _WEEKDAYS = range(60), range(24), range(1, 32), range(1, 13), range(7)
+_FIELDS = {"minute": _MINUTES, "hour": _HOURS, "day of month": _DAYS, "month": _MONTHS, "day of week": _WEEKDAYS}
+_CLOCK_TIME = re.compile(r"(\d{1,2}):(\d\d) (.+)")
+_DAY_NAMES = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
+_DAY_WORDS = {"daily": "*", "weekdays": "1-5", "weekends": "0,6"} | {
+    word: str(number) for number, name in enumerate(_DAY_NAMES) for word in (name, name[:3])
+}
+_EXAMPLES = 'write it like "every 2m", "03:17 daily", "08:00 weekdays", "09:30 monday" or "17 3 * * *"'
+
+
+class Missed(StrEnum):
+    """What becomes of slots that nobody was there for."""
+
+    SKIP = "skip"
+    """Only the newest slot runs, and only if it is less than a minute late."""
+    ONCE = "once"
+    """The newest slot runs, however late; older ones are dropped."""
+    ALL = "all"
+    """Every slot runs, oldest first; of more than the limit, the newest."""
+
+
+class Timetable(Protocol):
+    @property
+    def text(self) -> str:
+        """In the form in which it is stored and compared: `every 1m30s`, or a cron expression of five fields."""
+
+    @property
+    def zone(self) -> str: ...
+
+    def next_after(self, moment: datetime) -> datetime:
+        """The first slot after the moment, in UTC."""
+
+    def newest(self, after: datetime, until: datetime, most: int) -> tuple[list[datetime], int]:
+        """The newest slots, oldest first, of those after `after` and up to `until`; and how many there are.
+
+        A cron expression's are counted up to MOST_COUNTED more than `most`; there may be millions.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The slots to run now, oldest first; how many others were dropped; the slot to go on with.
+
+    `dropped` is exact for an interval. For a cron expression, counting stops soon after MOST_COUNTED.
+    """
+
+    slots: tuple[datetime, ...]
+    dropped: int
+    next_slot: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    text: str
+    zone: str
+    length: timedelta
+
+    def next_after(self, moment: datetime) -> datetime:
+        return self._slot(self._passed(moment) + 1)
+
+    def newest(self, after: datetime, until: datetime, most: int) -> tuple[list[datetime], int]:
+        oldest, newest = self._passed(after) + 1, self._passed(until)
+        return (
+            [self._slot(number) for number in range(max(oldest, newest + 1 - most), newest + 1)],
+            max(0, newest + 1 - oldest),
+        )
+
+    def _passed(self, moment: datetime) -> int:
+        """The number of the last slot that is not after the moment."""
+        return (to_aware(moment, "moment") - _EPOCH) // self.length
+
+    def _slot(self, number: int) -> datetime:
+        return _EPOCH + number * self.length
+
+
+@dataclass(frozen=True, slots=True)
+class _Cron:
+    """CronSim finds the matching times of a clock without a zone. From there to real time we go ourselves: given a zone
+    that jumps at midnight or by less than an hour, CronSim misses slots, makes some up, or never comes back."""
+
+    text: str
+    zone: str
+    _place: ZoneInfo = field(compare=False, repr=False)
+    _matching: CronSim = field(compare=False, repr=False)
+
+    def next_after(self, moment: datetime) -> datetime:
+        after = to_aware(moment, "moment")
+        try:
+            return self._next_fixed(after) if self._is_fixed else self._next_running(after)
+        except (StopIteration, OverflowError, ValueError) as error:
+            raise InvalidInput(f"timetable: {self.text!r} has no slot before the year 9999") from error
+
+    def newest(self, after: datetime, until: datetime, most: int) -> tuple[list[datetime], int]:
+        """Walks back from `until` in longer and longer stretches, so that it sees few slots more than it needs."""
+        slots: list[datetime] = []
+        enough, end, reach = most + MOST_COUNTED, until, timedelta(hours=1)
+        while after < end and len(slots) < enough:
+            start = max(after, end - reach)
+            slots = [*self._between(start, end), *slots]
+            end, reach = start, reach * 2
+        return slots[max(0, len(slots) - most) :], min(len(slots), enough)
+
+    def _between(self, after: datetime, until: datetime) -> Iterator[datetime]:
+        slot = self.next_after(after)
+        while slot <= until:
+            yield slot
+            slot = self.next_after(slot)
+
+    @property
+    def _is_fixed(self) -> bool:
+        minute, hour, *_ = self.text.split()
+        return not minute.startswith("*") and not hour.startswith("*")
+
+    def _next_fixed(self, moment: datetime) -> datetime:
+        wall = moment.astimezone(self._place).replace(tzinfo=None)
+        while True:
+            wall = self._match_after(wall)
+            # Not after the moment: its first time has passed, and this is the second pass of a repeated hour.
+            if (slot := self._first_time(wall)) > moment:
+                return slot
+
+    def _next_running(self, moment: datetime) -> datetime:
+        """Offset by offset: within one, wall clock and real time run alike."""
+        start, offset = moment, self._offset(moment)
+        wall = (moment + offset).replace(tzinfo=None)
+        while True:
+            wall = self._match_after(wall)
+            slot = wall.replace(tzinfo=UTC) - offset
+            change = self._change(start, slot)
+            if change is None:
+                return slot
+            start, offset = change, self._offset(change)
+            # The moment of the change can be a slot itself.
+            wall = (change + offset - _SECOND).replace(tzinfo=None)
+
+    def _match_after(self, wall: datetime) -> datetime:
+        matching = copy.copy(self._matching)
+        matching.dt = wall.replace(microsecond=0, fold=0)
+        return next(matching)
+
+    def _first_time(self, wall: datetime) -> datetime:
+        """When the clock shows it for the first time or, where it never does, when the clock jumps over it."""
+        by_old_offset, by_new_offset = (wall.replace(tzinfo=self._place, fold=fold).astimezone(UTC) for fold in (0, 1))
+        if by_new_offset < by_old_offset:
+            return self._change(by_new_offset, by_old_offset) or by_old_offset
+        return by_old_offset
+
+    def _offset(self, moment: datetime) -> timedelta:
+        return moment.astimezone(self._place).utcoffset() or timedelta(0)
+
+    def _change(self, after: datetime, until: datetime) -> datetime | None:
+        """The first moment, to the second, at which the offset is no longer that of `after`."""
+        offset, same = self._offset(after), after
+        while same < until:
+            other = min(same + _STRIDE, until)
+            if self._offset(other) != offset:
+                while other - same > _SECOND:
+                    middle = same + (other - same) // 2
+                    if self._offset(middle) == offset:
+                        same = middle
+                    else:
+                        other = middle
+                return other.replace(microsecond=0)
+            same = other
+        return None
+
+
+def parse_timetable(text: str, zone: str = "UTC") -> Timetable:
+    """`every 2m`, `17 3 * * *`, `03:17 daily`, `08:00 weekdays`, `09:30 monday,thursday`, `hourly`.
+
+    Equal if they mean the same, however they are written. InvalidInput says what is wrong.
+    """
+    if not isinstance(text, str):
+        raise InvalidInput(f"timetable: {shown(text)} is not a text; {_EXAMPLES}")
+    if len(text) > _LONGEST_TEXT:
+        raise InvalidInput(f"timetable: {len(text):,} characters are over the limit of {_LONGEST_TEXT}; {_EXAMPLES}")
+    if not isinstance(zone, str):
+        raise InvalidInput(f'tz: {shown(zone)} is not a text; write the name of a time zone, like "America/Santiago"')
+    return _parsed(" ".join(text.lower().split()), zone)
+
+
+def plan(timetable: Timetable, next_slot: datetime, now: datetime, missed: Missed, limit: int) -> Plan:
+    """What to do at `now` about a schedule whose oldest slot that is not done is `next_slot` (which is due).
+
+    That one counts as a slot even where the timetable no longer has it, as after a change of the zone's rules.
+    """
+    if next_slot > now:
+        return Plan((), 0, next_slot)
+    most = max(0, limit) if missed is Missed.ALL else 1
+    slots, count = timetable.newest(next_slot, now, most)
+    if len(slots) < most:
+        slots = [next_slot, *slots]
+    if missed is Missed.SKIP and now - slots[-1] >= DEFAULT_GRACE:
+        slots = []
+    dropped = count + 1 - len(slots)
+    return Plan(tuple(slots), dropped, timetable.next_after(now))
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str, zone: str) -> Timetable:
+    place = _zone(zone)
+    if text.startswith("every "):
+        return _interval(text, zone)
+    expression = _expression(text)
+    matching = _matching(text, expression)
+    return _Cron(_canonical(expression, matching), zone, place, matching)
+
+
+def _zone(name: str) -> ZoneInfo:
+    # "localtime" is another zone on another machine.
+    if name.lower() != "localtime":
+        try:
+            return ZoneInfo(name)
+        except (KeyError, ValueError, OSError):
+            pass
+    known = {zone.lower(): zone for zone in available_timezones() if zone != "localtime"}
+    example = known.get(name.strip().lower(), "America/Santiago")
+    raise InvalidInput(f'tz: {name!r} is not the name of a time zone; write it like "{example}"')
+
+
+def _interval(text: str, zone: str) -> _Interval:
+    try:
+        length = to_timedelta(text.removeprefix("every "), "timetable")
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}, after the word every") from error
+    if not _SHORTEST <= length <= _LONGEST:
+        raise InvalidInput(f'timetable: {text!r} is not from 1s to 366d; write it like "every 90s" or "every 2m"')
+    if length % timedelta(milliseconds=1):
+        raise InvalidInput(f'timetable: {text!r} is not in whole milliseconds; write it like "every 90s"')
+    return _Interval(f"every {to_text(length)}", zone, length)
+
+
+def _expression(text: str) -> str:
+    """The five fields of a cron expression, for whichever form the text has."""
+    if text == "hourly":
+        return "0 * * * *"
+    clock_time = _CLOCK_TIME.fullmatch(text)
+    if clock_time is None:
+        return text.upper()
+    hour, minute, days = int(clock_time[1]), int(clock_time[2]), clock_time[3]
+    if hour not in _HOURS or minute not in _MINUTES:
+        raise InvalidInput(f'timetable: {text!r} has no time of day from 00:00 to 23:59; write it like "03:17 daily"')
+    words = [word.strip() for word in days.split(",")]
+    unknown = [word for word in words if word not in _DAY_WORDS]
+    if unknown:
+        raise InvalidInput(
+            f'timetable: {text!r}: {unknown[0]!r} is not a day; write it like "03:17 daily" or "09:30 monday,thursday"'
+        )
+    weekdays = "*" if "daily" in words else ",".join(_DAY_WORDS[word] for word in words)
+    return f"{minute} {hour} * * {weekdays}"
+
+
+def _matching(text: str, expression: str) -> CronSim:
+    fields = expression.split()
+    if len(fields) != len(_FIELDS):
+        hint = ' (for seconds there is "every 10s")' if len(fields) > len(_FIELDS) else ""
+        raise InvalidInput(f"timetable: {text!r} has not the five fields of a cron expression{hint}; {_EXAMPLES}")
+    for written, (name, allowed) in zip(fields, _FIELDS.items(), strict=True):
+        for step in re.findall(r"/(\d+)", written):
+            if int(step) > len(allowed):
+                raise InvalidInput(
+                    f"timetable: {text!r}: {name}: a step of {step} is longer than the field; {_EXAMPLES}"
+                )
+    origin = datetime(2000, 1, 1, tzinfo=UTC).replace(tzinfo=None)
+    try:
+        matching = CronSim(expression, origin)
+        next(copy.copy(matching))
+    except StopIteration:
+        raise InvalidInput(f"timetable: {text!r} never comes; {_EXAMPLES}") from None
+    except CronSimError as error:
+        # It calls 30 February a bad day of month; that day and that month can be read one without the other.
+        minute, hour, day, month, weekday = fields
+        is_readable = all(
+            _is_readable(part, origin) for part in (f"{minute} {hour} {day} * {weekday}", f"0 0 * {month} *")
+        )
+        problem = " never comes" if is_readable else f": {str(error).lower()}"
+        raise InvalidInput(f"timetable: {text!r}{problem}; {_EXAMPLES}") from error
+    return matching
+
+
+def _is_readable(expression: str, origin: datetime) -> bool:
+    try:
+        CronSim(expression, origin)
+    except CronSimError:
+        return False
+    return True
+
+
+def _canonical(expression: str, matching: CronSim) -> str:
+    """One spelling for each meaning. A leading `*` stays, because it decides what happens where the clock jumps, and
+    whether day of month and day of week must both match or either."""
+    minute, hour, day, month, weekday = expression.split()
+    weekdays = {item % 7 if isinstance(item, int) else (item[0] % 7, item[1]) for item in matching.weekdays}
+    return " ".join(
+        [
+            _field(minute, set(matching.minutes), _MINUTES, is_whole_a_star=True),
+            _field(hour, set(matching.hours), _HOURS, is_whole_a_star=True),
+            _field(day, set(matching.days), _DAYS, is_whole_a_star=False),
+            _field(month, set(matching.months), _MONTHS, is_whole_a_star=True),
+            _field(weekday, weekdays, _WEEKDAYS, is_whole_a_star=False),
+        ]
+    )
+
+
+def _field(written: str, values: set[int | tuple[int, int]], allowed: range, *, is_whole_a_star: bool) -> str:
+    is_whole = values >= set(allowed)
+    if is_whole and (is_whole_a_star or written.startswith("*")):
+        return "*"
+    star = ""
+    if written.startswith("*"):
+        step = int(written.split(",")[0].removeprefix("*/"))
+        star = f"*/{step}"
+        values = values - set(allowed[::step])
+    numbers = sorted(value for value in values if isinstance(value, int) and value >= 0)
+    last = {CronSim.LAST: "L", CronSim.LAST_WEEKDAY: "LW"}
+    special = [last[value] for value in values if isinstance(value, int) and value < 0]
+    special += [
+        f"{value[0]}L" if value[1] == CronSim.LAST else f"{value[0]}#{value[1]}"
+        for value in values
+        if isinstance(value, tuple)
+    ]
+    return ",".join(part for part in (star, *_ranges(numbers), *sorted(special)) if part)
+
+
+def _ranges(numbers: list[int]) -> Iterator[str]:
+    """1, 2, 3, 5 as `1-3` and `5`."""
+    start = 0
+    for end, number in enumerate(numbers):
+        if end + 1 < len(numbers) and numbers[end + 1] == number + 1:
+            continue
+        run = numbers[start : end + 1]
+        if len(run) > 2:
+            yield f"{run[0]}-{run[-1]}"
+        else:
+            yield from map(str, run)
+        start = end + 1

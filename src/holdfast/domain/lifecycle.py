@@ -1,0 +1,144 @@
+"""The whole state machine of a job, as pure functions and one table.
+
+A rule returns durations, never times: the store's clock turns them into times. docs/lifecycle.md shows the same
+table; a test keeps the two equal.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from random import Random
+from typing import assert_never
+
+from holdfast.domain.job import JobError, JobState
+from holdfast.domain.json_text import Json
+from holdfast.domain.outcome import Canceled, Failed, Outcome, Retried, Snoozed, Succeeded
+from holdfast.domain.retry import Backoff
+
+DEFAULT_ATTEMPTS = 4
+MAX_LOSSES = 3
+SUSPECT_LOSSES = MAX_LOSSES - 1
+KEPT_ERRORS = 20
+
+LEASE_LOST = JobError(
+    code="LEASE_LOST", type="LeaseLost", message="the worker that held the lease crashed, was cut off or was paused"
+)
+CANCEL_REQUESTED = JobError(code="CANCELED", type="Cancel", message="canceled by request")
+
+
+class Event(StrEnum):
+    ENQUEUE = "enqueue"
+    REPLACE = "replace"
+    CLAIM = "claim"
+    SUCCEED = "succeed"
+    RETRY = "retry"
+    EXHAUST = "exhaust"
+    FAIL = "fail"
+    SNOOZE = "snooze"
+    CANCEL = "cancel"
+    RELEASE = "release"
+    RESCUE = "rescue"
+    BURY = "bury"
+    REVIVE = "revive"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    before: JobState | None
+    event: Event
+    after: JobState
+    attempt: str
+    losses: str
+    why: str
+
+
+_READY, _RUNNING = JobState.READY, JobState.RUNNING
+
+RULES: tuple[Rule, ...] = (
+    Rule(None, Event.ENQUEUE, _READY, "0", "0", "a producer's transaction commits"),
+    Rule(_READY, Event.REPLACE, _READY, "0", "0", "a producer puts newer work under its key in its place"),
+    Rule(_READY, Event.CLAIM, _RUNNING, "+1", "same", "a worker takes the due job under a lease"),
+    Rule(_READY, Event.CANCEL, JobState.CANCELED, "same", "same", "a person cancels it before it starts"),
+    Rule(_RUNNING, Event.SUCCEED, JobState.SUCCEEDED, "same", "same", "the handler returns"),
+    Rule(_RUNNING, Event.RETRY, _READY, "same", "same", "the attempt fails and attempts are left"),
+    Rule(_RUNNING, Event.EXHAUST, JobState.DEAD, "same", "same", "the attempt fails and was the last one"),
+    Rule(_RUNNING, Event.FAIL, JobState.FAILED, "same", "same", "a permanent error"),
+    Rule(_RUNNING, Event.SNOOZE, _READY, "-1", "same", "the handler asks for a later time"),
+    Rule(_RUNNING, Event.CANCEL, JobState.CANCELED, "same", "same", "the handler ends it, or a person's request did"),
+    Rule(_RUNNING, Event.RELEASE, _READY, "-1", "same", "a worker gives back a job that it has not started"),
+    Rule(_RUNNING, Event.RESCUE, _READY, "same", "+1", "the lease ran out, fewer than three times so far"),
+    Rule(_RUNNING, Event.BURY, JobState.DEAD, "same", "+1", "the lease ran out for the third time"),
+    Rule(JobState.SUCCEEDED, Event.REVIVE, _READY, "0", "0", "a person retries it"),
+    Rule(JobState.FAILED, Event.REVIVE, _READY, "0", "0", "a person retries it"),
+    Rule(JobState.DEAD, Event.REVIVE, _READY, "0", "0", "a person retries it"),
+    Rule(JobState.CANCELED, Event.REVIVE, _READY, "0", "0", "a person retries it"),
+    Rule(JobState.FAILED, Event.CANCEL, JobState.CANCELED, "same", "same", "a person gives the dead letter up"),
+    Rule(JobState.DEAD, Event.CANCEL, JobState.CANCELED, "same", "same", "a person gives the dead letter up"),
+)
+
+_TABLE = {(rule.before, rule.event): rule for rule in RULES}
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What a store writes for a running job whose lease it still finds under the given fence."""
+
+    event: Event
+    delay: timedelta = timedelta(0)
+    at: datetime | None = None
+    error: JobError | None = None
+    result: Json | None = None
+
+    @property
+    def state(self) -> JobState:
+        return _TABLE[_RUNNING, self.event].after
+
+    @property
+    def gives_attempt_back(self) -> bool:
+        return _TABLE[_RUNNING, self.event].attempt == "-1"
+
+
+PLAIN_SUCCESS = Transition(Event.SUCCEED)
+"""How most attempts end: one value for all of them, so that it is told by identity."""
+
+
+def allows(before: JobState | None, event: Event) -> bool:
+    return (before, event) in _TABLE
+
+
+def after_outcome(
+    outcome: Outcome, *, attempt: int, losses: int, max_attempts: int, backoff: Backoff, random: Random
+) -> Transition:
+    """What the outcome of a running attempt does to its job."""
+    match outcome:
+        case Succeeded(result):
+            return PLAIN_SUCCESS if result is None else Transition(Event.SUCCEED, result=result)
+        case Retried(error, after, at):
+            # A lost lease is counted in `losses`, so it does not use up an attempt of the policy.
+            failures = attempt - losses
+            if failures >= max_attempts:
+                return Transition(Event.EXHAUST, error=error)
+            if at is not None:
+                return Transition(Event.RETRY, at=at, error=error)
+            delay = backoff.delay(failures, random) if after is None else after
+            return Transition(Event.RETRY, delay=delay, error=error)
+        case Snoozed(after, until):
+            return Transition(Event.SNOOZE, delay=after or timedelta(0), at=until)
+        case Failed(error):
+            return Transition(Event.FAIL, error=error)
+        case Canceled(error):
+            return Transition(Event.CANCEL, error=error)
+        case _:
+            assert_never(outcome)
+
+
+def after_loss(losses: int) -> Transition:
+    """What a rescue does to a running job whose lease ran out, `losses` being the count before it."""
+    return Transition(Event.BURY if losses + 1 >= MAX_LOSSES else Event.RESCUE, error=LEASE_LOST)
+
+
+def after_cancel_request(transition: Transition) -> Transition:
+    """A job that a person asked to cancel is not made ready again, whatever ended its attempt."""
+    if transition.state is not JobState.READY:
+        return transition
+    return Transition(Event.CANCEL, error=transition.error or CANCEL_REQUESTED)

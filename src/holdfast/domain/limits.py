@@ -1,0 +1,82 @@
+"""What values of a setting make sense, wherever they come from: the environment, the command line or code.
+
+Each check returns the value or raises InvalidInput; the message begins with the setting's name.
+"""
+
+import re
+from datetime import timedelta
+
+from holdfast.domain.duration import to_text
+from holdfast.domain.errors import InvalidInput, shown
+
+MOST_CONCURRENCY = 10_000
+MOST_SHARDS = 10_000
+SHORTEST_LEASE = timedelta(milliseconds=500)
+SHORTEST_POLL = timedelta(milliseconds=10)
+
+_STORES = ("postgresql://", "postgres://", "embedded:", "memory:")
+_SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_ -]{0,62}")
+_RESERVED = re.compile(r"pg_|information_schema$")
+
+
+def check_store(address: str) -> str:
+    """Its beginning; never quoted as a whole, because there may be a password in it."""
+    if address != "memory" and not address.startswith(_STORES):
+        scheme = address.partition(":")[0]
+        raise InvalidInput(f"store: {scheme!r} is not known; use postgresql://user@host/database, embedded: or memory:")
+    return address
+
+
+def check_schema(name: object) -> str:
+    """A schema name that needs nothing but double quotes, also inside a string literal of a function body."""
+    if not isinstance(name, str) or not _SCHEMA_NAME.fullmatch(name) or _RESERVED.match(name):
+        raise InvalidInput(
+            f"schema: {shown(name)} is not usable; give 1 to 63 letters, digits, underscores, hyphens or spaces, "
+            f"starting with a letter or underscore, but not with pg_"
+        )
+    return name
+
+
+def check_concurrency(value: int) -> int:
+    return in_range("concurrency", value, 1, MOST_CONCURRENCY)
+
+
+def check_lease(value: timedelta) -> timedelta:
+    if value < SHORTEST_LEASE:
+        raise InvalidInput(f"lease: shorter than {to_text(SHORTEST_LEASE)}; a worker could not renew it in time")
+    return value
+
+
+def check_poll(value: timedelta) -> timedelta:
+    if value < SHORTEST_POLL:
+        raise InvalidInput(
+            f"poll: shorter than {to_text(SHORTEST_POLL)}; that would keep the database busy with nothing"
+        )
+    return value
+
+
+def check_renewal(lease: timedelta, renew: timedelta, *, lease_name: str = "lease", renew_name: str = "renew") -> None:
+    """Half of the lease, so that one renewal that fails or comes late does not cost it."""
+    if renew > lease / 2:
+        raise InvalidInput(
+            f"{renew_name} ({to_text(renew)}) is more than half of {lease_name} ({to_text(lease)}); "
+            f"set {renew_name} to {to_text(lease / 2)} or less, or {lease_name} to {to_text(renew * 2)} or more"
+        )
+
+
+def in_range(name: str, value: int, least: int, most: int) -> int:
+    if not least <= value <= most:
+        raise InvalidInput(f"{name}: {value} is not a number from {least} to {most}")
+    return value
+
+
+def at_least(name: str, value: int, least: int) -> int:
+    if value < least:
+        raise InvalidInput(f"{name}: {value} is less than {least}")
+    return value
+
+
+def at_least_lasting(name: str, value: timedelta, least: timedelta, why: str) -> timedelta:
+    if value < least:
+        raise InvalidInput(f"{name}: shorter than {to_text(least)}; {why}")
+    return value

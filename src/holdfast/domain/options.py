@@ -1,0 +1,39 @@
+"""Options that are passed on by name: one that does not exist is refused in the caller's words, not in ours."""
+
+import difflib
+from collections.abc import Callable, Collection, Iterable
+from functools import wraps
+from inspect import Parameter, signature
+from typing import ParamSpec, TypeVar
+
+from holdfast.domain.errors import InvalidInput
+
+Arguments = ParamSpec("Arguments")
+Made = TypeVar("Made")
+
+
+def check_options(what: str, given: Iterable[str], known: Collection[str]) -> None:
+    """`what` has the options: "a job", for example."""
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            raise InvalidInput(f"{what} has no option {name!r}; {advice}")
+
+
+def options_of(what: str) -> Callable[[Callable[Arguments, Made]], Callable[Arguments, Made]]:
+    """For a function that makes one, whose keyword-only parameters are its options."""
+
+    def decorate(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
+        parameters = signature(make).parameters
+        known = [each.name for each in parameters.values() if each.kind is Parameter.KEYWORD_ONLY]
+
+        @wraps(make)
+        def checked(*given: Arguments.args, **named: Arguments.kwargs) -> Made:
+            if named and not parameters.keys() >= named.keys():
+                check_options(what, (name for name in named if name not in parameters), known)
+            return make(*given, **named)
+
+        return checked
+
+    return decorate

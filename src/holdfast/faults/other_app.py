@@ -1,5 +1,0 @@
-"""The app of the next release: it handles the kind that nobody did before."""
-
-from holdfast.faults.app import NOBODYS, app, work
-
-app.handler(NOBODYS)(work)

@@ -1,1 +1,0 @@
-"""What a store can tell about itself."""

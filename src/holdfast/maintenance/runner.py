@@ -1,0 +1,138 @@
+"""The runner that keeps a store in shape; what it does, and how often, is in `maintenance/steps.py`."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+
+from holdfast.domain.budget import Budget
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.runner import RunnerReport
+from holdfast.log import get_logger
+from holdfast.maintenance.steps import Retention, Step, StepReport, all_steps, run_step
+from holdfast.store.maintenance import Upkeep
+from holdfast.worker.loop import cancel_within
+
+log = get_logger("holdfast.maintenance")
+
+MAINTENANCE = "maintenance"
+AGAIN_SECONDS = 60.0
+SPREAD_SECONDS = 60.0
+
+_CANCELED_SECONDS = 1.0
+
+
+class Maintenance:
+    """First due within a minute of its start, at random: replicas that start together do not all come at once.
+
+    A pass does the steps that no process has done of late. A tick that is run to its end has no later: there it is made
+    at once, within the tick's time. In the background it goes on beside the ticks, as long as there is something to do.
+    """
+
+    def __init__(self, upkeep: Upkeep, retention: Retention) -> None:
+        self.on_wake: Callable[[], None] = lambda: None
+        self._upkeep = upkeep
+        self._steps = all_steps(upkeep, retention)
+        self._next = time.monotonic() + random.uniform(0.0, SPREAD_SECONDS)  # noqa: S311
+        self._has_run = False
+        self._is_stopping = False
+        self._pass: asyncio.Task[RunnerReport] | None = None
+
+    @property
+    def name(self) -> str:
+        return MAINTENANCE
+
+    def due_in(self) -> float | None:
+        if self._pass is not None:
+            return 0.0 if self._pass.done() else None
+        return max(0.0, self._next - time.monotonic())
+
+    async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:
+        if self._pass is None and not self._is_stopping and (self.due_in() == 0 or (to_end and not self._has_run)):
+            self._pass = asyncio.create_task(self._run_due(budget if to_end else Budget()), name=MAINTENANCE)
+            self._pass.add_done_callback(lambda _: self.on_wake())
+        if self._pass is None or not (to_end or self._pass.done()):
+            return RunnerReport(self.name)
+        try:
+            return await self._pass
+        finally:
+            self._pass = None
+
+    async def _run_due(self, budget: Budget) -> RunnerReport:
+        """What nobody has done of late."""
+        started = time.monotonic()
+        self._has_run = True
+        self._next = started + AGAIN_SECONDS
+        try:
+            ago = await self._upkeep.since_done()
+        except StoreUnavailable as error:
+            return RunnerReport(self.name, error=str(error), is_outage=True)
+        due = [step for step in self._steps if ago.get(step.name, step.every) >= step.every]
+        report, all_done = await self._run_steps(due, budget)
+        if all_done:
+            soonest = min(step.every - (timedelta(0) if step in due else ago[step.name]) for step in self._steps)
+            # Whoever comes first does it, and the others find it done.
+            spread = random.uniform(0.0, SPREAD_SECONDS)  # noqa: S311
+            self._next = time.monotonic() + soonest.total_seconds() + spread
+        report.seconds = time.monotonic() - started
+        return report
+
+    async def _run_steps(self, due: Sequence[Step], budget: Budget) -> tuple[RunnerReport, bool]:
+        """Also whether all of them were done."""
+        counts: Counter[str] = Counter()
+        reports: list[StepReport] = []
+        is_outage = False
+        for number, step in enumerate(due):
+            # Each has its share, with what those before it left: a step that has work for hours starves none. Of a
+            # budget only its time counts: items are a limit for work, and upkeep must not fall behind for it.
+            share = budget.inner(budget.seconds_left / (len(due) - number), None)
+            done = await run_step(self._upkeep, step, partial(self._is_spent, share))
+            counts.update(done.counts)
+            reports.append(done)
+            if done.is_outage:
+                is_outage = not await self._answers()
+                if is_outage:
+                    break
+                log.warning("a step of maintenance failed", step=step.name, error=done.error)
+        skipped = [reason for done in reports for reason in done.skipped]
+        errors = [done.error for done in reports if done.error is not None]
+        report = RunnerReport(
+            self.name,
+            processed=counts.total(),
+            skipped="; ".join(dict.fromkeys(skipped)) or None,
+            error="; ".join(errors) or None,
+            counts={name: number for name, number in counts.items() if number},
+            is_outage=is_outage,
+        )
+        return report, not errors and all(done.is_done for done in reports)
+
+    def _is_spent(self, share: Budget) -> bool:
+        return self._is_stopping or share.seconds_left == 0
+
+    async def _answers(self) -> bool:
+        """Tells a store that is gone, where each further step would fail too, from one statement that was too slow."""
+        try:
+            await self._upkeep.since_done()
+        except StoreUnavailable:
+            return False
+        return True
+
+    def wake(self) -> None:
+        self._next = time.monotonic()
+
+    def stop(self) -> None:
+        self._is_stopping = True
+
+    async def close(self, seconds: float) -> RunnerReport | None:
+        """Every batch is a transaction: a pass that is canceled has done what it has done."""
+        if self._pass is None:
+            return None
+        going, self._pass = self._pass, None
+        await asyncio.wait([going], timeout=seconds)
+        if going.done():
+            return going.result()
+        await cancel_within(_CANCELED_SECONDS, going)
+        return RunnerReport(self.name, skipped="it was stopped")

@@ -1,0 +1,1 @@
+"""All that speaks to RabbitMQ: wake-ups, and the relay of events."""

@@ -1,0 +1,201 @@
+"""One relay: the handler of a subscription, which passes its events on to an exchange of RabbitMQ.
+
+An event is relayed when the broker has confirmed it. Until then its job is snoozed, again and again, which takes no
+attempt: however long the broker is away, no event becomes a dead letter for it.
+"""
+
+import asyncio
+import time
+from contextvars import Context
+from dataclasses import dataclass
+from datetime import timedelta
+from random import Random
+from typing import TYPE_CHECKING
+
+from holdfast.domain.crash_points import around
+from holdfast.domain.errors import HoldfastError, InvalidInput, Permanent, Retryable, Snooze
+from holdfast.domain.event_loop import is_being_canceled
+from holdfast.domain.handlers import Room, RunningJob
+from holdfast.domain.json_text import Json
+from holdfast.domain.retry import exponential
+from holdfast.log import get_logger
+from holdfast.rabbitmq.broker import LONGEST_NAME_BYTES, Broker, as_lost, quietly
+from holdfast.rabbitmq.connection import ChannelLost, OpenExchange, SharedConnection
+from holdfast.rabbitmq.message import event_of, message_of
+from holdfast.wake.link import LinkLost, Outage
+
+if TYPE_CHECKING:
+    from aio_pika.abc import AbstractMessage
+
+log = get_logger("holdfast.relay")
+
+_PATIENCE_SECONDS = 10.0
+_BACKOFF = exponential(base="200ms", max="30s", jitter="1s")
+_REFUSED_SECONDS = 10.0
+_SHORTEST_SECONDS = 0.1
+_REFUSED_LOGGED_EVERY_SECONDS = 60.0
+
+
+class Refused(HoldfastError):
+    """The broker is there, and did not take the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelayTerms:
+    """Where the events go. `url` is None for the broker of the app's settings."""
+
+    exchange: str
+    url: str | None
+    mandatory: bool
+
+    def __post_init__(self) -> None:
+        # Refuses what no broker could take. The address may still come from the settings.
+        if not isinstance(self.exchange, str) or not 0 < len(self.exchange.encode()) <= LONGEST_NAME_BYTES:
+            raise InvalidInput(f"exchange: {self.exchange!r} is not a text of 1 to {LONGEST_NAME_BYTES} bytes")
+        Broker(self.url or "amqp://localhost", self.exchange)
+
+
+class _Lane:
+    """A channel, opened when it is needed by one who needs it."""
+
+    def __init__(self) -> None:
+        self.exchange: OpenExchange | None = None
+        self.opening = asyncio.Lock()
+
+    @property
+    def is_open(self) -> bool:
+        return self.exchange is not None and not self.exchange.is_closed
+
+
+class Relay:
+    """Publishes to one exchange with confirms. What is under way waits for nothing but its own confirm.
+
+    A broker that takes offence at a message closes the channel. Whatever was under way on it is tried again on a second
+    one, one message at a time, so that it is known for which of them it is closed.
+    """
+
+    def __init__(self, terms: RelayTerms, connection: SharedConnection) -> None:
+        self._terms = terms
+        self._connection = connection
+        self._shared = _Lane()
+        self._apart = _Lane()
+        self._turn = asyncio.Lock()
+        self._outage = Outage(
+            f"RabbitMQ, exchange {terms.exchange}",
+            begins="events are not relayed, they wait in the store",
+            ends="events are relayed again",
+        )
+        self._random = Random()  # noqa: S311 - spreads retries, guards nothing
+        self._failures = 0
+        self._not_before = 0.0
+        self._refused_logged = float("-inf")
+
+    @property
+    def room(self) -> Room:
+        """One event is enough to find out whether the broker is there; the others wait where they cost nothing."""
+        if self._shared.is_open:
+            return Room()
+        return Room(0, self._rest) if self._rest else Room(1)
+
+    async def handle(self, job: RunningJob[Json]) -> None:
+        message, type = message_of(job), event_of(job).type
+        try:
+            with quietly():
+                if job.attempt > 1 or not await self._publish_with_others(message, type):
+                    await self._publish_alone(message, type)
+        except LinkLost:
+            raise Snooze(self._pause(max(self._rest, _SHORTEST_SECONDS))) from None
+        except Refused as error:
+            self._tell_refused(type, error)
+            raise Snooze(self._pause(_REFUSED_SECONDS)) from None
+
+    async def _publish_with_others(self, message: "AbstractMessage", type: str) -> bool:
+        """False if the broker closed the channel, for this message or another."""
+        try:
+            await self._publish(self._shared, message, type)
+        except ChannelLost as error:
+            log.debug("channel closed, what was under way is tried one by one", error=str(error))
+            return False
+        return True
+
+    async def _publish_alone(self, message: "AbstractMessage", type: str) -> None:
+        async with self._turn:
+            try:
+                await self._publish(self._apart, message, type)
+            except ChannelLost as error:
+                reason = f"the broker does not take this message: {error}"
+                if error.is_final:
+                    raise Permanent("NOT_RELAYABLE", reason) from error
+                raise Retryable(reason, code="NOT_RELAYED") from error
+
+    @around("relay")
+    async def _publish(self, lane: _Lane, message: "AbstractMessage", type: str) -> None:
+        """Returns when the broker has confirmed the message.
+
+        LinkLost when it cannot be reached or does not answer: it may have the message or not. Refused when it said no.
+        """
+        from aio_pika.exceptions import DeliveryError, PublishError
+
+        exchange = await self._opened(lane)
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await exchange.publish(message, type, mandatory=self._terms.mandatory)
+        except PublishError as error:
+            raise Refused("no queue is bound for it") from error
+        except DeliveryError as error:
+            raise Refused("a negative confirm; is a queue full?") from error
+        except ChannelLost:
+            if lane.exchange is exchange:
+                lane.exchange = None
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            self._raise_if_lost(error, lane, exchange)
+            raise
+        if exchange is lane.exchange:
+            self._failures = 0
+            Context().run(self._outage.is_over)
+
+    async def _opened(self, lane: _Lane) -> OpenExchange:
+        if lane.exchange is not None and lane.is_open:
+            return lane.exchange
+        if self._rest or lane.opening.locked():
+            # Nobody waits for the one that tries: a broker that does not answer would take all slots of the worker.
+            raise LinkLost("the broker was not there a moment ago")
+        async with lane.opening:
+            lane.exchange = None
+            try:
+                async with asyncio.timeout(_PATIENCE_SECONDS):
+                    lane.exchange = await self._connection.exchange(self._terms.exchange)
+            except (Exception, asyncio.CancelledError) as error:
+                self._raise_if_lost(error, lane, None)
+                raise
+            return lane.exchange
+
+    def _raise_if_lost(self, error: BaseException, lane: _Lane, exchange: OpenExchange | None) -> None:
+        lost = as_lost(error, f"no answer within {_PATIENCE_SECONDS:g} s")
+        if not isinstance(lost, LinkLost) or is_being_canceled():
+            return
+        if exchange is lane.exchange:
+            # The first to notice speaks for all that were under way, and not about its own job.
+            lane.exchange = None
+            self._failures += 1
+            self._not_before = time.monotonic() + _BACKOFF.delay(self._failures, self._random).total_seconds()
+            Context().run(self._outage.goes_on, lost)
+            if isinstance(error, TimeoutError):
+                self._connection.drop()
+        if lost is not error:
+            raise lost from error
+
+    @property
+    def _rest(self) -> float:
+        """For how many seconds after a failure nothing is tried."""
+        return max(0.0, self._not_before - time.monotonic())
+
+    def _pause(self, seconds: float) -> timedelta:
+        """Spread, so that all that waited do not come back at one moment."""
+        return timedelta(seconds=seconds * (1 + self._random.random()))
+
+    def _tell_refused(self, type: str, error: Refused) -> None:
+        if time.monotonic() >= self._refused_logged + _REFUSED_LOGGED_EVERY_SECONDS:
+            self._refused_logged = time.monotonic()
+            log.warning("an event is not relayed, it waits", exchange=self._terms.exchange, type=type, error=str(error))

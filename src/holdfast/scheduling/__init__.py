@@ -1,0 +1,1 @@
+"""What a schedule declares, and the runners that act at its slots."""

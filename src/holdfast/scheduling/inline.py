@@ -1,0 +1,192 @@
+"""An inline runner: a function of the app that runs at its slots inside the process, on one replica at a time.
+
+It runs under an advisory lock, and its slot is marked in the transaction that holds the lock, at its end: after a kill
+another replica runs that slot again. In the background it carries on as a task beside the coming ticks.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from holdfast.domain.budget import Budget
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.runner import RunnerReport
+from holdfast.log import get_logger
+from holdfast.scheduling.board import ScheduleBoard
+from holdfast.scheduling.inline_attempt import MAKES_JOBS, InlineAttempt, InlineParts
+from holdfast.scheduling.inline_call import GRACE_SECONDS
+from holdfast.worker.threads import HandlerThreads
+
+log = get_logger("holdfast.schedules")
+
+STILL_RUNNING = "still running from its last slot"
+
+_LAST_STEP_SECONDS = 5.0
+_RETRY_SECONDS = 1.0
+
+
+class InlineRunner:
+    """The function is `async def`, or a plain `def` that is called in a thread; it may return a dict of counts.
+
+    A thread cannot be stopped. One that goes on after an interruption keeps the lock until it or the process ends.
+    """
+
+    def __init__(self, parts: InlineParts, board: ScheduleBoard) -> None:
+        self.on_wake: Callable[[], None] = lambda: None
+        self._parts = parts
+        self._board = board
+        self._threads = HandlerThreads()
+        self._attempt: InlineAttempt | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_collected = False
+        self._stop_requested = asyncio.Event()
+        self._retry_at = -math.inf
+        self._is_told = False
+
+    @property
+    def name(self) -> str:
+        return self._parts.name
+
+    def due_in(self) -> float | None:
+        if self._attempt is None:
+            due_in = 0.0 if self._board.is_due(self.name) else self._board.look_in()
+            return max(due_in, self._retry_at - time.monotonic())
+        if self._is_to_be_collected:
+            return 0.0
+        overlap = self._attempt.overlap
+        return None if overlap is None else max(0.0, (overlap - self._board.now()).total_seconds())
+
+    def wake(self) -> None:
+        self._board.look_soon()
+        self._retry_at = -math.inf
+
+    def stop(self) -> None:
+        self._stop_requested.set()
+
+    async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:
+        report = RunnerReport(self.name)
+        self._collect(report)
+        if self._attempt is not None and (self._is_collected or not to_end):
+            self._tell_overlap(report)
+        elif not to_end:
+            if await self._may_begin(budget):
+                self._begin(budget)
+        else:
+            # More than once where slots wait for their turn. What could not be done now is left to the next tick.
+            is_done = True
+            while is_done and (self._attempt is not None or await self._may_begin(budget)):
+                is_done = await self._to_end(self._attempt or self._begin(budget), budget)
+                self._collect(report)
+        self._tell_if_it_makes_jobs(report)
+        return report
+
+    def _tell_if_it_makes_jobs(self, report: RunnerReport) -> None:
+        """Once: a version of the app that started later wants it so, and this process will not see another."""
+        if self._board.has_job(self.name):
+            report.skipped = MAKES_JOBS
+        if report.skipped == MAKES_JOBS and not self._is_told:
+            self._is_told = True
+            log.warning(MAKES_JOBS, runner=self.name)
+
+    async def _to_end(self, attempt: InlineAttempt, budget: Budget) -> bool:
+        """Whether the attempt has ended and done its slot."""
+        await self._until_reported(budget.seconds_left)
+        if not self._is_reported and not self._stop_requested.is_set():
+            attempt.interrupt("the time of its tick was spent")
+            await self._until_reported(GRACE_SECONDS + _LAST_STEP_SECONDS)
+        return self._is_reported and not attempt.is_undone
+
+    async def _may_begin(self, budget: Budget) -> bool:
+        if budget.is_spent or self._stop_requested.is_set() or time.monotonic() < self._retry_at:
+            return False
+        await self._board.look()
+        return self._board.is_due(self.name)
+
+    def _begin(self, budget: Budget) -> InlineAttempt:
+        attempt = self._attempt = InlineAttempt(self._parts, self._threads, lambda: self.on_wake())
+        self._is_collected = False
+        self._task = asyncio.create_task(attempt.execute())
+        self._task.add_done_callback(lambda _: attempt.tell())
+        budget.take(1)
+        return attempt
+
+    @property
+    def _is_reported(self) -> bool:
+        """Also if its task has just ended, and what is called for that has not been called yet."""
+        if self._attempt is None or self._task is None:
+            return False
+        return self._attempt.reported.is_set() or self._task.done()
+
+    @property
+    def _is_to_be_collected(self) -> bool:
+        """There is something new: a report, or the end of an attempt that outlived its report."""
+        return (self._is_reported and not self._is_collected) or (self._task is not None and self._task.done())
+
+    def _collect(self, report: RunnerReport) -> None:
+        """Take in what is new. What went wrong in the runner itself, and not in its function, is raised."""
+        attempt, task = self._attempt, self._task
+        if attempt is None or task is None:
+            return
+        if self._is_reported and not self._is_collected:
+            self._is_collected = True
+            self._take_in(attempt, report)
+        if task.done():
+            self._attempt = self._task = None
+            if not task.cancelled():
+                task.result()
+
+    def _take_in(self, attempt: InlineAttempt, report: RunnerReport) -> None:
+        report.add(attempt.report)
+        if attempt.is_undone:
+            # However seldom looks are: whoever has the lock now may be gone at the next slot.
+            self._retry_at = time.monotonic() + min(self._board.look_seconds, _RETRY_SECONDS)
+        else:
+            self._board.settle(self.name)
+        if attempt.next_slot is not None:
+            self._board.expect(*attempt.next_slot)
+
+    def _tell_overlap(self, report: RunnerReport) -> None:
+        report.skipped = STILL_RUNNING
+        slot = None if self._attempt is None else self._attempt.overlapped(self._board.now())
+        if slot is not None:
+            log.warning(STILL_RUNNING, runner=self.name, slot=slot.isoformat())
+
+    async def _until_reported(self, seconds: float) -> None:
+        """Or until a stop."""
+        if self._attempt is None:
+            return
+        signals = [asyncio.ensure_future(event.wait()) for event in (self._attempt.reported, self._stop_requested)]
+        try:
+            await asyncio.wait(
+                signals, timeout=None if seconds == math.inf else seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for signal in signals:
+                signal.cancel()
+            await asyncio.gather(*signals, return_exceptions=True)
+
+    async def close(self, seconds: float) -> RunnerReport | None:
+        self.stop()
+        attempt, task = self._attempt, self._task
+        report = RunnerReport(self.name)
+        if attempt is not None and task is not None:
+            await _within(seconds, attempt.reported)
+            attempt.interrupt("the process was stopped before it was done")
+            await _within(GRACE_SECONDS + _LAST_STEP_SECONDS, attempt.reported)
+            # What cannot be stopped goes on without the lock, until the process ends.
+            task.cancel()
+            await asyncio.wait({task}, timeout=_LAST_STEP_SECONDS)
+        self._threads.close()
+        try:
+            self._collect(report)
+        except StoreUnavailable as error:
+            report.error = str(error)
+        return report if attempt is not None else None
+
+
+async def _within(seconds: float, event: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(None if seconds == math.inf else seconds):
+            await event.wait()

@@ -1,0 +1,207 @@
+"""One attempt of this replica at a slot of an inline runner: the lock, the run's record, the call, the mark."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from holdfast.domain.crash_points import reach
+from holdfast.domain.cron import Missed, Plan, Timetable, parse_timetable, plan
+from holdfast.domain.errors import InvalidInput, StoreUnavailable
+from holdfast.domain.failures import Failures
+from holdfast.domain.job import JobError
+from holdfast.domain.json_text import Json, encode
+from holdfast.domain.runner import RunnerReport
+from holdfast.log import get_logger
+from holdfast.scheduling.due_slots import Unreadable, log_dropped, slots_to_run
+from holdfast.scheduling.inline_call import LOCK_LOST, Ending, InlineCall
+from holdfast.scheduling.schedules import InlineFunction, InlineSlot
+from holdfast.store.schedules import NewRun, RunStore, Schedule, ScheduleStore, Singleton
+from holdfast.worker.threads import HandlerThreads
+
+log = get_logger("holdfast.schedules")
+
+ELSEWHERE = "another replica runs it"
+MAKES_JOBS = "it has become a job schedule, so the function does not run"
+REPLICA_LOST = JobError(
+    code="REPLICA_LOST", type="ReplicaLost", message="the replica that ran it was lost before its end"
+)
+
+_RECORD_TRIES = 5
+_RECORD_WAIT_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class InlineParts:
+    """What an inline runner is made of. `lock` is the documented text of its advisory lock."""
+
+    name: str
+    function: InlineFunction
+    lock: str
+    schedules: ScheduleStore
+    runs: RunStore
+    replica: str
+    failures: Failures
+    unreadable: Unreadable = field(default_factory=Unreadable)
+
+
+class InlineAttempt:
+    """`report` is complete when `reported` is set; a function that cannot be stopped may keep the attempt, and with
+    it the lock, for longer."""
+
+    def __init__(self, parts: InlineParts, threads: HandlerThreads, on_reported: Callable[[], None]) -> None:
+        self.report = RunnerReport(parts.name)
+        self.reported = asyncio.Event()
+        self.is_undone = False
+        """The slot is still to be done: here or by another replica, but not at once."""
+        self.next_slot: tuple[datetime, datetime] | None = None
+        """When there is more to do, at once or at the next slot, and the store's clock when that was found out."""
+        self.overlap: datetime | None = None
+        """The first slot that will be skipped if this attempt is still busy then; None if slots wait for their turn."""
+        self._parts = parts
+        self._on_reported = on_reported
+        self._call = InlineCall(parts.function, parts.failures, threads)
+        self._timetable: Timetable | None = None
+        """Unknown until there is a slot to run, and of no use while slots are not to be skipped."""
+
+    def interrupt(self, why: str) -> None:
+        self._call.interrupt(why)
+
+    def tell(self) -> None:
+        self.reported.set()
+        self._on_reported()
+
+    def overlapped(self, now: datetime) -> datetime | None:
+        """A slot that came due while this attempt was busy; each is told once."""
+        slot = self.overlap
+        if slot is None or slot > now or self._timetable is None:
+            return None
+        self.overlap = self._timetable.next_after(now)
+        return slot
+
+    async def execute(self) -> None:
+        name = self._parts.name
+        async with self._parts.schedules.singleton(self._parts.lock) as held:
+            if held is None:
+                self.is_undone = True
+                self.report.skipped = ELSEWHERE
+                return
+            look = await held.due(name)
+            if not look.due:
+                self.next_slot = None if look.next_in is None else (look.now + look.next_in, look.now)
+                return
+            if look.due[0].job is not None:
+                self.is_undone = True
+                self.report.skipped = MAKES_JOBS
+                return
+            if self._call.is_interrupted:
+                self.is_undone = True
+                return
+            try:
+                planned = await self._plan(look.due[0], look.now)
+            except InvalidInput as error:
+                self.is_undone = True
+                self.report.error = self._parts.unreadable.tell(look.due[0], error)
+                return
+            await self._run(held, look.due[0], planned)
+            if not self._call.is_over:
+                self.tell()
+                await self._call.over()
+
+    async def _run(self, held: Singleton, schedule: Schedule, planned: Plan) -> None:
+        slot = planned.slots[0] if planned.slots else None
+        if planned.dropped:
+            log_dropped(schedule, planned.dropped)
+            self.report.counts["dropped"] = planned.dropped
+        await self._abandon_others()
+        run = await self._parts.runs.start(NewRun(schedule.name, self._parts.replica, slot))
+        if schedule.missed is not Missed.ALL and not schedule.paused:
+            self._timetable = parse_timetable(schedule.timetable, schedule.zone)
+            self.overlap = planned.next_slot
+        if slot is None and not schedule.run_now:
+            ending = Ending(encode({"dropped": planned.dropped}))
+        else:
+            call = InlineSlot(schedule.name, slot, run, self._parts.replica)
+            reach("inline.before")
+            ending = await self._call.run(call, held.lost())
+            reach("inline.after")
+            self.report.processed = 1
+        if ending.is_over:
+            ending = await self._mark(held, schedule, planned, run, ending)
+        if not ending.is_over:
+            self.is_undone = True
+            await self._record(run, ending)
+        self._tell(ending)
+
+    async def _plan(self, schedule: Schedule, now: datetime) -> Plan:
+        """A slot that was begun and not done is not a missed one: it runs again, however late, also by the policy that
+        skips what is late."""
+        planned = slots_to_run(schedule, now)
+        if planned.dropped and not planned.slots:
+            newest = await self._parts.runs.list(schedule.name, 1)
+            if newest and newest[0].slot is not None and newest[0].slot >= schedule.next_slot:
+                return slots_to_run(replace(schedule, missed=Missed.ONCE), now)
+        return planned
+
+    async def _abandon_others(self) -> None:
+        """We hold the lock, so whoever began a run and did not end it is gone."""
+        abandoned = await self._parts.runs.abandon(self._parts.name, encode(REPLICA_LOST.as_dict()))
+        if abandoned:
+            log.warning("a run was left unfinished by a lost replica", runner=self._parts.name, runs=abandoned)
+
+    async def _mark(self, held: Singleton, schedule: Schedule, planned: Plan, run: int, ending: Ending) -> Ending:
+        slot, next_slot = (planned.slots or (None,))[0], (*planned.slots[1:], planned.next_slot)[0]
+        # A slot's run answers no request: that one gets a run of its own, after the slot's.
+        seen = schedule if slot is None else replace(schedule, run_now=0)
+        try:
+            look = await held.due(schedule.name)
+            now = look.now
+            if self._timetable is not None and next_slot <= now:
+                next_slot = self._skip_overlapped(self._timetable, next_slot, now)
+            await held.done(seen, next_slot, slot, run, ending.result, _json(ending.error))
+            reach("inline.marked")
+        except StoreUnavailable as error:
+            log.warning("the slot could not be marked as done", runner=schedule.name, error=str(error))
+            return Ending(error=LOCK_LOST, is_over=False)
+        is_asked = any(found.run_now > seen.run_now for found in look.due)
+        self.next_slot = (now if is_asked else next_slot, now)
+        return ending
+
+    def _skip_overlapped(self, timetable: Timetable, next_slot: datetime, now: datetime) -> datetime:
+        overlapped = plan(timetable, next_slot, now, Missed.ONCE, 1)
+        skipped = len(overlapped.slots) + overlapped.dropped
+        # In the background, each of them was warned of when it came due.
+        log.info(
+            "slots came due while it ran and are skipped",
+            runner=self._parts.name,
+            skipped=skipped,
+            oldest=next_slot.isoformat(),
+        )
+        self.report.counts["overlapped"] = skipped
+        return overlapped.next_slot
+
+    async def _record(self, run: int, ending: Ending) -> None:
+        """The store may be what went away. A run that cannot be ended here is abandoned by the next one."""
+        for _ in range(_RECORD_TRIES):
+            try:
+                await self._parts.runs.finish(run, ending.result, _json(ending.error))
+                return
+            except StoreUnavailable:
+                await asyncio.sleep(_RECORD_WAIT_SECONDS)
+
+    def _tell(self, ending: Ending) -> None:
+        self.report.counts |= ending.counts
+        if ending.error is not None:
+            self.report.failed = 1
+            self.report.error = f"{ending.error.code}: {ending.error.summary}"
+            log.warning(
+                "run did not succeed",
+                runner=self._parts.name,
+                code=ending.error.code,
+                # Not its message, which is in the run: it may tell what is not for a log.
+                error=ending.error.type,
+            )
+
+
+def _json(error: JobError | None) -> Json | None:
+    return None if error is None else encode(error.as_dict())

@@ -1,0 +1,180 @@
+"""The job schedules as a runner: makes one job per slot, in the transaction that moves the schedule on."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from holdfast.domain.budget import Budget
+from holdfast.domain.crash_points import reach
+from holdfast.domain.cron import Plan
+from holdfast.domain.errors import InvalidInput, StoreUnavailable
+from holdfast.domain.event_loop import is_being_canceled
+from holdfast.domain.job import NewJob
+from holdfast.domain.json_text import Json, decode, encode
+from holdfast.domain.runner import RunnerReport
+from holdfast.log import get_logger
+from holdfast.scheduling.board import ScheduleBoard
+from holdfast.scheduling.due_slots import Unreadable, log_dropped, slots_to_run
+from holdfast.store.schedules import JobTemplate, NewRun, Schedule, ScheduleStore
+
+log = get_logger("holdfast.schedules")
+
+SCHEDULES = "schedules"
+SCHEDULE_HEADER = "holdfast.schedule"
+SLOT_HEADER = "holdfast.slot"
+"""The slot in UTC, ISO 8601. A job that was asked for with run now has none."""
+
+_LISTED_JOBS = 100
+_MOST_SLOTS_AT_ONCE = 500
+_MOST_CHARACTERS_AT_ONCE = 4 * 1024 * 1024
+# An outage can take long to show itself, each time that the store is asked.
+_MOST_OUTAGES = 3
+
+
+class JobSchedules:
+    """Which slots run is decided by what the store has of the schedule, not by this process's code."""
+
+    def __init__(self, board: ScheduleBoard, schedules: ScheduleStore, replica: str) -> None:
+        self.on_wake: Callable[[], None] = lambda: None
+        self._board = board
+        self._schedules = schedules
+        self._replica = replica
+        self._is_stopping = False
+        self._unreadable = Unreadable()
+        self._failing: dict[str, str] = {}
+
+    @property
+    def name(self) -> str:
+        return SCHEDULES
+
+    def due_in(self) -> float:
+        return 0.0 if self._board.due_jobs() else self._board.look_in()
+
+    def wake(self) -> None:
+        self._board.look_soon()
+
+    def stop(self) -> None:
+        self._is_stopping = True
+
+    async def close(self, seconds: float) -> RunnerReport | None:  # noqa: ARG002 - nothing of it runs on
+        return None
+
+    async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:  # noqa: ARG002 - a pass is its end
+        report = RunnerReport(SCHEDULES)
+        await self._board.look()
+        moved, outages, first = 0, 0, None
+        # Those that failed the last time come last, so that they are in nobody's way.
+        for schedule in sorted(self._board.due_jobs(), key=lambda schedule: schedule.name in self._failing):
+            if self._is_stopping or outages == _MOST_OUTAGES:
+                break
+            if budget.is_spent:
+                report.skipped = "its budget is spent"
+                break
+            try:
+                await self._move_on(schedule, budget, report)
+            except (Exception, asyncio.CancelledError) as error:
+                if is_being_canceled():
+                    raise
+                first = first or error
+                outages += isinstance(error, StoreUnavailable)
+                self._tell_failed(schedule, error, report)
+            else:
+                moved += 1
+                self._failing.pop(schedule.name, None)
+        if first is not None and not moved:
+            raise first
+        return report
+
+    async def _move_on(self, schedule: Schedule, budget: Budget, report: RunnerReport) -> None:
+        now = self._board.looked_at
+        # Whatever comes of it: it is asked for again at the next look, not in a hot loop.
+        self._board.settle(schedule.name)
+        try:
+            planned = slots_to_run(schedule, now)
+        except InvalidInput as error:
+            report.error = self._unreadable.tell(schedule, error)
+            return
+        for step in _steps(schedule, planned):
+            if budget.is_spent or self._is_stopping or not await self._take(schedule, step, budget, report):
+                self._board.expect(step.seen.next_slot, now)
+                break
+        else:
+            self._board.expect(planned.next_slot, now)
+
+    async def _take(self, schedule: Schedule, step: "_Step", budget: Budget, report: RunnerReport) -> bool:
+        """Whether it was this process that took it."""
+        jobs = [_job(schedule, slot) for slot in step.slots]
+        listed = [str(job.id) for job in jobs[:_LISTED_JOBS]]
+        result = encode({"enqueued": len(jobs), "dropped": step.dropped, "jobs": listed}, name="result")
+        run = NewRun(schedule.name, self._replica, step.slots[-1] if step.slots else None)
+        reach("slot.before")
+        won = await self._schedules.advance(step.seen, step.next_slot, jobs, run, result)
+        reach("slot.after")
+        if won:
+            budget.take(len(jobs))
+            report.processed += len(jobs)
+            _count(report, step.dropped)
+            if step.dropped:
+                log_dropped(schedule, step.dropped)
+        return won
+
+    def _tell_failed(self, schedule: Schedule, error: BaseException, report: RunnerReport) -> None:
+        """Once for each error, until it goes well again: it may fail at every look."""
+        said = f"{type(error).__name__}: {error}"
+        report.error = f"schedule {schedule.name!r}: {said}"
+        if self._failing.get(schedule.name) != said:
+            self._failing[schedule.name] = said
+            trace = None if isinstance(error, StoreUnavailable) else error
+            log.error("schedule could not be moved on", schedule=schedule.name, error=said, exc_info=trace)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What one transaction does: a job for each of `slots`, from the schedule as `seen` on to `next_slot`."""
+
+    seen: Schedule
+    slots: tuple[datetime | None, ...]
+    next_slot: datetime
+    dropped: int = 0
+
+
+def _steps(schedule: Schedule, planned: Plan) -> Iterator[_Step]:
+    """The slots, and then a job of its own for the requests to run now."""
+    seen, dropped, size = replace(schedule, run_now=0), planned.dropped, _slots_at_once(schedule)
+    if planned.next_slot != schedule.next_slot:
+        for start in range(0, max(1, len(planned.slots)), size):
+            slots, later = planned.slots[start : start + size], planned.slots[start + size :]
+            next_slot = later[0] if later else planned.next_slot
+            yield _Step(seen, slots, next_slot, dropped)
+            seen, dropped = replace(seen, next_slot=next_slot), 0
+    if schedule.run_now:
+        yield _Step(replace(seen, run_now=schedule.run_now), (None,), planned.next_slot)
+
+
+def _slots_at_once(schedule: Schedule) -> int:
+    """Slots that were missed can be thousands; payloads and headers, which are sent for each, a megabyte."""
+    template = schedule.job
+    size = 0 if template is None else len(template.payload) + len(template.headers or "")
+    return max(1, min(_MOST_SLOTS_AT_ONCE, _MOST_CHARACTERS_AT_ONCE // max(1, size)))
+
+
+def _job(schedule: Schedule, slot: datetime | None) -> NewJob:
+    template = schedule.job
+    if template is None:
+        raise TypeError(f"schedule {schedule.name!r} has no job")
+    return template.job(_headers(template, schedule.name, slot))
+
+
+def _headers(template: JobTemplate, schedule: str, slot: datetime | None) -> Json:
+    headers: dict[str, object] = decode(template.headers) if template.headers else {}
+    headers[SCHEDULE_HEADER] = schedule
+    if slot is not None:
+        headers[SLOT_HEADER] = slot.astimezone(UTC).isoformat()
+    return encode(headers, name="headers")
+
+
+def _count(report: RunnerReport, dropped: int) -> None:
+    for name, number in (("schedules", 1), ("dropped", dropped)):
+        before = report.counts.get(name, 0)
+        report.counts[name] = number + before if isinstance(before, int) else number

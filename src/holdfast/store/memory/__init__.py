@@ -1,0 +1,1 @@
+"""The store in memory: the plainest reading of the contract."""

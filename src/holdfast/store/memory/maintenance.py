@@ -1,0 +1,40 @@
+"""Upkeep of the memory store: the plainest reading of `upkeep.py`."""
+
+from collections.abc import AsyncGenerator
+from datetime import datetime, timedelta
+
+from holdfast.domain.job import JobState
+from holdfast.store.maintenance import Batch
+from holdfast.store.memory.schedules import MemoryRuns
+from holdfast.store.memory.store import MemoryStore
+
+
+class MemoryUpkeep:
+    def __init__(self, store: MemoryStore, runs: MemoryRuns) -> None:
+        self._store = store
+        self._runs = runs
+        self._done: dict[str, datetime] = {}
+
+    async def since_done(self) -> dict[str, timedelta]:
+        now = await self._store.clock.now()
+        return {step: now - at for step, at in self._done.items() if at <= now}
+
+    async def mark_done(self, step: str) -> None:
+        self._done[step] = await self._store.clock.now()
+
+    async def add_partitions(self) -> AsyncGenerator[Batch, None]:
+        yield Batch()
+
+    async def prune_jobs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        states = frozenset((JobState.SUCCEEDED, JobState.CANCELED))
+        yield Batch({"jobs_pruned": self._store.remove_final(states, retention)})
+
+    async def prune_dead_letters(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        states = frozenset((JobState.FAILED, JobState.DEAD))
+        yield Batch({"dead_letters_pruned": self._store.remove_final(states, retention)})
+
+    async def prune_runs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        yield Batch({"runs_pruned": self._runs.remove_old(retention)})
+
+    async def compact_counts(self) -> AsyncGenerator[Batch, None]:
+        yield Batch()

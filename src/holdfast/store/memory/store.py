@@ -1,0 +1,365 @@
+"""The reference store: the plainest thing that keeps the contract, and the oracle for the others.
+
+One dictionary of jobs behind one lock (the lease keeper renews from its own thread), a clock that tests move. Nothing
+survives the process; it is for unit tests.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from holdfast.domain.job import Job, JobError, JobState, Lease, LeasedJob, NewJob, to_id
+from holdfast.domain.json_text import Json, encode
+from holdfast.domain.lifecycle import (
+    KEPT_ERRORS,
+    SUSPECT_LOSSES,
+    Event,
+    Transition,
+    after_cancel_request,
+    after_loss,
+)
+from holdfast.domain.limits import at_least
+from holdfast.store.contract import (
+    MOST_DUE,
+    Backlog,
+    Canceling,
+    ClaimRequest,
+    Enqueued,
+    Fenced,
+    Finish,
+    JobFilter,
+    Renewal,
+    Renewed,
+    Rescued,
+    Retrying,
+    Shard,
+)
+from holdfast.store.memory.jobs import Entrance, HeldKey, KeyName, Record
+
+_READY = JobState.READY
+"""All jobs are asked for it at every look, and the member of an enumeration is slow to come by."""
+
+
+class MemoryClock:
+    """The machine's time plus whatever a test moved it by, or frozen."""
+
+    def __init__(self) -> None:
+        self._frozen: datetime | None = None
+        self._moved = timedelta(0)
+
+    def read(self) -> datetime:
+        return self._frozen or datetime.now(UTC) + self._moved
+
+    async def now(self) -> datetime:
+        return self.read()
+
+    async def freeze(self, at: datetime) -> None:
+        self._frozen = at
+
+    async def advance(self, by: timedelta) -> None:
+        if self._frozen is None:
+            self._moved += by
+        else:
+            self._frozen += by
+
+
+class MemoryStore:
+    """Store, reader and clock in one object, as a test wants them."""
+
+    def __init__(self) -> None:
+        self.clock = MemoryClock()
+        self._jobs: dict[UUID, Record] = {}
+        self._keys: dict[KeyName, HeldKey] = {}
+        self._fence = 0
+        self._lock = threading.RLock()
+        self._on_final: list[Callable[[UUID], None]] = []
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        with self._lock:
+            entrance = Entrance(self._jobs, self._keys, self.clock.read())
+            enqueued = [entrance.take(new) for new in jobs]
+            entrance.admit()
+            return enqueued
+
+    async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
+        with self._lock:
+            now = self.clock.read()
+            wanted = {kind: claim.limit for kind, claim in request.kinds.items()}
+            claimed: list[LeasedJob] = []
+            for record in sorted(self._due(request, now), key=_claim_order):
+                if len(claimed) >= request.limit:
+                    break
+                if wanted[record.new.kind] <= 0:
+                    continue
+                wanted[record.new.kind] -= 1
+                claimed.append(self._lease(record, request, now))
+            return claimed
+
+    def _due(self, request: ClaimRequest, now: datetime) -> list[Record]:
+        return [
+            record
+            for record in self._jobs.values()
+            if record.state is _READY
+            and record.run_at <= now
+            and record.new.queue in request.queues
+            and record.new.kind in request.kinds
+            and (record.losses >= SUSPECT_LOSSES) is request.suspects
+            and (request.shard is None or request.shard.has(record.new.id))
+        ]
+
+    def _lease(self, record: Record, request: ClaimRequest, now: datetime) -> LeasedJob:
+        self._fence += 1
+        record.state = JobState.RUNNING
+        record.attempt += 1
+        record.lease = Lease(record.new.id, self._fence, request.holder)
+        record.until = now + request.kinds[record.new.kind].lease
+        record.started_at = now
+        return LeasedJob(
+            lease=record.lease,
+            kind=record.new.kind,
+            queue=record.new.queue,
+            priority=record.new.priority,
+            payload=record.new.payload,
+            headers=record.new.headers,
+            tenant=record.new.tenant,
+            correlation_id=record.new.correlation_id,
+            attempt=record.attempt,
+            losses=record.losses,
+            max_attempts=record.new.max_attempts,
+            created_at=record.created_at,
+        )
+
+    async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+        with self._lock:
+            now = self.clock.read()
+            renewed = []
+            for renewal in renewals:
+                record = self._held(renewal.lease)
+                if record is None:
+                    renewed.append(Renewed(renewal.lease, self._not_held(renewal.lease)))
+                    continue
+                record.until = now + renewal.extend
+                if renewal.progress is not None:
+                    record.progress = renewal.progress
+                renewed.append(Renewed(renewal.lease, Fenced.DONE, record.cancel_requested))
+            return renewed
+
+    async def finish(self, finishes: Sequence[Finish]) -> list[Fenced]:
+        with self._lock:
+            return [self._finish(finish.lease, finish.transition) for finish in finishes]
+
+    async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
+        with self._lock:
+            return [self._finish(lease, Transition(Event.RELEASE)) for lease in leases]
+
+    def _finish(self, lease: Lease, transition: Transition) -> Fenced:
+        record = self._held(lease)
+        if record is None:
+            return self._not_held(lease)
+        self._write(record, transition)
+        return Fenced.DONE
+
+    async def leases_of(self, holder: UUID) -> list[Lease]:
+        with self._lock:
+            return [record.lease for record in self._jobs.values() if record.lease and record.lease.holder == holder]
+
+    async def rescue(self, limit: int) -> list[Rescued]:
+        with self._lock:
+            now = self.clock.read()
+            expired = [record for record in self._jobs.values() if record.until is not None and record.until <= now]
+            expired.sort(key=lambda record: (record.until, record.new.id))
+            for record in expired[:limit]:
+                self._write(record, after_loss(record.losses))
+            return [Rescued(record.new.id, record.state) for record in expired[:limit]]
+
+    def _write(self, record: Record, transition: Transition) -> None:
+        now = self.clock.read()
+        lost = transition.event in (Event.RESCUE, Event.BURY)
+        if record.cancel_requested:
+            transition = after_cancel_request(transition)
+        fence = record.lease.fence if record.lease and not lost else None
+        if transition.error is not None:
+            record.errors.append(_stored_error(transition.error, record.attempt, now))
+            del record.errors[:-KEPT_ERRORS]
+        record.losses += lost
+        record.attempt -= transition.gives_attempt_back
+        record.lease = record.until = None
+        record.cancel_requested = False
+        record.state = transition.state
+        if transition.state is JobState.READY:
+            record.started_at = None
+            if transition.event is not Event.RELEASE:
+                record.run_at = max(now, transition.at) if transition.at else now + transition.delay
+        else:
+            record.result = transition.result
+            record.final_fence = fence
+            record.finished_at = now
+            self._ring(record)
+
+    async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:
+        with self._lock:
+            answers = {id: self._cancel(self._jobs.get(id)) for id in dict.fromkeys(ids)}
+            return [answers[id] for id in ids]
+
+    def _cancel(self, record: Record | None) -> Canceling:
+        if record is None:
+            return Canceling.UNKNOWN
+        if record.state is JobState.RUNNING:
+            record.cancel_requested = True
+            return Canceling.REQUESTED
+        if record.state in (JobState.SUCCEEDED, JobState.CANCELED):
+            return Canceling.FINAL
+        record.state = JobState.CANCELED
+        record.final_fence = None
+        record.finished_at = self.clock.read()
+        self._ring(record)
+        return Canceling.CANCELED
+
+    @contextmanager
+    def ringing(self, ring: Callable[[UUID], None]) -> Iterator[None]:
+        """Inside the block `ring` is called with the id of each job that becomes final, on the thread that ends it."""
+        with self._lock:
+            self._on_final.append(ring)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._on_final.remove(ring)
+
+    def _ring(self, record: Record) -> None:
+        for ring in self._on_final:
+            ring(record.new.id)
+
+    async def retry(self, ids: Sequence[UUID]) -> list[Retrying]:
+        with self._lock:
+            answers = {id: self._revive(self._jobs.get(id)) for id in dict.fromkeys(ids)}
+            return [answers[id] for id in ids]
+
+    def _revive(self, record: Record | None) -> Retrying:
+        if record is None:
+            return Retrying.UNKNOWN
+        if not record.state.is_final:
+            return Retrying.LIVE
+        record.state = JobState.READY
+        record.attempt = record.losses = 0
+        record.run_at = self.clock.read()
+        record.started_at = record.finished_at = record.final_fence = record.result = None
+        return Retrying.READY
+
+    async def next_due(
+        self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False, shard: Shard | None = None
+    ) -> timedelta | None:
+        with self._lock:
+            times = [
+                record.run_at
+                for record in self._jobs.values()
+                if record.state is _READY
+                and record.new.queue in queues
+                and record.new.kind in kinds
+                and (record.losses >= SUSPECT_LOSSES) is suspects
+                and (shard is None or shard.has(record.new.id))
+            ]
+            return max(timedelta(0), min(times) - self.clock.read()) if times else None
+
+    async def get(self, id: UUID | str) -> Job | None:
+        with self._lock:
+            record = self._jobs.get(to_id(id))
+            return _shown(record) if record else None
+
+    async def list(self, filter: JobFilter, limit: int) -> "list[Job]":
+        with self._lock:
+            shown = [_shown(record) for record in self._jobs.values() if _matches(record, filter)]
+            return sorted(shown, key=lambda job: job.id, reverse=True)[:limit]
+
+    async def count(self) -> Mapping[JobState, int]:
+        with self._lock:
+            states = [record.state for record in self._jobs.values()]
+            return {state: states.count(state) for state in JobState}
+
+    async def backlog(self, limit: int = MOST_DUE) -> Sequence[Backlog]:
+        at_least("limit", limit, 0)
+        with self._lock:
+            now = self.clock.read()
+            due: defaultdict[str, list[datetime]] = defaultdict(list)
+            for record in self._jobs.values():
+                if record.state is JobState.READY and record.run_at <= now:
+                    due[record.new.queue].append(record.run_at)
+            return [Backlog.of(queue, len(times), now - min(times), limit) for queue, times in sorted(due.items())]
+
+    def remove_final(self, states: Collection[JobState], retention: timedelta) -> int:
+        """For upkeep: forget jobs that have been in one of these final states for longer than the retention."""
+        with self._lock:
+            now = self.clock.read()
+            before = now - retention
+            old = [
+                id
+                for id, record in self._jobs.items()
+                if record.state in states and record.finished_at is not None and record.finished_at < before
+            ]
+            for id in old:
+                del self._jobs[id]
+            self._keys = {
+                key: held
+                for key, held in self._keys.items()
+                if (held.job_id in self._jobs if held.until is None else held.until > now)
+            }
+            return len(old)
+
+    def _held(self, lease: Lease) -> Record | None:
+        record = self._jobs.get(lease.id)
+        return record if record is not None and record.lease == lease else None
+
+    def _not_held(self, lease: Lease) -> Fenced:
+        record = self._jobs.get(lease.id)
+        return Fenced.ALREADY if record is not None and record.final_fence == lease.fence else Fenced.STALE
+
+
+def _claim_order(record: Record) -> tuple[int, datetime, UUID]:
+    return record.new.priority, record.run_at, record.new.id
+
+
+def _matches(record: Record, filter: JobFilter) -> bool:
+    return (
+        filter.state in (None, record.state)
+        and filter.queue in (None, record.new.queue)
+        and filter.kind in (None, record.new.kind)
+        and filter.tenant in (None, record.new.tenant)
+    )
+
+
+def _stored_error(error: JobError, attempt: int, now: datetime) -> Json:
+    at = now.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return encode({**error.as_dict(), "attempt": attempt, "at": at})
+
+
+def _shown(record: Record) -> Job:
+    running = record.state is JobState.RUNNING
+    return Job(
+        id=record.new.id,
+        kind=record.new.kind,
+        queue=record.new.queue,
+        priority=record.new.priority,
+        state=record.state,
+        payload=record.new.payload,
+        headers=record.new.headers,
+        tenant=record.new.tenant,
+        correlation_id=record.new.correlation_id,
+        key=record.new.key,
+        attempt=record.attempt,
+        losses=record.losses,
+        max_attempts=record.new.max_attempts,
+        created_at=record.created_at,
+        run_at=None if record.state.is_final else record.run_at,
+        started_at=record.started_at,
+        finished_at=record.finished_at,
+        fence=record.lease.fence if record.lease else record.final_fence,
+        holder=record.lease.holder if record.lease else None,
+        lease_until=record.until if running else None,
+        cancel_requested=record.cancel_requested,
+        result=record.result,
+        progress=record.progress,
+        errors=tuple(record.errors),
+    )

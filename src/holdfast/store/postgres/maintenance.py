@@ -1,0 +1,160 @@
+"""Upkeep of PostgreSQL, by the functions of migrations/0007_upkeep.sql: each call is a short transaction."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import date, timedelta
+from uuid import UUID
+
+from holdfast.domain.crash_points import reach
+from holdfast.log import get_logger
+from holdfast.store.maintenance import Batch
+from holdfast.store.postgres.store import PostgresStore
+
+log = get_logger("holdfast.upkeep")
+
+_DAYS_AHEAD = 8
+_BATCH = 1_000
+_LEDGER_BATCH = 100_000
+# Moving so many jobs, or so much of them, takes about a fifth of a second, during which everybody waits.
+_MOST_MOVED = 10_000
+_MOST_BYTES = 4_000_000
+# Whatever happens, nobody waits for longer.
+_DROP_SECONDS = 1.0
+_DROP_TRIES = 2
+_DROP_PAUSE = 0.3
+_BESIDE_JOB = ("key", "attempt_error", "progress")
+_BUSY = Batch(skipped="another process is at it", is_busy=True)
+_FIRST = UUID(int=0)
+
+
+class PostgresUpkeep:
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+        # A pass that ran out of time is carried on by the next one, or the end of a long table would never be reached.
+        self._pruned_up_to = _FIRST
+        # A process that died after it dropped a day may have left rows behind.
+        self._must_sweep = True
+
+    async def since_done(self) -> dict[str, timedelta]:
+        return {row["step"]: row["ago"] for row in await self._store.fetch("steps_done")}
+
+    async def mark_done(self, step: str) -> None:
+        await self._store.fetch("mark_step_done", step)
+
+    async def add_partitions(self) -> AsyncGenerator[Batch, None]:
+        (row,) = await self._store.fetch_upkeep("add_partitions", _DAYS_AHEAD)
+        if row["default_is_large"]:
+            log.warning(
+                "the default partition is too large to add others beside it: jobs go there, and are pruned one by one"
+            )
+        yield _BUSY if row["added"] is None else Batch({"partitions_added": row["added"]})
+
+    async def prune_jobs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        for row in await self._store.fetch_upkeep("past_days", retention):
+            outcome, batch = await self._drop(row["day"], retention)
+            yield batch
+            if outcome == "busy":
+                return
+            if outcome == "locked":
+                # Whoever is in the way of one day is most likely in that of all, and each try makes others wait.
+                break
+            if outcome in ("crowded", "slow"):
+                after: UUID | None = _FIRST
+                while after is not None:
+                    after, batch = await self._prune_part(f"{row['day']:%Y%m%d}", retention, after)
+                    yield batch
+            if outcome == "slow":
+                break
+        while True:
+            last, batch = await self._prune_part("other", retention, self._pruned_up_to)
+            self._pruned_up_to = last or _FIRST
+            yield batch
+            if last is None:
+                break
+        async for batch in self._forget_keys():
+            yield batch
+        if self._must_sweep:
+            async for batch in self._sweep():
+                yield batch
+
+    async def _drop(self, day: date, retention: timedelta) -> tuple[str, Batch]:
+        outcome = "locked"
+        for number in range(_DROP_TRIES):
+            if number:
+                await asyncio.sleep(_DROP_PAUSE)
+            reach("drop.before")
+            outcome, counts = await drop_day(self._store, day, retention)
+            if outcome == "dropped":
+                reach("drop.after")
+                self._must_sweep = True
+                return outcome, Batch({"partitions_dropped": 2, **counts})
+            if outcome not in ("locked", "changed"):
+                break
+        if outcome == "busy":
+            return outcome, _BUSY
+        reasons = {
+            "crowded": f"{day}: too many jobs must stay to drop its partitions, so that they are pruned one by one",
+            "slow": f"{day}: it took too long to move what must stay, so that its jobs are pruned one by one",
+            "changed": f"{day}: its jobs keep changing",
+            "locked": f"{day}: its partitions are in use",
+        }
+        return outcome, Batch(skipped=reasons[outcome])
+
+    async def _prune_part(self, part: str, retention: timedelta, after: UUID) -> tuple[UUID | None, Batch]:
+        (row,) = await self._store.fetch_upkeep("prune_part", part, retention, after, _BATCH)
+        if row["outcome"] == "busy":
+            return None, _BUSY
+        return row["last_id"], Batch({"jobs_pruned": row["pruned"]})
+
+    async def _forget_keys(self) -> AsyncGenerator[Batch, None]:
+        forgotten = _BATCH
+        while forgotten == _BATCH:
+            (row,) = await self._store.fetch_upkeep("forget_keys", _BATCH)
+            forgotten = row["forgotten"]
+            yield _BUSY if row["outcome"] == "busy" else Batch({"keys_forgotten": forgotten})
+
+    async def _sweep(self) -> AsyncGenerator[Batch, None]:
+        for side in _BESIDE_JOB:
+            after: UUID | None = _FIRST
+            while after is not None:
+                (row,) = await self._store.fetch_upkeep("sweep", side, after, _BATCH)
+                if row["outcome"] == "busy":
+                    yield _BUSY
+                    return
+                after = row["last_id"]
+                yield Batch({"rows_swept": row["swept"]})
+        self._must_sweep = False
+
+    async def prune_dead_letters(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        pruned = _BATCH
+        while pruned == _BATCH:
+            (row,) = await self._store.fetch_upkeep("prune_dead_letters", retention, _BATCH)
+            pruned = row["pruned"]
+            yield _BUSY if row["outcome"] == "busy" else Batch({"dead_letters_pruned": pruned})
+
+    async def prune_runs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        after: int | None = 0
+        while after is not None:
+            (row,) = await self._store.fetch_upkeep("prune_runs", retention, after, _BATCH)
+            after = row["last_id"]
+            yield _BUSY if row["outcome"] == "busy" else Batch({"runs_pruned": row["pruned"]})
+
+    async def compact_counts(self) -> AsyncGenerator[Batch, None]:
+        (newest,) = await self._store.fetch_upkeep("newest_entry")
+        after: int | None = 0
+        while after is not None:
+            (row,) = await self._store.fetch_upkeep("compact_ledger", after, newest["number"], _LEDGER_BATCH)
+            after = row["last_number"]
+            yield _BUSY if row["outcome"] == "busy" else Batch({"entries_merged": row["merged"]})
+
+
+async def drop_day(store: PostgresStore, day: date, retention: timedelta) -> tuple[str, dict[str, int]]:
+    """The outcome, and how many jobs were pruned and moved."""
+    async with store.upkeep_transaction() as fetch:
+        (look,) = await fetch("look_at_day", day, retention, _MOST_MOVED, _MOST_BYTES)
+        if look["outcome"] != "droppable":
+            return look["outcome"], {}
+        await fetch("drop_bounds", f"{_DROP_SECONDS * 1000:.0f}")
+        (row,) = await fetch("drop_day", day, look["entries"], look["recent"], _MOST_MOVED, _MOST_BYTES)
+        reach("drop.before_commit")
+        return row["outcome"], {"jobs_pruned": row["pruned"], "jobs_moved": row["moved"]}
