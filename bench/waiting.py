@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import statistics
 import time
 from collections.abc import Sequence
@@ -24,7 +25,8 @@ from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import ClaimRequest, Finish, KindClaim, Store
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.driver import open_connection
-from holdfast.store.postgres.sql_files import quoted, statement
+from holdfast.store.postgres.release import this_release
+from holdfast.store.postgres.sql_files import in_schema, quoted, statement
 from holdfast.store.postgres.store import PostgresStore
 from holdfast_lab.bench.place import Place, scratch_place
 
@@ -84,16 +86,16 @@ async def woken(place: Place, waiters: int, seconds: float) -> dict[str, Any]:
 
 
 async def ring_cost(place: Place, rounds: int) -> dict[str, Any]:
-    """The same finish by the statement that rings and by the function alone, in a schema each, in turns."""
+    """The same finish by the function as it is and without its look at waiters, in a schema each, in turns."""
     say(f"finishing with and without rings, {rounds} rounds each")
     quiet = f"{place.schema}_quiet"
     await migrate(place.url, quiet)
     apps = {"with": Holdfast(place.url, schema=place.schema), "without": Holdfast(place.url, schema=quiet)}
     statements = {
-        "with": statement("finish_succeeded", place.schema),
-        "without": f"SELECT id, fence FROM {quoted(quiet)}.finish_succeeded($1, $2, $3)",
+        name: statement("finish_succeeded", schema, 3) for name, schema in (("with", place.schema), ("without", quiet))
     }
     connection = await open_connection(place.url)
+    await connection.execute(in_schema(_quiet(this_release().functions["finish_succeeded"]), quiet))
     figures: dict[str, Any] = {}
     try:
         async with apps["with"], apps["without"]:
@@ -128,10 +130,18 @@ async def _finish(connection: Any, finish: str, leased: Sequence[LeasedJob]) -> 
     leases = [each.lease for each in leased]
     columns = [lease.id for lease in leases], [lease.fence for lease in leases], [lease.holder for lease in leases]
     started = time.perf_counter()
-    done = await connection.fetch(finish, *columns)
+    refused = await connection.fetchval(finish, *columns)
     took = time.perf_counter() - started
-    assert len(done) == len(leased)
+    assert refused is None
     return took
+
+
+def _quiet(function: str) -> str:
+    """Without the look at waiters."""
+    ringing = re.compile(r"^ *IF EXISTS \(SELECT FROM holdfast.waiter .*?^ *END IF;\n", re.MULTILINE | re.DOTALL)
+    quiet, number = ringing.subn("", function)
+    assert number == 1
+    return quiet
 
 
 def _ratio(one: Sequence[float], other: Sequence[float]) -> float:

@@ -4,7 +4,6 @@ Each server runs once per test session and is shared by all xdist workers. Each 
 """
 
 import asyncio
-import hashlib
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -27,9 +26,10 @@ from holdfast.store.memory.store import MemoryStore
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.driver import translated
 from holdfast.store.postgres.reader import PostgresReader
+from holdfast.store.postgres.release import this_release
 from holdfast.store.postgres.runs import PostgresRuns
 from holdfast.store.postgres.schedules import PostgresSchedules
-from holdfast.store.postgres.sql_files import migrations, statement
+from holdfast.store.postgres.sql_files import statement
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.store import RowStore
@@ -203,8 +203,7 @@ class DatabaseMaker:
     def _migrated_template(self) -> str:
         """Made by whichever test worker comes first."""
         if self._template is None:
-            digest = hashlib.sha256("".join(each.sql for each in migrations("holdfast")).encode()).hexdigest()
-            name = f"holdfast_template_{digest[:16]}"
+            name = f"holdfast_template_{this_release().digest[:16]}"
             self._admin.execute("SELECT pg_advisory_lock(%s)", (_TEMPLATE_LOCK,))
             if not self._admin.execute("SELECT FROM pg_database WHERE datname = %s", (name,)).fetchall():
                 self._build_template(name)
@@ -289,7 +288,7 @@ class OneConnectionStore(PostgresStore):
 
     async def fetch(self, verb: str, *arguments: object) -> "list[asyncpg.Record]":
         with translated():
-            return await self.connection.fetch(statement(verb, self.schema), *arguments)
+            return await self.connection.fetch(statement(verb, self.schema, len(arguments)), *arguments)
 
     @asynccontextmanager
     async def _acquire(self) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":

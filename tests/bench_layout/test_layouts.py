@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from bench.layout.again.layouts import LAYOUTS, H, Layout
+from bench.layout.again.layouts import LAYOUTS, VERBS, H, Layout
 from holdfast.store.postgres.sql_files import statement
 
 
@@ -21,7 +21,7 @@ class Written:
 async def text_of(layout: Layout) -> str:
     written = Written()
     await layout.install(cast(Any, written))
-    return "\n".join([*written.texts, *layout.statements().values()])
+    return "\n".join([*written.texts, *(layout.statement(verb, 0) for verb in VERBS)])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)

@@ -20,6 +20,7 @@ from holdfast.store.postgres.runs import PostgresRuns
 from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.schedules import NewRun
+from holdfast_lab.faults.later_release import later_release
 from tests.databases import Database, connected, opened_store
 from tests.insight.examined import NOW, execute, found, only, opened_case
 from tests.store_contract.schedule_steps import new_schedule
@@ -57,16 +58,24 @@ async def test_a_missing_schema_names_the_remedy_and_the_rest_is_left_out(empty_
 @pytest.mark.parametrize(
     ("change", "words", "step"),
     [
-        ("DELETE FROM holdfast.migration WHERE version > 1", "is at version 1, this release needs", "holdfast migrate"),
+        ("ALTER FUNCTION holdfast.renew SET work_mem = '1GB'", "not those of this release: renew", "holdfast migrate"),
         ("INSERT INTO holdfast.migration VALUES (9999, 'later')", "newer than this release knows", "upgrade holdfast"),
     ],
 )
-async def test_a_schema_of_another_version_is_a_problem(database: Database, change: str, words: str, step: str) -> None:
+async def test_a_schema_of_another_release_is_a_problem(database: Database, change: str, words: str, step: str) -> None:
     await execute(database, change)
     finding = await only(database, "schema")
     assert finding.level is Level.PROBLEM
     assert words in finding.line
     assert step in (finding.next_step or "")
+
+
+async def test_an_older_schema_is_a_problem(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "this_release", later_release)
+    finding = await only(database, "schema")
+    assert finding.level is Level.PROBLEM
+    assert f"this release needs {later_release().version}" in finding.line
+    assert "holdfast migrate" in (finding.next_step or "")
 
 
 async def test_another_schema_is_examined_by_its_name(empty_database: Database) -> None:

@@ -86,7 +86,7 @@ async def test_a_connection_is_used_again_and_asked_nothing_in_between(database:
         first = await _sessions(other)
         for _ in range(3):
             await PostgresClock(store).now()
-            assert await _sessions(other) == {pid: statement("clock_now", "holdfast") for pid in first}
+            assert await _sessions(other) == {pid: statement("now", "holdfast") for pid in first}
 
 
 async def test_more_statements_than_connections_wait_for_each_other(database: Database) -> None:

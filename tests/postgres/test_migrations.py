@@ -1,8 +1,7 @@
-"""Migrations: forward, once, by whoever comes first; and a store that refuses what it does not know."""
+"""A schema is installed, migrated and checked: all or nothing, once, whichever migrator comes first."""
 
 import asyncio
-from collections.abc import Iterator
-from uuid import uuid4
+from dataclasses import replace
 
 import asyncpg
 import pytest
@@ -14,28 +13,17 @@ from holdfast.domain.limits import check_schema
 from holdfast.producer.enqueue import enqueue_statement
 from holdfast.store.contract import Fenced, Finish, JobFilter, Renewal
 from holdfast.store.opening import migrate
-from holdfast.store.postgres.migrate import Migrator
+from holdfast.store.postgres.migrate import Applied, Migrator
 from holdfast.store.postgres.reader import PostgresReader
-from holdfast.store.postgres.sql_files import Migration, migrations, newest_version
+from holdfast.store.postgres.release import Release, this_release
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
+from holdfast_lab.faults.later_release import later_release
 from tests.databases import Database, connected, opened_store
+from tests.postgres.catalog import catalog
 from tests.postgres.past import pruned
 from tests.store_contract.steps import ENDINGS, LEASE, job, wants
 
-# As the release before migration 8 sent it.
-_ENQUEUE_OF_7 = """
-SELECT enqueued.id, enqueued.is_new FROM unnest($1::text[]) AS given (key)
-CROSS JOIN LATERAL holdfast.enqueue(
-    kind => 'work', payload => '{}', queue => 'default', priority => 5, delay => NULL, run_at => NULL, tenant => '',
-    key => given.key, correlation_id => '', max_attempts => NULL, headers => NULL, job_id => gen_random_uuid()
-) AS enqueued
-"""
-_POSITIONS_OF_7 = """
-SELECT id, is_new
-FROM holdfast.enqueue('work', '{}', 'default', 5, NULL, NULL, '', $1, NULL, NULL, NULL, gen_random_uuid())
-"""
-
-NAMES = [migration.name for migration in migrations("holdfast")]
+THIS = this_release()
 
 
 async def _version(url: str, schema: str = "holdfast") -> int:
@@ -43,86 +31,129 @@ async def _version(url: str, schema: str = "holdfast") -> int:
         return await Migrator(connection, schema).version()
 
 
+async def _migrated(url: str, release: Release, schema: str = "holdfast") -> Applied:
+    async with connected(url) as connection:
+        return await Migrator(connection, schema, release).migrate()
+
+
 def test_migrations_are_numbered_without_gaps() -> None:
-    assert [migration.version for migration in migrations("holdfast")] == list(range(1, newest_version() + 1))
+    assert [migration.version for migration in THIS.migrations] == list(range(2, THIS.version + 1))
 
 
-async def test_an_empty_database_gets_every_migration_once(empty_database: Database) -> None:
+async def test_an_empty_database_gets_everything_once(empty_database: Database) -> None:
     assert await _version(empty_database.url) == 0
-    assert [migration.name for migration in await migrate(empty_database.url, "holdfast")] == NAMES
-    assert await _version(empty_database.url) == newest_version()
-    assert await migrate(empty_database.url, "holdfast") == []
+    applied = await migrate(empty_database.url, "holdfast")
+    assert [(each.version, each.name) for each in applied.migrations] == [(THIS.version, "tables")]
+    assert set(applied.functions) == set(THIS.functions)
+    assert await _version(empty_database.url) == THIS.version
+    assert await migrate(empty_database.url, "holdfast") == Applied()
     async with opened_store(empty_database.url) as store:
         await store.enqueue([job()])
         assert len(await store.claim(wants())) == 1
 
 
-async def test_migrators_at_the_same_time_share_the_work(empty_database: Database) -> None:
+async def test_one_of_several_migrators_does_all_of_the_work(empty_database: Database) -> None:
     applied = await asyncio.gather(*(migrate(empty_database.url, "holdfast") for _ in range(3)))
-    assert sorted(migration.name for each in applied for migration in each) == sorted(NAMES)
+    assert sorted(len(each.functions) for each in applied) == [0, 0, len(THIS.functions)]
+    assert sorted(len(each.migrations) for each in applied) == [0, 0, 1]
+
+
+@pytest.mark.parametrize("schema", ["holdfast", "Jobs of-today"])
+async def test_a_migrated_schema_equals_a_fresh_one(empty_database: Database, schema: str) -> None:
+    later = later_release()
+    await migrate(empty_database.url, schema)
+    applied = await _migrated(empty_database.url, later, schema)
+    assert [each.name for each in applied.migrations] == ["zones"]
+    assert set(applied.functions) == {"later", "now"}
     async with connected(empty_database.url) as connection:
-        rows = await connection.fetch("SELECT version, name FROM holdfast.migration ORDER BY version")
-    assert [row["name"] for row in rows] == NAMES
+        migrated = await catalog(connection, schema)
+        await connection.execute(f'DROP SCHEMA "{schema}" CASCADE')
+        await Migrator(connection, schema, later).migrate()
+        assert migrated == await catalog(connection, schema)
 
 
-async def test_a_migrator_stops_at_the_version_it_is_told_and_another_goes_on_from_there(
-    empty_database: Database,
+FORGOTTEN = {
+    "an index": ("CREATE INDEX lease_zone ON holdfast.lease (zone) WHERE zone IS NOT NULL;", "", "index lease_zone"),
+    "a column": ("ALTER TABLE holdfast.job ADD COLUMN weight smallint;", "", "column job.weight"),
+    "a type": ("ADD COLUMN weight smallint", "ADD COLUMN weight integer", "column job.weight"),
+    "a default": ("interval NOT NULL DEFAULT '0'", "interval NOT NULL", "column zone.moved"),
+    "a constraint": ("name text PRIMARY KEY", "name text NOT NULL", "constraint holdfast.zone zone_pkey"),
+    "a table": ("CREATE TABLE holdfast.zone (name", "CREATE TABLE holdfast.place (name", "table zone"),
+}
+
+
+@pytest.mark.parametrize(("wanted", "instead", "named"), FORGOTTEN.values(), ids=FORGOTTEN)
+async def test_what_a_migration_forgets_is_a_difference(
+    database: Database, wanted: str, instead: str, named: str
 ) -> None:
-    async with connected(empty_database.url) as connection:
-        first = await Migrator(connection, "holdfast").migrate(up_to=2)
-    assert [migration.version for migration in first] == [1, 2]
-    assert await _version(empty_database.url) == 2
-    assert [migration.name for migration in await migrate(empty_database.url, "holdfast")] == NAMES[2:]
+    later = later_release()
+    *before, newest = later.migrations
+    assert wanted in newest.sql
+    forgetful = replace(newest, sql=newest.sql.replace(wanted, instead))
+    async with connected(database.url) as connection:
+        await Migrator(connection, "holdfast", replace(later, migrations=(*before, forgetful))).migrate()
+        migrated = await catalog(connection)
+        await connection.execute("DROP SCHEMA holdfast CASCADE")
+        await Migrator(connection, "holdfast", later).migrate()
+        fresh = await catalog(connection)
+    different = {name for name in migrated.keys() | fresh.keys() if migrated.get(name) != fresh.get(name)}
+    assert named in different
 
 
-def _before_8(schema: str) -> Iterator[Migration]:
-    return (each for each in migrations(schema) if each.version < 8)
+async def test_a_function_that_was_edited_by_hand_is_put_back(database: Database) -> None:
+    async with connected(database.url) as connection:
+        before = await catalog(connection)
+        await connection.execute("ALTER FUNCTION holdfast.renew SET work_mem = '1GB'")
+        await connection.execute("DROP FUNCTION holdfast.not_live")
+        assert await catalog(connection) != before
+        assert set((await Migrator(connection, "holdfast").migrate()).functions) == {"renew", "not_live"}
+        assert await catalog(connection) == before
 
 
-async def test_a_producer_of_an_earlier_release_goes_on_through_the_migration_of_keys(
-    empty_database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("holdfast.store.postgres.migrate.migrations", _before_8)
-        await migrate(empty_database.url, "holdfast")
-    async with connected(empty_database.url) as old:
-        by_name, by_position = await old.prepare(_ENQUEUE_OF_7), await old.prepare(_POSITIONS_OF_7)
-        (first,) = await by_name.fetch(["a"])
-        for _ in range(10):
-            assert tuple(await by_position.fetchrow("a") or ()) == (first["id"], False)
-        await migrate(empty_database.url, "holdfast")
-        for _ in range(10):
-            (again, new) = await by_name.fetch(["a", str(uuid4())])
-            assert (again["id"], again["is_new"], new["is_new"]) == (first["id"], False, True)
-            assert tuple(await by_position.fetchrow("a") or ()) == (first["id"], False)
+async def test_grants_on_a_function_outlive_its_next_text(database: Database) -> None:
+    query = "SELECT proacl::text FROM pg_proc WHERE oid = 'holdfast.now'::regproc"
+    async with connected(database.url) as connection:
+        await connection.execute("REVOKE ALL ON FUNCTION holdfast.now FROM PUBLIC")
+        await connection.execute("GRANT EXECUTE ON FUNCTION holdfast.now TO pg_monitor WITH GRANT OPTION")
+        before = await connection.fetchval(query)
+        assert "now" in (await Migrator(connection, "holdfast", later_release()).migrate()).functions
+        assert await connection.fetchval(query) == before
 
 
-@pytest.mark.parametrize(
-    "grants",
-    [
-        ["REVOKE ALL ON FUNCTION {} FROM PUBLIC", "GRANT EXECUTE ON FUNCTION {} TO pg_monitor WITH GRANT OPTION"],
-        ["GRANT EXECUTE ON FUNCTION {} TO pg_monitor, pg_signal_backend"],
-    ],
-    ids=["somebody", "everybody and somebody"],
-)
-@pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
-async def test_who_may_enqueue_by_sql_is_the_same_after_the_migration_of_keys(
-    empty_database: Database, monkeypatch: pytest.MonkeyPatch, grants: list[str]
-) -> None:
-    schema = "Jobs of-today"
-    with monkeypatch.context() as patch:
-        patch.setattr("holdfast.store.postgres.migrate.migrations", _before_8)
-        await migrate(empty_database.url, schema)
-    async with connected(empty_database.url) as connection:
-        query = (
-            "SELECT allowed.* FROM pg_proc, aclexplode(coalesce(proacl, acldefault('f', proowner))) AS allowed "
-            "WHERE proname = 'enqueue' ORDER BY grantee"
-        )
-        for grant in grants:
-            await connection.execute(grant.format(f'"{schema}".enqueue'))
-        before = await connection.fetch(query)
-        await migrate(empty_database.url, schema)
-        assert await connection.fetch(query) == before
+OTHER_SIGNATURES = {
+    "one parameter more": "is_past(day date, retention interval, more integer) RETURNS boolean",
+    "a type of a parameter": "is_past(day timestamptz, retention interval) RETURNS boolean",
+    "a name of a parameter": "is_past(days date, retention interval) RETURNS boolean",
+    "the result": "is_past(day date, retention interval) RETURNS integer",
+}
+
+
+@pytest.mark.parametrize("signature", OTHER_SIGNATURES.values(), ids=OTHER_SIGNATURES)
+async def test_another_signature_needs_another_name(database: Database, signature: str) -> None:
+    """Workers of the release before still call the old function."""
+    text = f"CREATE OR REPLACE FUNCTION holdfast.{signature} LANGUAGE sql AS 'SELECT NULL'"
+    later = later_release()
+    changed = replace(later, functions={**later.functions, "is_past": text})
+    async with connected(database.url) as connection:
+        before = await catalog(connection)
+        with pytest.raises(SchemaMismatch, match='"holdfast" has a function "is_past" with another signature'):
+            await Migrator(connection, "holdfast", changed).migrate()
+        assert await catalog(connection) == before
+    assert await _version(database.url) == THIS.version
+
+
+async def test_every_function_is_in_the_file_of_its_name(database: Database) -> None:
+    async with connected(database.url) as connection:
+        rows = await connection.fetch("SELECT proname FROM pg_proc WHERE pronamespace = 'holdfast'::regnamespace")
+    assert sorted(row["proname"] for row in rows) == sorted(THIS.functions)
+
+
+async def test_every_function_has_a_body_that_postgresql_understands(database: Database) -> None:
+    """An install does not look, because a function may call one that comes later."""
+    async with connected(database.url) as connection:
+        await connection.execute("SET check_function_bodies = on")
+        for text in THIS.functions.values():
+            await connection.execute(text)
 
 
 async def test_a_migration_that_fails_leaves_nothing_of_itself(empty_database: Database) -> None:
@@ -133,7 +164,23 @@ async def test_a_migration_that_fails_leaves_nothing_of_itself(empty_database: D
     assert await _version(empty_database.url) == 0
     async with connected(empty_database.url) as connection:
         await connection.execute("DROP TABLE holdfast.ready")
-    assert [migration.name for migration in await migrate(empty_database.url, "holdfast")] == NAMES
+    assert (await migrate(empty_database.url, "holdfast")).migrations
+
+
+async def test_a_schema_from_before_the_first_release_is_refused_with_the_way_out(empty_database: Database) -> None:
+    async with connected(empty_database.url) as connection:
+        await connection.execute("CREATE SCHEMA holdfast; CREATE TABLE holdfast.migration (version integer, name text)")
+        await connection.execute("INSERT INTO holdfast.migration VALUES (13, 'firsts')")
+    line = (
+        'the schema "holdfast" was made before the first release; drop it with `DROP SCHEMA "holdfast" CASCADE` and '
+        "run `holdfast migrate`"
+    )
+    with pytest.raises(SchemaMismatch) as refused:
+        await PostgresStore(empty_database.url).open()
+    assert str(refused.value) == line
+    with pytest.raises(SchemaMismatch) as refused:
+        await migrate(empty_database.url, "holdfast")
+    assert str(refused.value) == line
 
 
 async def test_a_database_without_the_schema_is_refused_with_the_way_out(empty_database: Database) -> None:
@@ -143,22 +190,44 @@ async def test_a_database_without_the_schema_is_refused_with_the_way_out(empty_d
 
 
 async def test_an_older_schema_is_refused_with_the_way_out(database: Database) -> None:
-    newest = newest_version()
+    older, newer = THIS.version, later_release().version
     async with connected(database.url) as connection:
-        await connection.execute("DELETE FROM holdfast.migration WHERE version = $1", newest)
-    store = PostgresStore(database.url)
-    with pytest.raises(SchemaMismatch) as refused:
-        await store.open()
+        with pytest.raises(SchemaMismatch) as refused:
+            await Migrator(connection, "holdfast", later_release()).check()
     assert str(refused.value) == (
-        f'the schema "holdfast" is version {newest - 1}, this release needs {newest}; run `holdfast migrate`'
+        f'the schema "holdfast" is version {older}, this release needs {newer}; run `holdfast migrate`'
     )
 
 
-async def test_a_newer_schema_is_refused_by_stores_and_migrators(database: Database) -> None:
-    newest = newest_version()
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE holdfast.installed_function SET digest = 'another' WHERE name = 'claim'",
+        "DELETE FROM holdfast.installed_function WHERE name = 'claim'",
+    ],
+    ids=["another text", "not installed"],
+)
+async def test_functions_that_are_not_of_this_release_are_refused_with_the_way_out(
+    database: Database, change: str
+) -> None:
     async with connected(database.url) as connection:
-        await connection.execute("INSERT INTO holdfast.migration VALUES ($1, 'from the future')", newest + 1)
-    line = f'the schema "holdfast" is version {newest + 1}, newer than this release knows ({newest}); upgrade holdfast'
+        await connection.execute(change)
+    with pytest.raises(SchemaMismatch) as refused:
+        await PostgresStore(database.url).open()
+    assert str(refused.value) == (
+        'the function "claim" of the schema "holdfast" is not that of this release; run `holdfast migrate`'
+    )
+    assert (await migrate(database.url, "holdfast")).functions == ("claim",)
+    async with opened_store(database.url):
+        pass
+
+
+async def test_a_newer_schema_is_refused_by_stores_and_migrators(database: Database) -> None:
+    await _migrated(database.url, later_release())
+    line = (
+        f'the schema "holdfast" is version {later_release().version}, newer than this release knows ({THIS.version}); '
+        "upgrade holdfast"
+    )
     with pytest.raises(SchemaMismatch) as refused:
         await PostgresStore(database.url).open()
     assert str(refused.value) == line
@@ -178,7 +247,7 @@ async def test_a_schema_that_disappears_is_named_as_the_trouble(database: Databa
 @pytest.mark.parametrize("schema", ["Jobs of-today", "holdfast-2", "select", "_", "a" * 63, "My holdfast"])
 async def test_every_verb_works_in_a_schema_of_another_name(empty_database: Database, schema: str) -> None:
     await migrate(empty_database.url, schema)
-    assert await _version(empty_database.url, schema) == newest_version()
+    assert await _version(empty_database.url, schema) == THIS.version
     async with opened_store(empty_database.url, schema=schema) as store, connected(empty_database.url) as connection:
         reader, clock = PostgresReader(store), PostgresClock(store)
         await clock.freeze(await clock.now())

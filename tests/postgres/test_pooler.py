@@ -17,6 +17,7 @@ from holdfast.domain.job import Lease
 from holdfast.store.contract import Fenced, Renewal
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.driver import Address, open_session, through_pooler, translation
+from holdfast.store.postgres.migrate import Applied
 from holdfast.store.postgres.store import PostgresStore
 from tests.databases import Database, connected, opened_store
 from tests.postgres.bouncers import bounced, needs_pgbouncer
@@ -142,7 +143,7 @@ async def test_what_it_does_not_know_in_an_address_is_a_mistake(database: Databa
 async def test_migrations_go_through_it(empty_database: Database, tmp_path: Path) -> None:
     with bounced(empty_database.url, tmp_path) as bouncer:
         await migrate(bouncer.url, "holdfast")
-        assert await migrate(bouncer.url, "holdfast") == []
+        assert await migrate(bouncer.url, "holdfast") == Applied()
 
 
 @needs_pgbouncer

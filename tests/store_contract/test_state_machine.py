@@ -65,7 +65,7 @@ _TABLES = ("job", "ready", "lease", "finished", "dead_letter", "attempt_error", 
 _EVERYTHING = f"""
 SELECT counted.counts, shown.*
 FROM (SELECT json_object_agg(state, jobs) AS counts FROM ({statement("count", "holdfast")}) AS each) AS counted
-LEFT JOIN ({statement("show", "holdfast")}) AS shown ON true
+LEFT JOIN ({statement("show", "holdfast", 1)}) AS shown ON true
 ORDER BY shown.id DESC
 """
 # Fences differ on purpose, and errors are kept as jsonb, which is written differently.

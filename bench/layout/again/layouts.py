@@ -1,7 +1,7 @@
-"""Layouts as changes to what ships: the package's own migrations and statements, so that the base cannot drift.
+"""Layouts as changes to what ships: the package's own tables, functions and statements, so that the base cannot drift.
 
 A variant replaces pieces of that text, or leaves out what the store does beside it; a bolder layout adds a file of
-`sql/`, which is run after the migrations.
+`sql/`, which is run after them.
 """
 
 from collections.abc import Mapping
@@ -10,19 +10,18 @@ from pathlib import Path
 
 import asyncpg
 
-from holdfast.store.postgres.sql_files import migrations, statement
+from holdfast.store.postgres.release import this_release
+from holdfast.store.postgres.sql_files import statement
 
 SQL = Path(__file__).parent.parent / "sql"
 SCHEMA = "holdfast"
-VERBS = (
-    "enqueue", "enqueue_one", "claim", "claim_usual", "finish_succeeded", "finish", "renew", "rescue", "next_due",
-    "cancel", "show", "why_not_held",
-)  # fmt: skip
+VERBS = ("enqueue", "enqueue_one", "claim", "claim_usual", "next_due")
+"""Those with a statement in a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One replacement, in "migration <name>" or in the statement of a verb; `old` must be there."""
+    """One replacement, in "tables", "function <name>" or the statement of a verb; `old` must be there."""
 
     where: str
     old: str
@@ -51,18 +50,23 @@ class Layout:
                 text = text.replace(change.old, change.new)
         return text
 
-    def statements(self) -> dict[str, str]:
-        return {verb: self._changed(verb, statement(verb, SCHEMA)) for verb in VERBS}
+    def statement(self, verb: str, arguments: int) -> str:
+        return self._changed(verb, statement(verb, SCHEMA, arguments))
 
     async def install(self, connection: asyncpg.Connection) -> None:
         """Into an empty database."""
-        places = {*VERBS, *(f"migration {migration.name}" for migration in migrations(SCHEMA))}
+        release = this_release()
+        texts = {
+            "tables": release.tables,
+            **{f"function {name}": text for name, text in release.functions.items()},
+            "first rows": release.first_rows,
+        }
         for change in self.changes:
-            if change.where not in places:
+            if change.where not in texts and change.where not in VERBS:
                 raise ValueError(f"{self.name}: there is no {change.where}")
-        await connection.execute(f"CREATE SCHEMA {SCHEMA}")
-        for migration in migrations(SCHEMA):
-            await connection.execute(self._changed(f"migration {migration.name}", migration.sql))
+        await connection.execute(f"CREATE SCHEMA {SCHEMA}; SET check_function_bodies = off")
+        for where, text in texts.items():
+            await connection.execute(self._changed(where, text))
         for file in self.files:
             await connection.execute((SQL / file).read_text())
 
@@ -79,10 +83,10 @@ PINNED_SETTINGS = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
 }
-RUNG = "holdfast.ring_waiters(ARRAY(SELECT done.id FROM done))"
+RUNG = "PERFORM holdfast.ring_waiters(ids);\n"
 RUNG_IF_ASKED = (
-    "CASE WHEN EXISTS (SELECT FROM holdfast.waiter WHERE waiter.until > statement_timestamp())\n"
-    f"                THEN {RUNG} END"
+    "IF EXISTS (SELECT FROM holdfast.waiter WHERE waiter.until > statement_timestamp()) THEN\n"
+    f"        {RUNG}    END IF;\n"
 )
 LEDGER = """entered AS (
         INSERT INTO holdfast.ledger (day, state, amount, queue, kind)
@@ -139,19 +143,21 @@ BATCHED = """    leased AS (
     ORDER BY leased.priority, each.run_at, each.id;
 """
 
-RINGING = tuple(Change(verb, RUNG_IF_ASKED, RUNG) for verb in ("finish_succeeded", "finish"))
+RINGING = tuple(Change(f"function {verb}", RUNG_IF_ASKED, RUNG) for verb in ("finish_succeeded", "finish"))
 TIMES = Change(
     "claim_usual",
     "CASE WHEN $12 THEN run_at END AS run_at",
     # A second time in the place of the lease's end, which this claim does not have.
     "CASE WHEN $12 THEN run_at ELSE run_at END AS run_at, created_at AS until",
 )
-CLAIM = "migration cheaper_calls"
-UNPINNED = tuple(Change(where, PINNED, "") for where in ("migration verbs", CLAIM))
+CLAIM = "function claim_usual"
+UNPINNED = tuple(
+    Change(f"function {verb}", PINNED, "") for verb in ("claim", "claim_usual", "finish", "finish_succeeded", "renew")
+)
 FIRST_LOCKS_NOTHING = Change(CLAIM, LOCKED, LOCKED.replace("            FOR UPDATE SKIP LOCKED\n", "", 1))
 WALL_CLOCK = (
     Change(
-        CLAIM,
+        "function now",
         "(SELECT coalesce(clock.frozen_at, clock_timestamp() + clock.moved) FROM holdfast.clock)",
         "clock_timestamp()",
     ),
@@ -162,7 +168,7 @@ WALL_CLOCK = (
     ),
 )
 CLOCK_IN_SQL = Change(
-    CLAIM,
+    "function now",
     """LANGUAGE plpgsql VOLATILE PARALLEL SAFE AS $$
 BEGIN
     RETURN (SELECT coalesce(clock.frozen_at, clock_timestamp() + clock.moved) FROM holdfast.clock);
@@ -172,7 +178,7 @@ $$""",
     SELECT coalesce(clock.frozen_at, clock_timestamp() + clock.moved) FROM holdfast.clock
 $$""",
 )
-ONE_PARTITION = Change("migration tables", "AT TIME ZONE 'UTC')::date, 8)", "AT TIME ZONE 'UTC')::date, 1)")
+ONE_PARTITION = Change("first rows", "AT TIME ZONE 'UTC')::date, 8)", "AT TIME ZONE 'UTC')::date, 1)")
 NO_JOB_ROW = Change(
     CLAIM,
     """           leased.losses, job.max_attempts, job.tenant, job.correlation_id, job.created_at, job.payload::text,
@@ -184,8 +190,9 @@ NO_JOB_ROW = Change(
     FROM leased
 """,
 )
-NO_LEDGER = Change("migration verbs", LEDGER, "entered AS (SELECT)")
+NO_LEDGER = Change("function finish_succeeded", LEDGER, "entered AS (SELECT)")
 
+FULL_PAGES = Change("tables", "    fillfactor = 50,", "    fillfactor = 100,")
 BATCHES = Change(CLAIM, LEASED, BATCHED)
 
 CURSOR = (
@@ -258,8 +265,6 @@ LAYOUTS = {
         Layout("no_job_row", "a claim that does not read job, to see what that costs", (NO_JOB_ROW,)),
         Layout("no_ledger", "no ledger, to see what it costs", (NO_LEDGER,)),
         Layout("unlocked", "claim does not lock before it deletes", (FIRST_LOCKS_NOTHING,)),
-        Layout(
-            "full_pages", "lease pages filled", (Change("migration tables", "fillfactor = 50", "fillfactor = 100"),)
-        ),
+        Layout("full_pages", "lease pages filled", (FULL_PAGES,)),
     )
 }

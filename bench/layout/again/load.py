@@ -57,13 +57,14 @@ class LayoutStore(PostgresStore):
         super().__init__(url, SCHEMA)
         if not layout.has_floors:
             self._lanes = _NoFloors()
-        self._statements = layout.statements()
+        self._layout = layout
         self._connections = {"claim": claiming, "claim_usual": claiming, "next_due": claiming}
         self._finishing = finishing
         self._observer: Observer | None = None
 
     async def fetch(self, verb: str, *arguments: object) -> list[asyncpg.Record]:
-        connection, query = self._connections.get(verb, self._finishing), self._statements[verb]
+        connection = self._connections.get(verb, self._finishing)
+        query = self._layout.statement(verb, len(arguments))
         if self._observer is not None:
             return await self._observer(connection, verb, query, *arguments)
         return list(await connection.fetch(query, *arguments))

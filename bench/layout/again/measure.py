@@ -120,14 +120,14 @@ async def log_and_buffers(place: Place, batch: int, batches: int) -> dict[str, d
 
 async def rare_verbs(place: Place, batch: int) -> dict[str, dict[str, float]]:
     """WAL bytes and buffers per job of the other verbs of what ships."""
-    statements, finishing = place.layout.statements(), place.finishing
+    finishing = place.finishing
     costs: dict[str, dict[str, float]] = {}
 
     def keep(verb: str, cost: Mapping[str, float], jobs: int = batch) -> None:
         costs[verb] = {what: cost[what] / jobs for what in ("wal", "buffers")}
 
-    async def note(verb: str, query: str, *arguments: object) -> None:
-        keep(verb, await explained(finishing, query, *arguments))
+    async def cost(verb: str, *arguments: object) -> Mapping[str, float]:
+        return await explained(finishing, place.layout.statement(verb, len(arguments)), *arguments)
 
     async def claimed() -> tuple[list[UUID], list[int], list[UUID]]:
         await place.enqueue(batch)
@@ -138,13 +138,13 @@ async def rare_verbs(place: Place, batch: int) -> dict[str, dict[str, float]]:
     # Twice each: the first time pays for the plan and for full-page images.
     for _ in range(2):
         held = await claimed()
-        await note("renew", statements["renew"], *held, [LEASE] * batch, nothing)
-        keep("show, running", await explained(finishing, statements["show"], held[0][:1]), jobs=1)
+        keep("renew", await cost("renew", *held, [LEASE] * batch, nothing))
+        keep("show, running", await cost("show", held[0][:1]), jobs=1)
         again = ["retry"] * batch, ["ready"] * batch, [timedelta(days=1)] * batch, nothing, [ERROR] * batch, nothing
-        await note("finish, retried", statements["finish"], *held, *again, KEPT_ERRORS)
-        await note("cancel, ready", statements["cancel"], held[0])
+        keep("finish, retried", await cost("finish", *held, *again, KEPT_ERRORS))
+        keep("cancel, ready", await cost("cancel", held[0]))
         dead = ["exhaust"] * batch, ["dead"] * batch, nothing, nothing, [ERROR] * batch, nothing
-        await note("finish, dead", statements["finish"], *await claimed(), *dead, KEPT_ERRORS)
+        keep("finish, dead", await cost("finish", *await claimed(), *dead, KEPT_ERRORS))
         await claimed()
         await finishing.execute("UPDATE holdfast.clock SET moved = moved + interval '2 minutes'")
         # Through the store, which forgets its floors then.

@@ -9,7 +9,7 @@ from holdfast.cli.output import print_json
 
 if TYPE_CHECKING:
     from holdfast.settings import Settings
-    from holdfast.store.postgres.sql_files import Migration
+    from holdfast.store.postgres.migrate import Applied
 
 
 def migrate(store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False) -> None:
@@ -20,23 +20,26 @@ def migrate(store: StoreOption = None, schema: SchemaOption = None, as_json: Jso
     import asyncio
 
     from holdfast.app import Holdfast
-    from holdfast.store.postgres.sql_files import newest_version
+    from holdfast.store.postgres.release import this_release
 
     app = Holdfast(store, schema=schema)
     check_kept(app)
     applied = asyncio.run(_migrate(app.settings))
-    name, version = app.settings.db_schema, newest_version()
+    name, version = app.settings.db_schema, this_release().version
     if as_json:
-        migrations = [{"version": migration.version, "name": migration.name} for migration in applied]
-        print_json({"store": store_of(app), "schema": name, "version": version, "applied": migrations})
+        migrations = [{"version": migration.version, "name": migration.name} for migration in applied.migrations]
+        where = {"store": store_of(app), "schema": name, "version": version}
+        print_json({**where, "applied": migrations, "functions": list(applied.functions)})
         return
-    for migration in applied:
+    for migration in applied.migrations:
         typer.echo(f"applied {migration.version:04} {migration.name}")
-    state = "now at" if applied else "up to date, at"
+    if applied.functions:
+        typer.echo(f"installed {len(applied.functions)} functions")
+    state = "now at" if applied.migrations or applied.functions else "up to date, at"
     typer.echo(f'schema "{name}" is {state} version {version} in {store_of(app)}')
 
 
-async def _migrate(settings: "Settings") -> "list[Migration]":
+async def _migrate(settings: "Settings") -> "Applied":
     from holdfast.store.opening import migrate as apply_migrations
     from holdfast.store.opening import server_url
 

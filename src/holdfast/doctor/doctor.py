@@ -23,7 +23,7 @@ from holdfast.doctor.server_checks import (
 from holdfast.domain.errors import HoldfastError
 from holdfast.log import get_logger
 from holdfast.store.postgres.examine import Examiner
-from holdfast.store.postgres.sql_files import newest_version
+from holdfast.store.postgres.release import this_release
 
 log = get_logger("holdfast.doctor")
 
@@ -73,11 +73,15 @@ async def examine(
 
 
 async def _schema(examiner: Examiner, schema: str) -> Finding:
+    newest = this_release().version
     try:
         version = await examiner.schema_version()
+        changed = await examiner.changed_functions() if version == newest else []
     except HoldfastError as error:
         return Finding("schema", Level.UNKNOWN, f"could not look: {error}")
-    newest = newest_version()
+    if changed:
+        line = f'functions of "{schema}" are not those of this release: {", ".join(changed)}'
+        return Finding("schema", Level.PROBLEM, line, "run `holdfast migrate`; its tables were not looked at")
     if version == newest:
         return Finding("schema", Level.OK, f'"{schema}" is at version {version}')
     if version > newest:

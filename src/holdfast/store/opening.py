@@ -21,11 +21,10 @@ from holdfast.store.memory.waiters import MemoryWaiters
 from holdfast.store.postgres.driver import open_connection
 from holdfast.store.postgres.events import PostgresEvents
 from holdfast.store.postgres.maintenance import PostgresUpkeep
-from holdfast.store.postgres.migrate import Migrator
+from holdfast.store.postgres.migrate import Applied, Migrator
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.runs import PostgresRuns
 from holdfast.store.postgres.schedules import PostgresSchedules
-from holdfast.store.postgres.sql_files import Migration
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from holdfast.store.postgres.waiters import PostgresWaiters
 from holdfast.store.rows.mapping import Rows
@@ -153,7 +152,7 @@ def is_embedded(url: str) -> bool:
     return url.startswith("embedded:")
 
 
-async def migrate(server: str, schema: str) -> list[Migration]:
+async def migrate(server: str, schema: str) -> Applied:
     connection = await open_connection(server)
     try:
         return await Migrator(connection, schema).migrate()

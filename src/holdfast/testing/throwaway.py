@@ -14,7 +14,8 @@ import platformdirs
 from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.driver import open_connection, translated
-from holdfast.store.postgres.sql_files import migrations, quoted, statement
+from holdfast.store.postgres.release import this_release
+from holdfast.store.postgres.sql_files import quoted, statement
 
 if TYPE_CHECKING:
     import asyncpg
@@ -122,8 +123,7 @@ async def _exists(admin: "_Connection", name: str) -> bool:
 
 def _release() -> str:
     """How the names of this release's templates begin: those of one schema version, whatever the schema's name."""
-    digest = hashlib.sha256("".join(each.sql for each in migrations("holdfast")).encode()).hexdigest()
-    return f"holdfast_template_{digest[:16]}_"
+    return f"holdfast_template_{this_release().digest[:16]}_"
 
 
 async def _drop_leftovers(admin: "_Connection") -> None:

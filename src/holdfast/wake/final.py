@@ -25,7 +25,7 @@ _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def channel(holder: UUID) -> str:
-    """The twin of the name in migrations/0010_waiting.sql."""
+    """Keep in sync with schema/functions/ring_waiters.sql."""
     return f"holdfast_waiter_{holder.hex}"
 
 

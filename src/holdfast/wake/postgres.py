@@ -46,7 +46,7 @@ _LAST_WORD_SECONDS = 1.0
 
 
 def channel(schema: str) -> str:
-    """The twin of the name in migrations/0006_wake.sql, where the quoted schema takes the place of `holdfast`."""
+    """Keep in sync with schema/functions/ring.sql, where the quoted schema takes the place of `holdfast`."""
     name = f"{quoted(schema)}.wake"
     return f"holdfast_{hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()}"
 

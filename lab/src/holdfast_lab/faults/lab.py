@@ -234,11 +234,12 @@ class Lab:
             {STORE: url or self.url, SCHEMA: self.schema, RECORD: str(self.folder / "record.sock"), **launch.given},
         )
 
-    async def command(self, *arguments: str, seconds: float = 60.0) -> Said:
+    async def command(self, *arguments: str, launch: Launch | None = None, seconds: float = 60.0) -> Said:
         """Run `holdfast …` to its end."""
+        launch = launch or Launch()
         self._number += 1
         log = self.folder / f"command-{self._number}.log"
-        process = start_process(["holdfast.cli", *arguments], log, self.record, {}, {})
+        process = start_process([launch.module, *arguments], log, self.record, {}, launch.given)
         if await process.ended(seconds) is None:
             await process.kill()
             raise Broken(f"`holdfast {arguments[0]}` did not end within {seconds:g} s")

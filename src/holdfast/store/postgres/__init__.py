@@ -1,1 +1,1 @@
-"""The store on PostgreSQL: one file per question, the SQL in sql/ (a statement per verb) and migrations/."""
+"""The store on PostgreSQL: one file per question, the SQL in sql/ (statements) and schema/ (tables, functions)."""

@@ -71,7 +71,7 @@ async def copy_jobs(connection: "asyncpg.Connection[asyncpg.Record]", schema: st
                     # The driver's own limit must not come first: where a COPY waits, it raises AttributeError.
                     timeout=2 * driver.COMMAND_SECONDS,
                 )
-        await connection.fetch(statement("enqueue_ring", schema), list(packing.queues))
+        await connection.fetch(statement("ring", schema, 1), list(packing.queues))
         reach("copy.before_commit")
 
 

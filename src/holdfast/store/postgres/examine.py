@@ -189,6 +189,10 @@ class Examiner:
     async def schema_version(self) -> int:
         return await Migrator(await self._connected(), self._schema).version()
 
+    async def changed_functions(self) -> list[str]:
+        """Names of functions that are not those of this release, or were edited by hand."""
+        return list(await Migrator(await self._connected(), self._schema).changed_functions())
+
     async def clock(self) -> ClockRow | None:
         rows = await self._ask("clock")
         return ClockRow(**rows[0]) if rows else None

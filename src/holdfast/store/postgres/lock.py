@@ -55,7 +55,7 @@ class PostgresSingleton:
         """
         with translated():
             await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-            taken: bool = await self._connection.fetchval(statement("lock_take", self._schema), lock)
+            taken: bool = await self._connection.fetchval(statement("take_lock", self._schema, 1), lock)
             await self._connection.execute(_NOTHING)
         return taken
 
@@ -118,7 +118,8 @@ class PostgresSingleton:
     async def _fetch(self, verb: str, *arguments: object) -> "list[asyncpg.Record]":
         if self._ended.is_set() or self._lost.is_set():
             raise StoreUnavailable("the lock is no longer held")
-        return await self._answer(self._connection.fetch(statement(verb, self._schema), *arguments), _STATEMENT_SECONDS)
+        sql = statement(verb, self._schema, len(arguments))
+        return await self._answer(self._connection.fetch(sql, *arguments), _STATEMENT_SECONDS)
 
     async def _answer(self, asked: Coroutine[object, object, Answer], seconds: float) -> Answer:
         """The answer, or StoreUnavailable if it does not come in time; the connection is then given up.

@@ -1,4 +1,4 @@
-"""Upkeep of PostgreSQL, by the functions of migrations/0007_upkeep.sql: each call is a short transaction."""
+"""Upkeep of PostgreSQL: each call of a function in schema/functions/ is a short transaction."""
 
 import asyncio
 from collections.abc import AsyncGenerator

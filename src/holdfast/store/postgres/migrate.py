@@ -1,71 +1,136 @@
-"""Numbered forward migrations, applied one at a time under a lock, and the check before a store is opened."""
+"""Brings a schema to what this release wants, all of it or nothing, and checks it before a store is opened.
+
+`release.py` reads the files of schema/: tables.sql for a fresh schema, migrations/ for an existing one, functions/ for
+both. docs/decisions/0010-schema.md has the rules that keep workers of the previous release running.
+"""
+
+from dataclasses import dataclass
 
 import asyncpg
 
 from holdfast.domain.errors import SchemaMismatch
 from holdfast.store.postgres.driver import translated
-from holdfast.store.postgres.sql_files import Migration, migrations, newest_version, quoted
+from holdfast.store.postgres.release import Migration, Release, digest, this_release
+from holdfast.store.postgres.sql_files import in_schema, quoted, statement
 
 # Advisory lock "holdfast migrate": two migrators wait for each other instead of failing.
 _LOCK = 0x686F6C6466617374
 
 
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a migrator changed."""
+
+    migrations: tuple[Migration, ...] = ()
+    functions: tuple[str, ...] = ()
+
+
 class Migrator:
-    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", schema: str) -> None:
+    def __init__(
+        self, connection: "asyncpg.Connection[asyncpg.Record]", schema: str, release: Release | None = None
+    ) -> None:
         self._connection = connection
         self._schema = schema
+        self._release = release or this_release()
 
     async def version(self) -> int:
         """The schema's version; 0 if there is none."""
         with translated():
-            table = f"{quoted(self._schema)}.migration"
-            if await self._connection.fetchval("SELECT to_regclass($1)", table) is None:
+            (tables,) = await self._fetch("schema_tables")
+            if not tables["has_migrations"]:
                 return 0
-            found: int | None = await self._connection.fetchval(f"SELECT max(version) FROM {table}")  # noqa: S608
-            return found or 0
-
-    async def migrate(self, up_to: int | None = None) -> list[Migration]:
-        """Apply what is missing, each migration in a transaction of its own; returns what was applied."""
-        applied: list[Migration] = []
-        with translated():
-            while (migration := await self._apply_next(up_to or newest_version())) is not None:
-                applied.append(migration)
-        return applied
-
-    async def _apply_next(self, up_to: int) -> Migration | None:
-        async with self._connection.transaction():
-            await self._connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
-            version = await self.version()
-            self._refuse_newer(version)
-            migration = next((each for each in migrations(self._schema) if version < each.version <= up_to), None)
-            if migration is None:
-                return None
-            schema = quoted(self._schema)
-            if version == 0:
-                await self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-                await self._connection.execute(
-                    f"CREATE TABLE {schema}.migration (version integer PRIMARY KEY, name text NOT NULL, "
-                    f"applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"
+            if not tables["has_functions"]:
+                raise SchemaMismatch(
+                    f'the schema "{self._schema}" was made before the first release; '
+                    f"drop it with `DROP SCHEMA {quoted(self._schema)} CASCADE` and run `holdfast migrate`"
                 )
-            await self._connection.execute(migration.sql)
-            await self._connection.execute(
-                f"INSERT INTO {schema}.migration (version, name) VALUES ($1, $2)",  # noqa: S608
-                migration.version,
-                migration.name,
-            )
-            return migration
+            (row,) = await self._fetch("schema_version")
+            version: int = row["version"]
+            return version
+
+    async def changed_functions(self) -> dict[str, str]:
+        """The texts of this release's functions that are not installed, or were edited by hand since."""
+        with translated():
+            rows = await self._fetch("schema_functions")
+        installed = {row["name"]: row["digest"] for row in rows if row["is_untouched"]}
+        return {name: text for name, text in self._release.functions.items() if installed.get(name) != digest(text)}
+
+    async def migrate(self) -> Applied:
+        """Apply what is missing in one transaction. Run again, it changes nothing."""
+        with translated():
+            async with self._connection.transaction(isolation="read_committed"):
+                await self._connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+                version = await self.version()
+                self._refuse_newer(version)
+                # A migration that has to wait for a table must not make everything else wait behind it.
+                await self._connection.execute("SET LOCAL lock_timeout = '1s'")
+                migrations = await self._change_tables(version)
+                functions = await self._install_functions()
+                if version == 0:
+                    await self._execute(self._release.first_rows)
+                return Applied(migrations, functions)
 
     async def check(self) -> None:
-        """SchemaMismatch unless the schema is the one this release knows."""
+        """SchemaMismatch unless tables and functions are those of this release."""
         version = await self.version()
         self._refuse_newer(version)
-        if version < newest_version():
-            state = "is missing" if version == 0 else f"is version {version}, this release needs {newest_version()}"
+        newest = self._release.version
+        if version < newest:
+            state = "is missing" if version == 0 else f"is version {version}, this release needs {newest}"
             raise SchemaMismatch(f'the schema "{self._schema}" {state}; run `holdfast migrate`')
+        with translated():
+            installed = {row["name"]: row["digest"] for row in await self._fetch("schema_functions")}
+        for name, text in self._release.functions.items():
+            if installed.get(name) != digest(text):
+                raise SchemaMismatch(
+                    f'the function "{name}" of the schema "{self._schema}" is not that of this release; '
+                    "run `holdfast migrate`"
+                )
 
     def _refuse_newer(self, version: int) -> None:
-        if version > newest_version():
+        if version > self._release.version:
             raise SchemaMismatch(
                 f'the schema "{self._schema}" is version {version}, newer than this release knows '
-                f"({newest_version()}); upgrade holdfast"
+                f"({self._release.version}); upgrade holdfast"
             )
+
+    async def _change_tables(self, version: int) -> tuple[Migration, ...]:
+        """A fresh schema gets tables.sql, an existing one the migrations after its version."""
+        steps = tuple(each for each in self._release.migrations if each.version > version)
+        if version == 0:
+            await self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(self._schema)}")
+            steps = (Migration(self._release.version, "tables", self._release.tables),)
+        for step in steps:
+            await self._execute(step.sql)
+            await self._fetch("schema_migrated", step.version, step.name)
+        return steps
+
+    async def _install_functions(self) -> tuple[str, ...]:
+        """Functions that only older releases know stay, for their workers."""
+        changed = await self.changed_functions()
+        # A function may call one that comes later.
+        await self._connection.execute("SET LOCAL check_function_bodies = off")
+        for name, text in changed.items():
+            await self._install(name, text)
+        return tuple(changed)
+
+    async def _install(self, name: str, text: str) -> None:
+        try:
+            await self._execute(text)
+        except asyncpg.InvalidFunctionDefinitionError as error:
+            raise self._other_signature(name) from error
+        (row,) = await self._fetch("schema_function_installed", name, digest(text))
+        if row["functions"] != 1:
+            raise self._other_signature(name)
+
+    def _other_signature(self, name: str) -> SchemaMismatch:
+        return SchemaMismatch(
+            f'the schema "{self._schema}" has a function "{name}" with another signature; '
+            "give the new one a new name, because workers of the previous release call the old one"
+        )
+
+    async def _execute(self, sql: str) -> None:
+        await self._connection.execute(in_schema(sql, self._schema))
+
+    async def _fetch(self, verb: str, *arguments: object) -> "list[asyncpg.Record]":
+        return await self._connection.fetch(statement(verb, self._schema), *arguments)

@@ -37,7 +37,7 @@ class PostgresSchedules:
         return [schedule(row) for row in await self._store.fetch("schedule_list")]
 
     async def now(self) -> datetime:
-        (row,) = await self._store.fetch("clock_now")
+        (row,) = await self._store.fetch("now")
         now: datetime = row["now"]
         return now
 
@@ -68,7 +68,7 @@ class PostgresSchedules:
             [job.payload for job in jobs],
             [job.headers for job in jobs],
         )
-        won: bool = row["won"]
+        won: bool = row["schedule_advance"]
         return won
 
     async def pause(self, name: str) -> bool:

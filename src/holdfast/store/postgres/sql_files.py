@@ -1,8 +1,6 @@
 """Loads the .sql files and puts the configured schema in place of `holdfast`, the only text ever pasted into SQL."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -18,7 +16,7 @@ _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 
 
 class Fetch(Protocol):
-    """Runs sql/<verb>.sql."""
+    """Runs a verb: sql/<verb>.sql, or the function of that name."""
 
     async def __call__(self, verb: str, *arguments: object) -> "list[asyncpg.Record]": ...
 
@@ -28,34 +26,22 @@ def quoted(schema: str) -> str:
 
 
 @cache
-def statement(verb: str, schema: str) -> str:
-    """The statement of sql/<verb>.sql without its comments."""
-    return statement_in(_HERE / "sql", verb, schema)
+def statement(verb: str, schema: str, arguments: int = 0) -> str:
+    """The statement of sql/<verb>.sql, or a call of the function <verb> with so many arguments."""
+    if (_HERE / "sql" / f"{verb}.sql").is_file():
+        return statement_in(_HERE / "sql", verb, schema)
+    if not (_HERE / "schema" / "functions" / f"{verb}.sql").is_file():
+        raise LookupError(f"there is neither a statement nor a function {verb!r}")
+    places = ", ".join(f"${number}" for number in range(1, arguments + 1))
+    return f'SELECT * FROM {quoted(schema)}."{verb}"({places})'  # noqa: S608 - the schema is checked and quoted
 
 
 @cache
 def statement_in(folder: Path, name: str, schema: str) -> str:
-    """The same for the statements of another part of Holdfast, which are in a folder of its own."""
+    """The statement of <name>.sql in this folder without its comments."""
     text = (folder / f"{name}.sql").read_text(encoding="utf-8")
-    return _in_schema(_COMMENT.sub("", text), schema).strip()
+    return in_schema(_COMMENT.sub("", text), schema).strip()
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
-    version: int
-    name: str
-    sql: str
-
-
-def migrations(schema: str) -> Iterator[Migration]:
-    for path in sorted((_HERE / "migrations").glob("[0-9]*.sql")):
-        version, _, name = path.stem.partition("_")
-        yield Migration(int(version), name, _in_schema(path.read_text(encoding="utf-8"), schema))
-
-
-def newest_version() -> int:
-    return max(migration.version for migration in migrations("holdfast"))
-
-
-def _in_schema(sql: str, schema: str) -> str:
+def in_schema(sql: str, schema: str) -> str:
     return _SCHEMA_PREFIX.sub(lambda _: f"{quoted(schema)}.", sql)

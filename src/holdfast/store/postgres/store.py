@@ -150,11 +150,11 @@ class PostgresStore:
         return self._acquire()
 
     async def fetch(self, verb: str, *arguments: object) -> "list[asyncpg.Record]":
-        """Run sql/<verb>.sql on a pooled connection."""
+        """Run a verb on a pooled connection: sql/<verb>.sql, or the function of that name."""
         if self._pool is None:
             raise StoreUnavailable("the store is not open; call open() first")
         try:
-            return await self._pool.fetch(statement(verb, self.schema), *arguments)
+            return await self._pool.fetch(statement(verb, self.schema, len(arguments)), *arguments)
         except Exception as error:
             # Written out, because it is on the way of every single job.
             found = translation(error)
@@ -166,7 +166,7 @@ class PostgresStore:
         """Like fetch, for what reads a table that was small when it was last looked at, and has no pinned function."""
         async with self._acquire() as connection, connection.transaction():
             await connection.execute(BY_INDEX)
-            return await connection.fetch(statement(verb, self.schema), *arguments)
+            return await connection.fetch(statement(verb, self.schema, len(arguments)), *arguments)
 
     async def fetch_upkeep(self, verb: str, *arguments: object) -> "list[asyncpg.Record]":
         """Like fetch, for statements of maintenance: they may take long, and count on read committed."""
@@ -179,7 +179,9 @@ class PostgresStore:
         async with self._acquire() as connection, connection.transaction(isolation="read_committed"):
 
             async def fetch(verb: str, *arguments: object) -> "list[asyncpg.Record]":
-                return await connection.fetch(statement(verb, self.schema), *arguments, timeout=_UPKEEP_SECONDS)
+                return await connection.fetch(
+                    statement(verb, self.schema, len(arguments)), *arguments, timeout=_UPKEEP_SECONDS
+                )
 
             yield fetch
 
@@ -326,7 +328,7 @@ class PostgresRenewer:
             return []
         with translated():
             rows = await self._connection.fetch(
-                statement("renew", self._schema),
+                statement("renew", self._schema, 5),
                 [renewal.lease.id for renewal in renewals],
                 [renewal.lease.fence for renewal in renewals],
                 [renewal.lease.holder for renewal in renewals],
@@ -337,7 +339,8 @@ class PostgresRenewer:
             missing = [renewal.lease for renewal in renewals if (renewal.lease.id, renewal.lease.fence) not in done]
             reasons: dict[Lease, Fenced] = {}
             if missing:
-                why = await self._connection.fetch(statement("why_not_held", self._schema), *_lease_columns(missing))
+                sql = statement("why_not_held", self._schema, 3)
+                why = await self._connection.fetch(sql, *_lease_columns(missing))
                 reasons = dict(zip(missing, (Fenced(row["fenced"]) for row in why), strict=True))
         return [
             Renewed(renewal.lease, reasons[renewal.lease])
@@ -354,7 +357,7 @@ class PostgresClock:
         self._store = store
 
     async def now(self) -> datetime:
-        (row,) = await self._store.fetch("clock_now")
+        (row,) = await self._store.fetch("now")
         now: datetime = row["now"]
         return now
 

@@ -89,7 +89,7 @@ class Terms:
         return self.type_of(self.rows.key)
 
     def is_row(self, key: str) -> str:
-        """`= ANY (ARRAY[…])` keeps a join from being turned round; see migrations/0002_verbs.sql."""
+        """`= ANY (ARRAY[…])` keeps a join from being turned round; see schema/tables.sql."""
         return f"{self.key} = ANY (ARRAY[{key}])"
 
     @cached_property

@@ -4,15 +4,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from itertools import cycle
 from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from holdfast.store.postgres.driver import open_connection
-from holdfast.store.postgres.migrate import Migrator
-from holdfast.store.postgres.sql_files import newest_version
 from holdfast_lab.faults.app import EFFECT, WORK
 from holdfast_lab.faults.case import Need, case
 from holdfast_lab.faults.crew import Broken, Crew
@@ -20,13 +16,10 @@ from holdfast_lab.faults.disk import fill
 from holdfast_lab.faults.judge import LOST, TARGET
 from holdfast_lab.faults.lab import Lab, Launch
 from holdfast_lab.faults.later_release import IN_LABORATORY
-from holdfast_lab.faults.processes import start_process
 from holdfast_lab.faults.record import What
 from holdfast_lab.faults.sql_files import fault_statement
 
-_OLD = "holdfast_old"
-_LATER = "holdfast_lab.faults.later_release"
-_GIVEN = {IN_LABORATORY: "1"}
+_LATER = Launch("holdfast_lab.faults.later_release", given={IN_LABORATORY: "1"})
 _BATCH = 50
 _DRAINED_SECONDS = 20.0
 _BEFORE_SECONDS, _AFTER_SECONDS = 2.0, 1.0
@@ -83,44 +76,29 @@ async def a_full_disk(lab: Lab) -> None:
     needs=[Need.OWN_SERVER],
 )
 async def a_migration(lab: Lab) -> None:
-    """Two of them. The newest of this release finds producers at work that need no other way in than SQL.
+    """To a later release, which changes tables and functions.
 
-    Those of the later release find workers too, which are the old ones by then: they go on, beside those of the later
-    release. Whoever begins on a schema that he does not know is refused.
+    Workers of this release go on, beside those of the later one. A worker that starts on a schema of another version
+    than its own is refused.
     """
-    await _older_schema(lab)
-    await _refused(lab, "an older schema")
-    async with _producing(lab, lab.count("jobs") // 2):
-        await _migrated(lab, "holdfast.cli")
+    await _refused(lab, "an older schema", _LATER)
     async with lab.workers(2) as old:
-        lab.faulted()
-        await lab.drained(lab.lease + 4 * _DRAINED_SECONDS)
         lasting = await _later_release(lab, old)
         lab.faulted()
         await lab.drained(_LASTING_SECONDS + 4 * _DRAINED_SECONDS)
     lab.expect_one_start(lasting)
 
 
-async def _older_schema(lab: Lab) -> None:
-    connection = await open_connection(lab.url)
-    try:
-        await Migrator(connection, _OLD).migrate(newest_version() - 1)
-        await connection.execute(fault_statement("effects", _OLD))
-    finally:
-        await connection.close()
-    lab.place = replace(lab.place, schema=_OLD)
-
-
 async def _later_release(lab: Lab, old: Crew) -> list[UUID]:
     """Comes under load, with workers of its own, and the old ones go on. Returns jobs they are at all the while."""
     lasting = await _enqueue_lasting(lab)
-    async with _producing(lab, lab.count("jobs") // 2):
+    async with _producing(lab, lab.count("jobs")):
         await lab.until_started(lasting)
         before = _started_by(lab, old)
-        await _migrated(lab, _LATER)
+        await _migrated(lab)
         migrated = _started_by(lab, old)
-        await _refused(lab, "a newer schema")
-        async with lab.workers(1, launch=Launch(_LATER, given=_GIVEN)) as new:
+        await _refused(lab, "a newer schema", Launch())
+        async with lab.workers(1, launch=_LATER) as new:
             await lab.until(lambda: _started_by(lab, new) > 0, "a worker of the later release is at work")
             wanted = migrated + _LEAST_STARTS
             await lab.until(lambda: _started_by(lab, old) >= wanted, "old workers go on after the migration")
@@ -146,18 +124,16 @@ def _started_by(lab: Lab, crew: Crew) -> int:
     return sum(note.what is What.START and note.pid in pids for note in lab.notes())
 
 
-async def _migrated(lab: Lab, module: str) -> None:
-    """By the command of a release, in the middle of what is going on. Nobody waits for long."""
+async def _migrated(lab: Lab) -> None:
+    """By the command of the later release, in the middle of what is going on. No lock is waited for long."""
     over = asyncio.Event()
     watching = lab.beside(_longest_wait(lab, over))
     try:
         await asyncio.sleep(_BEFORE_SECONDS)
         lab.faulted()
-        log = lab.folder / f"migrate-{module}.log"
-        arguments = ["migrate", "--store", lab.url, "--schema", lab.schema]
-        migrating = start_process([module, *arguments], log, lab.record, {}, _GIVEN)
-        if await migrating.ended(_DRAINED_SECONDS) is None or migrating.exit_code:
-            raise Broken(f"the schema was not migrated: {migrating.output()[-500:]}")
+        said = await lab.command("migrate", "--store", lab.url, "--schema", lab.schema, launch=_LATER)
+        if said.code:
+            raise Broken(f"the schema was not migrated: {said.output[-500:]}")
         lab.faulted()
         await asyncio.sleep(_AFTER_SECONDS)
     finally:
@@ -177,8 +153,8 @@ async def _longest_wait(lab: Lab, over: asyncio.Event) -> float:
     return longest
 
 
-async def _refused(lab: Lab, what: str) -> None:
-    said = await lab.command("worker", lab.worker_app, "--store", lab.url, "--schema", lab.schema)
+async def _refused(lab: Lab, what: str, launch: Launch) -> None:
+    said = await lab.command("worker", lab.worker_app, "--store", lab.url, "--schema", lab.schema, launch=launch)
     if said.code == 0 or "schema" not in said.output or "Traceback" in said.output:
         lab.violation(TARGET, f"a worker that meets {what} ends with {said.code} and says {said.output!r}")
 

@@ -1,27 +1,45 @@
-"""The release after this one: the same, with the migrations of this folder, which this one does not know."""
+"""The release after this one: the same, with the migration, the tables and the functions of this folder."""
 
-from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
-from holdfast.store.postgres import migrate, sql_files
-from holdfast.store.postgres.sql_files import Migration, newest_version, statement_in
+from holdfast.store.postgres import migrate, release
+from holdfast.store.postgres.release import Migration, Release, read_functions
+from holdfast.store.postgres.release import this_release as of_this_release
 
 IN_LABORATORY = "FAULTS_LATER_RELEASE"
 """Set where a store is the laboratory's own: no release knows one that was migrated by this."""
 
 _HERE = Path(__file__).parent
-_of_this_release = sql_files.migrations
-_NEWEST = newest_version()
+_COLUMNS = (
+    ('    kind text COLLATE "C" NOT NULL\n) WITH (\n    fillfactor = 50,', "    zone text"),
+    ("    headers json\n) PARTITION BY RANGE (id);", "    weight smallint"),
+)
+"""The end of a table in tables.sql, and the column that comes last in it from now on."""
 
 
-def migrations(schema: str) -> Iterator[Migration]:
-    """Of both releases, in their order."""
-    yield from _of_this_release(schema)
-    for number, path in enumerate(sorted(_HERE.glob("*.sql")), start=_NEWEST + 1):
-        yield Migration(number, path.stem, statement_in(_HERE, path.stem, schema))
+@cache
+def later_release() -> Release:
+    this = of_this_release()
+    migration = Migration(this.version + 1, "zones", (_HERE / "migration.sql").read_text())
+    return replace(
+        this,
+        tables=_later_tables(this.tables),
+        migrations=(*this.migrations, migration),
+        functions={**this.functions, **read_functions(_HERE / "functions")},
+    )
+
+
+def _later_tables(tables: str) -> str:
+    for end, column in _COLUMNS:
+        if tables.count(end) != 1:
+            raise ValueError(f"tables.sql has no table that ends with {end!r}")
+        tables = tables.replace(end, end.replace("\n)", f",\n{column}\n)"))
+    return tables + (_HERE / "tables.sql").read_text()
 
 
 def take_over() -> None:
     """This process is of the later release from now on."""
-    for module in (sql_files, migrate):
-        vars(module)["migrations"] = migrations
+    for module in (release, migrate):
+        vars(module)["this_release"] = later_release

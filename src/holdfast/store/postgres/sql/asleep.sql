@@ -1,5 +1,5 @@
--- Registers or renews who sleeps on these queues, in real time. Only the holder itself writes its rows, so nothing needs
--- to be unique; why there is no index for that, migrations/0006_wake.sql tells.
+-- Registers or renews a process that sleeps on these queues, in real time. Only the holder writes its rows, so nothing
+-- needs to be unique; the comment on `sleeper` in schema/tables.sql says why there is no index for that.
 -- $1 queues, $2 holder, $3 for how long
 WITH renewed AS (DELETE FROM holdfast.sleeper WHERE queue = ANY ($1::text[]) AND holder = $2)
 INSERT INTO holdfast.sleeper (holder, until, queue)

@@ -1,4 +1,4 @@
--- The statement is a function so that its plan is pinned; see migrations/0002_verbs.sql.
+-- The statement is a function so that its plan is pinned; see schema/tables.sql.
 -- $1 holder, $2 at most, $3 suspects, $4 at most candidates, $5 whether a kind is limited, $6 shard, $7 number
 -- of shards; per lane: $8 queues, $9 priorities, $10 kinds, $11 floor times, $12 floor ids, $13 fetches, $14 kind limits,
 -- $15 leases; $16 whether to tell the places in the queue: a time is dear to read.

@@ -1,0 +1,99 @@
+-- Writes down the outcomes of attempts and returns the leases that this ended; `why_not_held` explains the others.
+-- It locks first, skipping leases that a transaction holds to finish its job: one such job must not stall all others. The
+-- DELETE then goes by id, not by place: a renewal may have moved the row after this statement's snapshot was taken,
+-- and only a search by key follows it there.
+CREATE OR REPLACE FUNCTION holdfast.finish(
+    ids uuid[], fences bigint[], holders uuid[], events text[], states text[], delays interval[], moments timestamptz[],
+    errors text[], results text[], kept_errors integer
+) RETURNS TABLE (id uuid, fence bigint)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment timestamptz := holdfast.now();
+    moment_text text := to_char(moment AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
+BEGIN
+    RETURN QUERY
+    WITH given AS MATERIALIZED (
+        SELECT * FROM unnest(ids, fences, holders, events, states, delays, moments, errors, results)
+            AS given (id, fence, holder, event, state, delay, at, error, result)
+    ),
+    held AS MATERIALIZED (
+        SELECT given.id, given.fence, given.event, given.state, given.delay, given.at, given.error, given.result
+        FROM given
+        CROSS JOIN LATERAL (
+            SELECT FROM holdfast.lease
+            WHERE lease.id = given.id AND lease.fence = given.fence AND lease.holder = given.holder
+            FOR UPDATE SKIP LOCKED
+        ) AS lease
+    ),
+    gone AS (
+        DELETE FROM holdfast.lease USING held WHERE lease.id = ANY (ARRAY[held.id]) AND lease.fence = held.fence
+        RETURNING lease.id, lease.fence, lease.claimed_at, lease.run_at, lease.priority, lease.attempt, lease.losses,
+                  lease.queue, lease.kind, held.event, held.delay, held.at, held.result,
+                  -- A job that a person asked to cancel is not made ready again, whatever ended its attempt.
+                  CASE WHEN lease.cancel_requested AND held.state = 'ready' THEN 'canceled' ELSE held.state END AS state,
+                  CASE WHEN lease.cancel_requested AND held.state = 'ready' AND held.error IS NULL
+                       THEN '{"code": "CANCELED", "type": "Cancel", "message": "canceled by request", "traceback": ""}'
+                       ELSE held.error END AS error
+    ),
+    again AS (
+        INSERT INTO holdfast.ready (id, run_at, priority, attempt, losses, queue, kind)
+        SELECT gone.id,
+               CASE WHEN gone.event = 'release' THEN gone.run_at
+                    ELSE greatest(coalesce(gone.at, moment + gone.delay), moment) END,
+               gone.priority,
+               (gone.attempt - CASE WHEN gone.event IN ('release', 'snooze') THEN 1 ELSE 0 END)::smallint,
+               gone.losses, gone.queue, gone.kind
+        FROM gone WHERE gone.state = 'ready'
+    ),
+    ended AS (
+        INSERT INTO holdfast.finished (id, fence, started_at, finished_at, attempt, losses, state, result)
+        SELECT gone.id, gone.fence, gone.claimed_at, moment, gone.attempt, gone.losses,
+               gone.state::holdfast.job_state, gone.result::json
+        FROM gone WHERE gone.state IN ('succeeded', 'canceled')
+    ),
+    dead AS (
+        INSERT INTO holdfast.dead_letter (id, fence, created_at, started_at, finished_at, priority, max_attempts, attempt,
+            losses, state, queue, kind, tenant, correlation_id, key, payload, headers)
+        SELECT gone.id, gone.fence, job.created_at, gone.claimed_at, moment, gone.priority, job.max_attempts,
+               gone.attempt, gone.losses, gone.state::holdfast.job_state, gone.queue, gone.kind, job.tenant,
+               job.correlation_id, job.key, job.payload, job.headers
+        FROM gone
+        CROSS JOIN LATERAL (SELECT * FROM holdfast.job WHERE job.id = gone.id LIMIT 1) AS job
+        WHERE gone.state IN ('failed', 'dead')
+    ),
+    noted AS (
+        INSERT INTO holdfast.attempt_error (job_id, error)
+        SELECT gone.id, gone.error::jsonb || jsonb_build_object('attempt', gone.attempt, 'at', moment_text)
+        FROM gone WHERE gone.error IS NOT NULL
+    ),
+    trimmed AS (
+        -- This statement does not see the error that it adds, so the newest but one less stay.
+        DELETE FROM holdfast.attempt_error USING gone
+        WHERE gone.error IS NOT NULL AND attempt_error.job_id = ANY (ARRAY[gone.id])
+          AND attempt_error.number <= (SELECT old.number FROM holdfast.attempt_error AS old WHERE old.job_id = gone.id
+                                       ORDER BY old.number DESC OFFSET kept_errors - 1 LIMIT 1)
+    ),
+    entered AS (
+        INSERT INTO holdfast.ledger (day, state, amount, queue, kind)
+        SELECT holdfast.day_of(gone.id), gone.state::holdfast.job_state, count(*), gone.queue, gone.kind
+        FROM gone WHERE gone.state <> 'ready'
+        GROUP BY 1, 2, 4, 5
+    ),
+    rung AS MATERIALIZED (
+        -- What others may run at once. For a retry with a delay the worker comes back by itself.
+        SELECT CASE WHEN 'ready' = ANY (states) THEN holdfast.ring(ARRAY(
+            SELECT gone.queue FROM gone
+            WHERE gone.state = 'ready' AND (gone.event = 'release' OR coalesce(gone.at, moment + gone.delay) <= moment)
+        )) END
+    )
+    SELECT gone.id, gone.fence FROM gone CROSS JOIN rung;
+    -- Asked here too, because the call alone takes longer.
+    IF EXISTS (SELECT FROM holdfast.waiter WHERE waiter.until > statement_timestamp()) THEN
+        PERFORM holdfast.ring_waiters(ids);
+    END IF;
+END
+$$;

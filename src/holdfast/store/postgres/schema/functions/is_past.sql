@@ -1,0 +1,4 @@
+-- A day can go when the whole of it is older than the retention.
+CREATE OR REPLACE FUNCTION holdfast.is_past(day date, retention interval) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+    SELECT (day + 1)::timestamp AT TIME ZONE 'UTC' <= holdfast.now() - retention
+$$;

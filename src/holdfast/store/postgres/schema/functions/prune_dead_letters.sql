@@ -1,0 +1,48 @@
+-- Deletes old dead letters with all that belongs to them. Keys are treated as in prune_part().
+CREATE OR REPLACE FUNCTION holdfast.prune_dead_letters(retention interval, at_most integer)
+RETURNS TABLE (outcome text, pruned bigint)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    cutoff timestamptz := holdfast.now() - retention;
+BEGIN
+    IF NOT holdfast.try_step('prune_dead_letters') THEN
+        RETURN QUERY SELECT 'busy', 0::bigint;
+        RETURN;
+    END IF;
+    RETURN QUERY
+    WITH walked AS MATERIALIZED (
+        SELECT dead_letter.id FROM holdfast.dead_letter
+        WHERE dead_letter.finished_at < cutoff
+        ORDER BY dead_letter.finished_at
+        LIMIT at_most
+        FOR UPDATE SKIP LOCKED
+    ),
+    old AS MATERIALIZED (
+        SELECT walked.id, own_key.place AS key_place FROM walked
+        LEFT JOIN LATERAL (
+            SELECT key.ctid AS place FROM holdfast.key
+            WHERE key.job_id = walked.id AND key.until IS NULL
+            FOR UPDATE SKIP LOCKED
+        ) AS own_key ON true
+        WHERE own_key.place IS NOT NULL OR NOT EXISTS (
+            SELECT FROM holdfast.key WHERE key.job_id = ANY (ARRAY[walked.id]) AND key.until IS NULL)
+    ),
+    gone AS (
+        DELETE FROM holdfast.dead_letter USING old WHERE dead_letter.id = ANY (ARRAY[old.id])
+        RETURNING dead_letter.id, dead_letter.state, dead_letter.queue, dead_letter.kind
+    ),
+    jobs AS (DELETE FROM holdfast.job USING gone WHERE job.id = ANY (ARRAY[gone.id])),
+    keys AS (DELETE FROM holdfast.key USING old WHERE key.ctid = old.key_place),
+    errors AS (DELETE FROM holdfast.attempt_error USING gone WHERE attempt_error.job_id = ANY (ARRAY[gone.id])),
+    notes AS (DELETE FROM holdfast.progress USING gone WHERE progress.job_id = ANY (ARRAY[gone.id])),
+    entered AS (
+        INSERT INTO holdfast.ledger (day, state, amount, queue, kind)
+        SELECT holdfast.day_of(gone.id), gone.state, -count(*), gone.queue, gone.kind FROM gone GROUP BY 1, 2, 4, 5
+    )
+    SELECT 'pruned', (SELECT count(*) FROM gone);
+END
+$$;

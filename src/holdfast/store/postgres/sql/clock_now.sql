@@ -1,2 +1,0 @@
--- The store's clock, as every statement reads it.
-SELECT holdfast.now() AS now

@@ -1,2 +1,0 @@
--- Wakes who sleeps on these queues. $1 queues
-SELECT holdfast.ring($1::text[])

@@ -1,2 +1,0 @@
--- $1 ids
-SELECT id FROM holdfast.not_live($1)

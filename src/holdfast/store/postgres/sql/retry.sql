@@ -1,3 +1,0 @@
--- The statement is a function so that its plan is pinned; see migrations/0004_rare_verbs.sql.
--- $1 ids
-SELECT id, retrying FROM holdfast.retry($1)
