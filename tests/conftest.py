@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from hypothesis import settings
 
-from holdfast.store.postgres import lanes
 from tests.databases import (
     Database,
     DatabaseMaker,
@@ -51,15 +50,6 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 def threads_end() -> Iterator[None]:
     with no_thread_left():
         yield
-
-
-@pytest.fixture
-def cheap_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How often a claim looks at all lanes depends on how long a look takes, and so on how busy this machine is.
-
-    With this a look is never too dear, which is the usual case; tests/postgres/test_floors.py has the other.
-    """
-    monkeypatch.setattr(lanes, "_CHEAP_SECONDS", float("inf"))
 
 
 @pytest.fixture(params=SERVERS)

@@ -19,7 +19,8 @@ import asyncpg
 import psycopg
 from psycopg.sql import SQL, Identifier, Literal
 
-from holdfast.store.contract import JobReader, Store, StoreClock
+from holdfast.domain.job import LeasedJob
+from holdfast.store.contract import ClaimRequest, JobReader, Store, StoreClock
 from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
 from holdfast.store.memory.schedules import MemoryRuns, MemorySchedules
 from holdfast.store.memory.store import MemoryStore
@@ -269,9 +270,19 @@ async def connected(url: str) -> "AsyncIterator[asyncpg.Connection[asyncpg.Recor
         await connection.close()
 
 
+class LookingStore(PostgresStore):
+    """Looks before each claim, so that no floor hides anything and a claim is as exact as in memory."""
+
+    async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
+        await self.look(request.queues, list(request.kinds), shard=request.shard)
+        return await super().claim(request)
+
+
 @asynccontextmanager
-async def opened_store(url: str, *, schema: str = "holdfast", pool_size: int = 4) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(url, schema, pool_size)
+async def opened_store(
+    url: str, *, schema: str = "holdfast", pool_size: int = 4, looks: bool = True
+) -> AsyncIterator[PostgresStore]:
+    store = (LookingStore if looks else PostgresStore)(url, schema, pool_size)
     await store.open()
     try:
         yield store
@@ -279,7 +290,7 @@ async def opened_store(url: str, *, schema: str = "holdfast", pool_size: int = 4
         await store.close()
 
 
-class OneConnectionStore(PostgresStore):
+class OneConnectionStore(LookingStore):
     """A store on a given connection, without the pool."""
 
     def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:

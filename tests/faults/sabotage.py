@@ -19,7 +19,7 @@ from holdfast.runtime.queue_runner import QueueRunner
 from holdfast.store.contract import ClaimRequest, Fenced, Finish, Rescued
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.wake.postgres import Listener
-from holdfast.worker.claimer import Look
+from holdfast.worker.claimer import Turn
 from holdfast.worker.finisher import Finisher
 from holdfast.worker.held import HeldJob
 from holdfast.worker.lease_keeper import LeaseKeeper
@@ -112,19 +112,19 @@ def notify_trusted() -> None:
 
     async def only_when_told(self: QueueRunner, budget: Budget) -> None:
         # A rescue makes a turn as well, and a turn claims.
-        if self._look_at <= time.monotonic():
+        if self._turn_at <= time.monotonic():
             await look(self, budget)
 
-    plan = QueueRunner._plan_next_look
+    plan = QueueRunner._plan_next_turn
 
-    def never_by_the_clock(self: QueueRunner, look: Look) -> None:
-        plan(self, look)
-        if look.is_idle and self._look_at > time.monotonic():
-            self._look_at = math.inf
+    def never_by_the_clock(self: QueueRunner, turn: Turn) -> None:
+        plan(self, turn)
+        if turn.is_idle and self._turn_at > time.monotonic():
+            self._turn_at = math.inf
 
     Listener.__init__ = init  # type: ignore[method-assign]
     QueueRunner._work_once = only_when_told  # type: ignore[method-assign]
-    QueueRunner._plan_next_look = never_by_the_clock  # type: ignore[method-assign]
+    QueueRunner._plan_next_turn = never_by_the_clock  # type: ignore[method-assign]
 
 
 def workers_clock_used() -> None:

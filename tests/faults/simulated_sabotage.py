@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,6 +14,7 @@ from holdfast.domain.job import JobState, Lease, LeasedJob
 from holdfast.domain.lifecycle import Transition
 from holdfast.domain.outcome import Outcome, Succeeded
 from holdfast.store.contract import Canceling, ClaimRequest, Fenced, Finish, Renewal, Renewer, Rescued
+from holdfast.store.floors import First, Floors
 from holdfast.store.memory.jobs import Record
 from holdfast.store.memory.store import MemoryStore
 from holdfast.worker.executor import Executor
@@ -216,6 +217,21 @@ def failed_renewal_costs_a_lease(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaseKeeper, "_turn", turn_or_sleep)
 
 
+def floors_only_rise(patch: pytest.MonkeyPatch) -> None:
+    """A look does not go back to what was committed late."""
+    looked = Floors.looked
+
+    def looked_ahead(
+        floors: Floors, queues: Sequence[str], firsts: Iterable[First], moment: datetime, generation: int
+    ) -> None:
+        before = {**floors._busy, **floors._empty}
+        looked(floors, queues, firsts, moment, generation)
+        for lanes in (floors._busy, floors._empty):
+            lanes.update({lane: max(floor, before.get(lane, floor)) for lane, floor in lanes.items()})
+
+    patch.setattr(Floors, "looked", looked_ahead)
+
+
 SABOTAGES: Mapping[Sabotage, str] = {
     no_fence_check: "^stale write accepted: ",
     no_rescue: "^stuck: ",
@@ -234,5 +250,6 @@ SABOTAGES: Mapping[Sabotage, str] = {
     result_dropped: "^unexpected: .* was written, but its handler returned",
     failed_renewal_costs_a_lease: "^unexplained duplicate: .* lost the lease",
     error_not_kept: "^unexpected: .* the store has the errors",
+    floors_only_rise: "^stuck: ",
 }
 """By what each is to be found out. An error that nobody foresaw only says that the sabotage itself is broken."""

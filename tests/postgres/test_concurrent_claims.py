@@ -14,7 +14,6 @@ from holdfast.store.postgres.store import PostgresStore
 from tests.databases import Database, connected, impatient, opened_store
 from tests.store_contract.steps import job, wants
 
-pytestmark = pytest.mark.usefixtures("cheap_looks")
 ONLY_18 = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 
 

@@ -4,7 +4,7 @@ Counted in blocks, by the statistics of the transaction that reads them: a time 
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TypeVar
 from uuid import uuid4
 
@@ -38,6 +38,10 @@ _FILL_READY = """
 INSERT INTO holdfast.ready (id, run_at, priority, losses, queue, kind)
 SELECT gen_random_uuid(), holdfast.now() + $1::interval + number * interval '1 millisecond', $2, $3, 'default', $4
 FROM generate_series(1, $5::integer) AS number
+"""
+_FILL_LANES = """
+INSERT INTO holdfast.ready (id, run_at, priority, queue, kind)
+SELECT gen_random_uuid(), holdfast.now(), 5, 'queue ' || number, 'work' FROM generate_series(1, $1::integer) AS number
 """
 _FILL_LEASES = """
 INSERT INTO holdfast.lease (id, fence, holder, until, claimed_at, run_at, priority, attempt, losses, queue, kind)
@@ -88,11 +92,7 @@ class Measured:
         for _ in range(7):
             await self.store.claim(wants())
             await self.store.claim(wants(suspects=True))
-            await self.store.next_due(["default"], ["work"])
-            await self.store.next_due(["default"], ["work"], suspects=True)
-            for only_due in (True, False):
-                lanes = ["default"], [5], ["work"], [datetime.now(UTC)], [lease.id]
-                await self.store.fetch("first_of_lanes", only_due, None, None, *lanes)
+            await self.store.look(["default"], ["work"])
             await self.store.renew([Renewal(lease, LEASE)])
             await self.store.finish([Finish(lease, Transition(Event.SUCCEED))])
             await self.store.finish([Finish(lease, Transition(Event.RETRY, error=BROKEN))])
@@ -121,9 +121,7 @@ def database(server: DatabaseMaker) -> Iterator[Database]:
 
 
 @pytest.fixture(params=["planned when empty", "planned when full"])
-async def measured(
-    request: pytest.FixtureRequest, cheap_looks: None, database: Database
-) -> AsyncIterator[tuple[Measured, bool]]:
+async def measured(request: pytest.FixtureRequest, database: Database) -> AsyncIterator[tuple[Measured, bool]]:
     async with connected(database.url) as connection:
         measured = Measured(connection)
         if request.param == "planned when empty":
@@ -151,8 +149,8 @@ async def test_no_verb_walks_over_what_it_does_not_want(measured: tuple[Measured
     blocks: dict[str, int] = {}
     leased, blocks["claim"] = await at.blocks(lambda: store.claim(wants(limit=10)))
     assert len(leased) == 10
-    due, blocks["next_due"] = await at.blocks(lambda: store.next_due(["default"], ["work"]))
-    assert due == timedelta(0)
+    looked, blocks["look"] = await at.blocks(lambda: store.look(["default"], ["work"]))
+    assert looked.due_in == timedelta(0)
     renewed, blocks["renew"] = await at.blocks(lambda: store.renew([Renewal(each.lease, LEASE) for each in leased]))
     assert {each.fenced for each in renewed} == {Fenced.DONE}
     retries = [Finish(each.lease, Transition(Event.RETRY, error=BROKEN)) for each in leased[:5]]
@@ -171,32 +169,14 @@ async def test_no_verb_walks_over_what_it_does_not_want(measured: tuple[Measured
     assert {verb: number for verb, number in blocks.items() if number > AT_MOST} == {}, blocks
 
 
-async def test_the_first_jobs_of_lanes_are_found_without_a_walk(measured: tuple[Measured, bool]) -> None:
+async def test_a_look_reads_each_lane_once_and_no_other_queue(measured: tuple[Measured, bool]) -> None:
     at, analyzed = measured
     await _full(at, analyzed)
     await at.store.enqueue([job(priority=9)])
-    lanes = ["default"] * 10, list(range(10)), ["work"] * 10
-    beginning = datetime.now(UTC) - timedelta(days=1)
-    # In the middle of those that are deferred.
-    middle = datetime.now(UTC) + timedelta(hours=1, milliseconds=MANY // 2)
-    found: dict[tuple[bool, datetime], list[int]] = {}
-    blocks: dict[tuple[bool, datetime], int] = {}
-    for only_due in (True, False):
-        for floor in (beginning, middle):
-            floors = [floor, *([beginning] * 9)], [uuid4()] * 10
-            rows, blocks[only_due, floor] = await at.blocks(
-                lambda only_due=only_due, floors=floors: at.store.fetch(  # type: ignore[misc]
-                    "first_of_lanes", only_due, None, None, *lanes, *floors
-                )
-            )
-            found[only_due, floor] = [row["priority"] for row in rows if row["run_at"] is not None]
-    assert found == {
-        (True, beginning): [9],
-        (True, middle): [9],
-        (False, beginning): [0, 9],
-        (False, middle): [0, 9],
-    }
-    assert {asked: number for asked, number in blocks.items() if number > AT_MOST} == {}, blocks
+    await at.connection.execute(_FILL_LANES, FEWER)
+    looked, blocks = await at.blocks(lambda: at.store.look(["default"], ["work"]))
+    assert looked.due_in == timedelta(0)
+    assert blocks <= AT_MOST
 
 
 async def test_a_rescue_reads_the_leases_once_and_the_errors_of_nobody_else(measured: tuple[Measured, bool]) -> None:
@@ -235,8 +215,8 @@ async def test_what_is_wanted_of_suspects_walks_over_nobody_else(measured: tuple
     blocks: dict[str, int] = {}
     nobody, blocks["claim"] = await at.blocks(lambda: at.store.claim(wants(suspects=True, limit=5)))
     assert nobody == []
-    due, blocks["next_due"] = await at.blocks(lambda: at.store.next_due(["default"], ["work"], suspects=True))
-    assert due is None
+    looked, blocks["look"] = await at.blocks(lambda: at.store.look(["default"], ["work"]))
+    assert looked.suspect_due_in is None
     assert {verb: number for verb, number in blocks.items() if number > AT_MOST} == {}, blocks
 
 

@@ -19,7 +19,6 @@ from tests.databases import Database, connected, opened_store
 from tests.postgres.past import is_sound
 from tests.store_contract.steps import BROKEN, ENDINGS, job, wants
 
-pytestmark = pytest.mark.usefixtures("cheap_looks")
 SUCCEED = Transition(Event.SUCCEED)
 
 

@@ -21,8 +21,6 @@ from tests.store_contract.steps import ENDINGS, LEASE, OTHER_HOLDER, job, wants
 Isolation = Literal["read_committed", "repeatable_read", "serializable"]
 LEVELS: list[Isolation] = ["read_committed", "repeatable_read", "serializable"]
 
-pytestmark = pytest.mark.usefixtures("cheap_looks")
-
 
 @dataclass(frozen=True, slots=True)
 class Scene:

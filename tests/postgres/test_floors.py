@@ -1,14 +1,11 @@
-"""Floors never hide a job: whatever comes to lie behind one is found by the next claims.
+"""What a floor hides, the next look finds."""
 
-Each story runs as usual, and again with an idle reader that keeps deleted rows from being removed and with looks that
-count as dear, so that claims start from their floors and look at everything only now and then.
-"""
-
-import asyncio
-import time
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import timedelta
+from types import SimpleNamespace
 from uuid import UUID
 
 import asyncpg
@@ -16,167 +13,170 @@ import pytest
 
 from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import Fenced, Finish
-from holdfast.store.postgres import lanes
+from holdfast.store.postgres import claiming
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from tests.databases import Database, connected, opened_store
-from tests.postgres.looks import looks_are
-from tests.store_contract.steps import BROKEN, LEASE, job, wants
+from tests.store_contract.steps import BROKEN, LEASE, START, job, wants
 
-BACKLOG = 400
+BACKLOG = 60
+SECOND = timedelta(seconds=1)
+"""Longer than the margin that floors leave."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A store that claims from a backlog, a store of another process, and a plain connection."""
+    """A store whose claims start from floors, a store of another process, a plain connection, and a clock to move."""
 
     store: PostgresStore
     elsewhere: PostgresStore
     plain: "asyncpg.Connection[asyncpg.Record]"
-    asks: list[lanes.Ask]
+    clock: PostgresClock
 
 
-@pytest.fixture(params=["cheap", "dear"])
-async def scene(
-    request: pytest.FixtureRequest, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Scene]:
-    asks: list[lanes.Ask] = []
-    first_ask = lanes.Lanes.first_ask
-
-    def noted(memory: lanes.Lanes, *arguments: object) -> lanes.Ask:
-        asks.append(first_ask(memory, *arguments))  # type: ignore[arg-type]
-        return asks[-1]
-
-    monkeypatch.setattr(lanes.Lanes, "first_ask", noted)
-    looks_are(request.param, monkeypatch)
+@pytest.fixture
+async def scene(database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    # Every claim leaves a floor, and not one in a quarter of a second.
+    seconds = itertools.count()
+    monkeypatch.setattr(claiming, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(opened_store(database.url))
+        store = await stack.enter_async_context(opened_store(database.url, looks=False))
         elsewhere = await stack.enter_async_context(opened_store(database.url))
         plain = await stack.enter_async_context(connected(database.url))
-        if request.param == "dear":
-            reader = await stack.enter_async_context(connected(database.url))
-            transaction = reader.transaction(isolation="repeatable_read")
-            await transaction.start()
-            await reader.execute("SELECT FROM holdfast.ready")
-            stack.push_async_callback(transaction.rollback)
-        yield Scene(store, elsewhere, plain, asks)
-        if request.param == "dear":
-            assert any(not ask.is_full_look for ask in asks), "no claim started from a floor, so nothing was tested"
+        clock = PostgresClock(store)
+        await clock.freeze(START)
+        yield Scene(store, elsewhere, plain, clock)
 
 
-async def moved_floor(scene: Scene) -> None:
-    """A backlog, and a floor in the middle of it."""
+async def move_floor(scene: Scene) -> None:
+    """Claim from the middle of a backlog that is older than the margin."""
+    await scene.clock.advance(SECOND)
     await scene.store.enqueue([job() for _ in range(BACKLOG)])
-    taken, deadline = 0, time.monotonic() + 10.0
-    while taken < 80 and time.monotonic() < deadline:
-        taken += len(await scene.store.claim(wants(limit=20)))
-    assert taken == 80
-    await from_floors(scene)
+    await scene.clock.advance(SECOND)
+    await scene.store.look(["default"], ["work"])
+    assert len(await scene.store.claim(wants(limit=20))) == 20
 
 
-async def from_floors(scene: Scene) -> None:
-    """If looks are dear: claim until a survey has put floors, and claims start from them."""
-    deadline = time.monotonic() + 10.0
-    while lanes._CHEAP_SECONDS < 0 and scene.asks[-1].is_full_look:
-        assert time.monotonic() < deadline
-        await scene.store.claim(wants(limit=1))
-        await asyncio.sleep(0.005)
+async def is_hidden_until_a_look(scene: Scene, id: UUID, *kinds: str) -> None:
+    request = wants(*(kinds or ("work",)), limit=1)
+    (other,) = await scene.store.claim(request)
+    assert other.id != id, "no floor hid it, so this shows nothing"
+    looked = await scene.store.look(["default"], list(kinds or ("work",)))
+    assert looked.due_in == timedelta(0)
+    assert [each.id for each in await scene.store.claim(request)] == [id]
 
 
-async def found_soon(scene: Scene, id: UUID, *kinds: str) -> None:
-    """Claim on and on until the job is there. The backlog must not be what runs out first."""
-    deadline = time.monotonic() + lanes._LONGEST_HIDDEN_SECONDS + 5.0
-    claims = 0
-    while time.monotonic() < deadline:
-        claims += 1
-        if id in [each.id for each in await scene.store.claim(wants(*(kinds or ("work",)), limit=1))]:
-            assert lanes._CHEAP_SECONDS < 0 or claims == 1, "a full look claims what is first in the queue"
-            return
-    raise AssertionError(f"{claims} claims did not find the job")
-
-
-async def test_a_job_that_was_committed_late_is_found(scene: Scene) -> None:
+async def test_a_job_that_was_committed_late(scene: Scene) -> None:
     transaction = scene.plain.transaction()
     await transaction.start()
     late = await scene.plain.fetchval("SELECT id FROM holdfast.enqueue('work', '{}')")
-    await moved_floor(scene)
+    await move_floor(scene)
     await transaction.commit()
-    await found_soon(scene, late)
+    await is_hidden_until_a_look(scene, late)
 
 
-async def test_a_released_job_is_found(scene: Scene) -> None:
+async def test_a_job_that_was_committed_late_when_all_others_are_done(scene: Scene) -> None:
+    transaction = scene.plain.transaction()
+    await transaction.start()
+    late = await scene.plain.fetchval("SELECT id FROM holdfast.enqueue('work', '{}')")
+    await move_floor(scene)
+    while await scene.store.claim(wants(limit=20)):
+        pass
+    await transaction.commit()
+    assert await scene.store.claim(wants()) == []
+    assert (await scene.store.look(["default"], ["work"])).due_in == timedelta(0)
+    assert [each.id for each in await scene.store.claim(wants())] == [late]
+
+
+async def test_a_transaction_shorter_than_the_margin_hides_nothing(scene: Scene) -> None:
+    await scene.store.enqueue([job() for _ in range(BACKLOG)])
+    await scene.store.claim(wants(limit=20))
+    await scene.clock.advance(SECOND)
+    transaction = scene.plain.transaction()
+    await transaction.start()
+    late = await scene.plain.fetchval("SELECT id FROM holdfast.enqueue('work', '{}')")
+    await scene.clock.advance(timedelta(milliseconds=200))
+    await scene.store.enqueue([job() for _ in range(5)])
+    while await scene.store.claim(wants(limit=20)):
+        pass
+    await transaction.commit()
+    assert [each.id for each in await scene.store.claim(wants())] == [late]
+
+
+async def test_a_job_that_another_process_released(scene: Scene) -> None:
     await scene.store.enqueue([job()])
     (leased,) = await scene.store.claim(wants())
-    await moved_floor(scene)
+    await move_floor(scene)
     assert await scene.elsewhere.release([leased.lease]) == [Fenced.DONE]
-    await found_soon(scene, leased.id)
+    await is_hidden_until_a_look(scene, leased.id)
 
 
-async def test_a_job_that_this_store_released_is_found_by_its_next_claim(scene: Scene) -> None:
+async def test_a_job_that_this_process_released_is_found_at_once(scene: Scene) -> None:
     await scene.store.enqueue([job()])
     (leased,) = await scene.store.claim(wants())
-    await moved_floor(scene)
+    await move_floor(scene)
     assert await scene.store.release([leased.lease]) == [Fenced.DONE]
     assert [each.id for each in await scene.store.claim(wants(limit=1))] == [leased.id]
 
 
-async def test_a_rescued_job_is_found(scene: Scene) -> None:
-    clock = PostgresClock(scene.store)
-    # A clock that stands still gives the rescued job the time of the floor, and an id before it.
-    await clock.freeze(await clock.now())
-    await scene.store.enqueue([job()])
-    (leased,) = await scene.store.claim(wants(lease=LEASE))
-    await scene.store.enqueue([job() for _ in range(BACKLOG)])
-    await clock.advance(LEASE)
-    assert len(await scene.store.claim(wants(limit=20))) == 20
-    await from_floors(scene)
-    assert [rescued.id for rescued in await scene.elsewhere.rescue(1)] == [leased.id]
-    await scene.plain.execute("UPDATE holdfast.ready SET run_at = run_at - interval '1 hour' WHERE id = $1", leased.id)
-    await found_soon(scene, leased.id)
-
-
-async def test_a_retried_job_is_found(scene: Scene) -> None:
-    clock = PostgresClock(scene.store)
-    await clock.freeze(await clock.now())
-    await scene.store.enqueue([job(kind="first", priority=4)])
-    (leased,) = await scene.store.claim(wants("first"))
-    await moved_floor(scene)
-    retry = Transition(Event.RETRY, error=BROKEN)
-    assert await scene.elsewhere.finish([Finish(leased.lease, retry)]) == [Fenced.DONE]
-    await found_soon(scene, leased.id, "work", "first")
-
-
-async def test_a_job_that_a_person_revived_is_found(scene: Scene) -> None:
+async def test_a_job_that_this_process_rescued_is_found_at_once(scene: Scene) -> None:
     await scene.store.enqueue([job(priority=4)])
-    (leased,) = await scene.store.claim(wants())
-    failed = Transition(Event.FAIL, error=BROKEN)
-    assert await scene.store.finish([Finish(leased.lease, failed)]) == [Fenced.DONE]
-    await moved_floor(scene)
-    assert await scene.elsewhere.retry([leased.id]) == ["ready"]
-    await found_soon(scene, leased.id)
+    (leased,) = await scene.store.claim(wants(lease=LEASE))
+    await move_floor(scene)
+    await scene.clock.advance(LEASE)
+    assert leased.id in [rescued.id for rescued in await scene.store.rescue(100)]
+    assert [each.id for each in await scene.store.claim(wants(limit=1))] == [leased.id]
 
 
-async def test_a_job_of_a_more_urgent_priority_is_found(scene: Scene) -> None:
-    await moved_floor(scene)
+async def test_the_first_suspect_of_a_kind(scene: Scene) -> None:
+    await scene.store.enqueue([job()])
+    await move_floor(scene)
+    await scene.plain.execute(
+        "UPDATE holdfast.ready SET losses = 2 WHERE id = (SELECT max(id::text)::uuid FROM holdfast.ready)"
+    )
+    assert await scene.store.claim(wants(suspects=True)) == []
+    assert (await scene.store.look(["default"], ["work"])).suspect_due_in == timedelta(0)
+    assert len(await scene.store.claim(wants(suspects=True))) == 1
+
+
+@pytest.mark.parametrize("event", [Event.RETRY, Event.SNOOZE])
+async def test_a_job_that_comes_again_stands_past_every_floor(scene: Scene, event: Event) -> None:
+    await scene.store.enqueue([job(priority=4), job(priority=4)])
+    (leased,) = await scene.store.claim(wants(limit=1))
+    await move_floor(scene)
+    again = Transition(event, error=BROKEN if event is Event.RETRY else None)
+    assert await scene.elsewhere.finish([Finish(leased.lease, again)]) == [Fenced.DONE]
+    assert leased.id in [each.id for each in await scene.store.claim(wants())]
+
+
+async def test_a_job_of_a_priority_that_had_none(scene: Scene) -> None:
+    await move_floor(scene)
     urgent = job(priority=0)
     await scene.elsewhere.enqueue([urgent])
-    await found_soon(scene, urgent.id)
+    await is_hidden_until_a_look(scene, urgent.id)
 
 
-async def test_a_job_of_another_kind_is_found_when_its_turn_comes(scene: Scene) -> None:
-    other = job(kind="other")
+async def test_a_job_of_a_kind_that_had_none(scene: Scene) -> None:
+    await move_floor(scene)
+    other = job(kind="other", priority=4)
     await scene.elsewhere.enqueue([other])
-    await moved_floor(scene)
-    await found_soon(scene, other.id, "work", "other")
+    await is_hidden_until_a_look(scene, other.id, "work", "other")
 
 
-async def test_the_last_job_is_found_when_nothing_else_is_left(scene: Scene) -> None:
+async def test_a_claim_under_way_beside_a_look_hides_nothing_that_the_look_found(scene: Scene) -> None:
     transaction = scene.plain.transaction()
     await transaction.start()
     late = await scene.plain.fetchval("SELECT id FROM holdfast.enqueue('work', '{}')")
-    await scene.store.enqueue([job() for _ in range(5)])
-    taken, deadline = 0, time.monotonic() + 10.0
-    while taken < 5 and time.monotonic() < deadline:
-        taken += len(await scene.store.claim(wants(limit=2)))
-    await from_floors(scene)
-    await transaction.commit()
-    await found_soon(scene, late)
+    await move_floor(scene)
+    lanes = scene.store._claims._lanes
+    claim_from = lanes.claim_from
+
+    async def beside_a_look(*arguments: object) -> object:
+        taken = await claim_from(*arguments)  # type: ignore[arg-type]
+        await transaction.commit()
+        await scene.store.look(["default"], ["work"])
+        return taken
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanes, "claim_from", beside_a_look)
+        assert late not in [each.id for each in await scene.store.claim(wants(limit=5))]
+    assert [each.id for each in await scene.store.claim(wants(limit=1))] == [late]

@@ -25,7 +25,6 @@ from tests.store_contract.steps import BROKEN, LEASE, job, wants
 from tests.worker.harness import until
 
 pytestmark = [
-    pytest.mark.usefixtures("cheap_looks"),
     pytest.mark.parametrize("server", ["embedded-18"], indirect=True),
 ]
 

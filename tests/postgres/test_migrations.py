@@ -269,7 +269,7 @@ async def test_every_verb_works_in_a_schema_of_another_name(empty_database: Data
         assert await _lost_and_finished(store, clock, leased[2]) == [Fenced.DONE]
         assert await store.cancel([keyed.id]) == ["canceled"]
         assert await store.retry([keyed.id]) == ["ready"]
-        assert await store.next_due(["default"], ["work"]) is not None
+        assert (await store.look(["default"], ["work"])).due_in is not None
         counts = await reader.count()
         assert (counts[JobState.READY], counts[JobState.SUCCEEDED]) == (1, 2)
         assert {found.id for found in await reader.list(JobFilter(), 10)} == {first.id, keyed.id, third.id}

@@ -35,7 +35,6 @@ from tests.postgres.past import (
 from tests.store_contract.steps import BROKEN, ENDINGS, job, wants
 from tests.worker.harness import until
 
-pytestmark = pytest.mark.usefixtures("cheap_looks")
 ONLY_18 = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 
 LONG = timedelta(days=100)

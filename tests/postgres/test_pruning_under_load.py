@@ -153,7 +153,6 @@ async def _earlier_life(crowd: Crowd) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.usefixtures("cheap_looks")
 async def test_nothing_is_lost_while_days_are_dropped(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "_DROP_PAUSE", 0.01)
     async with AsyncExitStack() as stack:

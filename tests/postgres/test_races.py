@@ -19,8 +19,6 @@ from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from tests.databases import Database, connected, opened_store
 from tests.store_contract.steps import BROKEN, LEASE, START, job, wants
 
-pytestmark = pytest.mark.usefixtures("cheap_looks")
-
 _MISPLACED = """
 SELECT count(*) FROM holdfast.job
 WHERE (SELECT count(*) FROM holdfast.ready WHERE ready.id = job.id)

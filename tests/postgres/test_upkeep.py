@@ -8,14 +8,11 @@ from datetime import timedelta
 import pytest
 
 from holdfast.domain.budget import Budget
-from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.job import JobState
 from holdfast.domain.lifecycle import Event, Transition
 from holdfast.maintenance.runner import Maintenance
 from holdfast.maintenance.steps import Retention
-from holdfast.store.contract import ClaimRequest, Fenced, Finish, Rescued
-from holdfast.store.postgres import lanes
-from holdfast.store.postgres.lanes import Ask
+from holdfast.store.contract import Fenced, Finish, Rescued
 from holdfast.store.postgres.maintenance import PostgresUpkeep
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
@@ -165,27 +162,3 @@ async def test_leases_are_rescued_and_jobs_claimed_where_maintenance_never_runs(
         (again,) = await store.claim(wants())
         assert await store.finish([Finish(again.lease, Transition(Event.SUCCEED))]) == [Fenced.DONE]
         await is_sound(connection)
-
-
-async def test_what_a_first_ask_has_leased_is_kept_when_the_second_one_fails(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with opened_store(database.url) as store:
-        await store.enqueue([job(kind=kind) for _ in range(150) for kind in ("work", "other")])
-        # The first full look finds two lanes with jobs, so that the next claim reads a share of each.
-        assert len(await store.claim(wants("work", "other", limit=20))) == 20
-        asks: list[Ask] = []
-        run_ask = store._claiming._run_ask
-
-        async def failing(request: ClaimRequest, ask: Ask) -> object:
-            asks.append(ask)
-            if len(asks) == 2:
-                raise StoreUnavailable("the connection is gone")
-            return await run_ask(request, ask)
-
-        monkeypatch.setattr(store._claiming, "_run_ask", failing)
-        monkeypatch.setattr(lanes, "_FETCH_AT_LEAST", 8)
-        monkeypatch.setattr(lanes.Lanes, "_share", lambda *_, **__: 8)
-        claimed = await store.claim(wants("work", "other", limit=100))
-        assert len(asks) == 2
-        assert len(claimed) == 16

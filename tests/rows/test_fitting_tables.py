@@ -133,7 +133,7 @@ async def test_a_kind_that_is_an_enum_is_found_by_the_printed_index(place: Place
         ["work", "unheard of"], [9, 9], [LEASE, LEASE], 9, "", None, None,
     )  # fmt: skip
     assert "(kind = " in plan[0]
-    assert await store.next_due(["default"], ["unheard of"]) is None
+    assert (await store.look(["default"], ["unheard of"])).due_in is None
     assert [decode(each.payload)["id"] for each in await store.claim(wants("work", "unheard of"))] == [1, 3]
 
 

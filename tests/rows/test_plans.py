@@ -72,7 +72,7 @@ async def test_the_deliveries_are_read_by_index(deliveries: Place, analyzed: str
         deliveries, DISPATCH, lambda sql: sql.claim(suspects=False),
         kinds, [10], [timedelta(minutes=1)], 10, str(HOLDER), None, None,
     )  # fmt: skip
-    due = await _read(deliveries, DISPATCH, lambda sql: sql.next_due(suspects=False), kinds, None, None)
+    due = await _read(deliveries, DISPATCH, lambda sql: sql.look(), kinds, None, None)
     rescue = await _read(deliveries, DISPATCH, lambda sql: sql.rescue, 10, [], None)
     backlog, _ = await _read(deliveries, DISPATCH, _backlog)
     assert "Seq Scan" not in backlog
@@ -96,7 +96,7 @@ async def test_the_outbox_is_read_by_index_and_not_over_other_kinds(outbox: Plac
         assert index in plan
         assert "Seq Scan" not in plan
         assert blocks < AT_MOST
-    due = await _read(outbox, OUTBOX, lambda sql: sql.next_due(suspects=False), kinds, None, None)
+    due = await _read(outbox, OUTBOX, lambda sql: sql.look(), kinds, None, None)
     rescue = await _read(outbox, OUTBOX, lambda sql: sql.rescue, 10, [], None)
     backlog, _ = await _read(outbox, OUTBOX, _backlog)
     assert "Seq Scan" not in backlog

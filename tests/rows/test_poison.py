@@ -95,7 +95,7 @@ async def test_a_row_that_cannot_be_claimed_is_stepped_over(tasks: Place, refusa
     while leased := await store.claim(wants(limit=limit)):
         claimed += [decode(each.payload)["id"] for each in leased]
     assert claimed == [number for number in range(1, 21) if number not in (1, 2, 3, 9)]
-    assert await store.next_due(["default"], ["work"]) is None
+    assert (await store.look(["default"], ["work"])).due_in is None
 
 
 async def test_a_table_that_refuses_every_claim_is_told(tasks: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,8 +87,8 @@ async def test_a_column_without_a_time_zone_is_taken_for_utc_whatever_the_sessio
         store = RowStore(elsewhere, OUTBOX)
         await outbox.clock.freeze(START)
         await store.enqueue([job(delay=timedelta(hours=1))])
-        assert await store.next_due(["default"], ["work"]) == timedelta(hours=1)
-        assert await outbox.rows(OUTBOX).next_due(["default"], ["work"]) == timedelta(hours=1)
+        assert (await store.look(["default"], ["work"])).due_in == timedelta(hours=1)
+        assert (await outbox.rows(OUTBOX).look(["default"], ["work"])).due_in == timedelta(hours=1)
         await outbox.clock.advance(timedelta(hours=1))
         (leased,) = await store.claim(wants())
         assert leased.created_at == START

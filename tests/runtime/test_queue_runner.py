@@ -16,11 +16,11 @@ from holdfast.runtime.queue_runner import QueueRunner
 from holdfast.runtime.queue_runs import QueueRuns
 from holdfast.store.memory.schedules import MemoryRuns
 from holdfast.store.memory.store import MemoryStore
-from holdfast.worker.claimer import Look
+from holdfast.worker.claimer import Turn
 from holdfast.worker.worker import Rescue, Worker
 
 POLL = 1.0
-NOTHING = Look(0, math.inf, is_idle=True)
+NOTHING = Turn(0, math.inf, is_idle=True)
 ENOUGH = 10
 """Looks after which the wait grows no more."""
 
@@ -34,15 +34,13 @@ class Scripted:
         self.on_settled: Callable[[], None] = lambda: None
         self.is_stuck = False
         self.look = NOTHING
-        self.only_if_due: list[bool] = []
-        self.glances: list[bool] = []
+        self.looks_first: list[bool] = []
         self.rescues = 0
 
     def start(self) -> None: ...
 
-    async def fill(self, limit: int | None = None, *, only_if_due: bool = False, glance_first: bool = False) -> Look:
-        self.only_if_due.append(only_if_due)
-        self.glances.append(glance_first)
+    async def fill(self, limit: int | None = None, *, looks_first: bool = False, to_end: bool = False) -> Turn:
+        self.looks_first.append(looks_first)
         return self.look
 
     async def rescue(self) -> Rescue:
@@ -59,7 +57,7 @@ class Case:
         self.runner = QueueRunner(cast(Worker, self.worker), pacing, runs)
         self.runner.on_idle = lambda: is_told
 
-    async def look(self, found: Look = NOTHING) -> float:
+    async def look(self, found: Turn = NOTHING) -> float:
         """The wait after a look at the time when it is due."""
         self.now += self.runner.due_in()
         self.worker.look = found
@@ -68,7 +66,7 @@ class Case:
 
     async def fall_asleep(self) -> float:
         waits = [await self.look() for _ in range(ENOUGH)]
-        self.worker.only_if_due.clear()
+        self.worker.looks_first.clear()
         return waits[-1]
 
 
@@ -94,52 +92,36 @@ async def test_only_who_is_told_of_new_work_waits_longer_than_the_poll(case: Cas
 
 async def test_a_job_that_is_due_before_is_not_kept_waiting(case: Case) -> None:
     await case.fall_asleep()
-    assert await case.look(Look(0, POLL / 100, is_idle=True)) == pytest.approx(POLL / 100)
+    assert await case.look(Turn(0, POLL / 100, is_idle=True)) == pytest.approx(POLL / 100)
     await case.look()
-    assert case.worker.only_if_due[-1] is False, "something is due: it is claimed at once"
+    assert case.worker.looks_first[-1] is False, "something is due: it is claimed at once"
 
 
 async def test_who_only_polls_asks_first_whether_anything_is_due(case: Case) -> None:
     await case.fall_asleep()
     await case.look()
     await case.look()
-    assert case.worker.only_if_due == [True] * 2
+    assert case.worker.looks_first == [True] * 2
 
 
 async def test_who_is_woken_claims_at_once(case: Case) -> None:
     await case.fall_asleep()
     case.runner.wake()
     await case.look()
-    assert case.worker.only_if_due == [False]
+    assert case.worker.looks_first == [False]
 
 
 async def test_who_found_something_claims_at_once_the_next_time(case: Case) -> None:
     await case.fall_asleep()
-    await case.look(Look(1, math.inf, is_idle=True))
+    await case.look(Turn(1, math.inf, is_idle=True))
     await case.look()
-    assert case.worker.only_if_due[-1] is False
+    assert case.worker.looks_first[-1] is False
 
 
 async def test_who_ran_out_of_work_just_now_claims_at_once(case: Case) -> None:
     for _ in range(3):
         await case.look()
-    assert case.worker.only_if_due == [False] * 3
-
-
-async def test_who_is_told_of_a_job_glances_once_and_looks_at_everything_right_after_it(case: Case) -> None:
-    await case.fall_asleep()
-    case.worker.glances.clear()
-    case.runner.wake()
-    assert await case.look(Look(1, 0)) == 0
-    await case.look()
-    assert case.worker.glances == [True, False]
-
-
-async def test_a_slot_that_was_freed_is_no_reason_to_glance(case: Case) -> None:
-    await case.fall_asleep()
-    case.worker.on_wake()
-    await case.look()
-    assert case.worker.glances[-1] is False
+    assert case.worker.looks_first == [False] * 3
 
 
 @pytest.fixture
@@ -152,21 +134,21 @@ def busy(is_told: bool | None, monkeypatch: pytest.MonkeyPatch) -> Case:
 
 async def test_after_work_the_next_look_comes_after_the_busy_delay(busy: Case) -> None:
     """Which may be shorter or longer than the first wait without work."""
-    assert await busy.look(Look(3, math.inf, is_idle=True)) == 5.0
+    assert await busy.look(Turn(3, math.inf, is_idle=True)) == 5.0
     if busy.runner.on_idle() is not False:
         assert await busy.look() == pytest.approx(0.02), "then as after the first look that found nothing"
         assert await busy.look() == pytest.approx(0.04)
 
 
 async def test_while_there_is_more_there_is_no_busy_delay(busy: Case) -> None:
-    assert await busy.look(Look(3, 0.0)) == 0
-    assert await busy.look(Look(3, math.inf)) == math.inf, "all slots are taken"
+    assert await busy.look(Turn(3, 0.0)) == 0
+    assert await busy.look(Turn(3, math.inf)) == math.inf, "all slots are taken"
     busy.worker.on_wake()
     assert busy.runner.due_in() == 0, "one is free"
 
 
 async def test_whoever_tells_of_new_work_ends_the_busy_delay(busy: Case) -> None:
-    await busy.look(Look(3, math.inf, is_idle=True))
+    await busy.look(Turn(3, math.inf, is_idle=True))
     busy.runner.wake()
     assert busy.runner.due_in() == 0
 
@@ -176,5 +158,5 @@ async def test_a_turn_for_the_rescue_alone_does_not_look_for_work(case: Case) ->
     case.runner._rescue_at = case.now + POLL / 10
     case.now += case.runner.due_in()
     await case.runner.run(Budget(), to_end=False)
-    assert (case.worker.rescues, case.worker.only_if_due) == (2, [])
+    assert (case.worker.rescues, case.worker.looks_first) == (2, [])
     assert case.runner.due_in() > 0

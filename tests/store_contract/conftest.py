@@ -21,7 +21,7 @@ async def store_case(request: pytest.FixtureRequest, threads_end: None, servers:
 
 
 @pytest.fixture
-async def case(store_case: StoreCase, cheap_looks: None) -> StoreCase:
+async def case(store_case: StoreCase) -> StoreCase:
     await store_case.clock.freeze(START)
     return store_case
 

@@ -231,5 +231,5 @@ async def test_a_job_may_be_put_off_to_the_end_of_time(case: StoreCase) -> None:
     last = datetime(9998, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
     id = await enqueued(case, run_at=last)
     assert (await shown(case, id)).run_at == last
-    assert await case.store.next_due(["default"], ["work"]) == last - START
+    assert (await case.store.look(["default"], ["work"])).due_in == last - START
     assert await all_claimable(case) == []

@@ -28,7 +28,7 @@ async def test_a_job_stays_in_its_shard(case: StoreCase, id: str, count: int, in
     await case.store.enqueue([replace(job(), id=UUID(id))])
     for other in range(count):
         shard = Shard(other, count)
-        due = await case.store.next_due(["default"], ["work"], shard=shard)
+        due = (await case.store.look(["default"], ["work"], shard=shard)).due_in
         claimed = await case.store.claim(replace(wants(), shard=shard))
         assert (due == timedelta(0), len(claimed)) == (other == index, int(other == index))
         await case.store.release([leased.lease for leased in claimed])
@@ -57,7 +57,7 @@ async def test_suspects_have_their_shard_too(case: StoreCase) -> None:
     id = await lost(case, 2)
     mine = next(index for index in range(2) if Shard(index, 2).has(id))
     for index in (1 - mine, mine):
-        due = await case.store.next_due(["default"], ["work"], suspects=True, shard=Shard(index, 2))
+        due = (await case.store.look(["default"], ["work"], shard=Shard(index, 2))).suspect_due_in
         claimed = await case.store.claim(replace(wants(suspects=True), shard=Shard(index, 2)))
         assert (due is not None, len(claimed)) == (index == mine, int(index == mine))
 

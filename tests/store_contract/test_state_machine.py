@@ -295,9 +295,9 @@ class StoresAgree(RuleBasedStateMachine):
             self.time_passes((10 * SECOND, 10))
 
     @rule(asked=each_of(_QUEUES, _LIMITS, (False, True)))
-    def next_due(self, asked: tuple[tuple[str, ...], dict[str, int], bool]) -> None:
-        queues, kinds, suspects = asked
-        self.agree(lambda store: store.next_due(queues, list(kinds), suspects=suspects))
+    def look(self, asked: tuple[tuple[str, ...], dict[str, int], bool]) -> None:
+        queues, kinds, _ = asked
+        self.agree(lambda store: store.look(queues, list(kinds)))
 
     @rule(limit=st.sampled_from([MOST_JOBS * 2, 1, 0, 3]))
     def backlog(self, limit: int) -> None:
@@ -358,7 +358,7 @@ _PARTS = [("embedded-18", 0.6), ("embedded-18", 0.6), ("embedded-16", 0.3)]
     indirect=["server"],
     ids=[f"{name}-part-{part}" for part, (name, _) in enumerate(_PARTS)],
 )
-def test_memory_and_postgres_agree(threads_end: None, cheap_looks: None, server: DatabaseMaker, share: float) -> None:
+def test_memory_and_postgres_agree(threads_end: None, server: DatabaseMaker, share: float) -> None:
     chosen = settings(
         max_examples=round(share * settings().max_examples),
         stateful_step_count=50,

@@ -42,9 +42,7 @@ class Kept(NamedTuple):
 
 
 @pytest.fixture(params=("memory", *STORES))
-async def kept(
-    request: pytest.FixtureRequest, threads_end: None, cheap_looks: None, servers: Servers
-) -> AsyncIterator[Kept]:
+async def kept(request: pytest.FixtureRequest, threads_end: None, servers: Servers) -> AsyncIterator[Kept]:
     """Each store with its upkeep. The database is the test's own: upkeep changes more than rows."""
     if request.param == "memory":
         memory = MemoryStore()

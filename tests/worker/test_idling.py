@@ -13,7 +13,7 @@ from holdfast import Holdfast, RunningJob
 from holdfast.domain.failures import Failures
 from holdfast.domain.handlers import Handlers, make_handler
 from holdfast.domain.job import LeasedJob
-from holdfast.store.contract import ClaimRequest, Renewal, Renewed, Shard
+from holdfast.store.contract import ClaimRequest, Looked, Renewal, Renewed, Shard
 from holdfast.store.memory.store import MemoryStore
 from holdfast.worker import lease_keeper
 from holdfast.worker.lease_keeper import LeaseKeeper
@@ -33,16 +33,12 @@ class Asked(MemoryStore):
         self.questions: list[str] = []
 
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
-        self.questions.append(
-            f"glance of {request.limit}" if request.is_glance else "claim suspects" if request.suspects else "claim"
-        )
+        self.questions.append("claim suspects" if request.suspects else "claim")
         return await super().claim(request)
 
-    async def next_due(
-        self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False, shard: Shard | None = None
-    ) -> timedelta | None:
-        self.questions.append("due suspects" if suspects else "due")
-        return await super().next_due(queues, kinds, suspects=suspects, shard=shard)
+    async def look(self, queues: Sequence[str], kinds: Sequence[str], *, shard: Shard | None = None) -> Looked:
+        self.questions.append("look")
+        return await super().look(queues, kinds, shard=shard)
 
 
 class NoRenewals:
@@ -77,49 +73,24 @@ async def quick(job: RunningJob[Any]) -> None: ...
 async def test_a_poll_asks_once_and_claims_only_what_is_due() -> None:
     store = Asked()
     async with worker_on(store, fast(), make_handler("work", quick)) as worker:
-        look = await worker.fill(only_if_due=True)
-        assert (look.claimed, look.is_idle, store.questions) == (0, True, ["due"])
+        turn = await worker.fill(looks_first=True)
+        assert (turn.claimed, turn.is_idle, store.questions) == (0, True, ["look"])
 
         await store.enqueue([job(delay=HOUR)])
-        look = await worker.fill(only_if_due=True)
-        assert (look.claimed, look.is_idle, store.questions) == (0, True, ["due"] * 2)
-        assert 0 < look.again_in <= HOUR.total_seconds()
+        turn = await worker.fill(looks_first=True)
+        assert (turn.claimed, turn.is_idle, store.questions) == (0, True, ["look"] * 2)
+        assert 0 < turn.again_in <= HOUR.total_seconds()
 
         await store.enqueue([job()])
-        look = await worker.fill(only_if_due=True)
-        assert (look.claimed, store.questions) == (1, ["due"] * 3 + ["claim"])
+        turn = await worker.fill(looks_first=True)
+        assert (turn.claimed, store.questions) == (1, ["look"] * 3 + ["claim"])
 
 
-async def test_a_look_after_a_wake_up_claims_at_once() -> None:
+async def test_a_turn_after_a_wake_up_claims_at_once() -> None:
     store = Asked()
     async with worker_on(store, fast(), make_handler("work", quick)) as worker:
         await worker.fill()
-        assert store.questions == ["claim", "due"]
-
-
-async def test_who_is_told_of_jobs_glances_with_half_of_the_slots_and_looks_again_at_once() -> None:
-    store = Asked()
-    async with worker_on(store, fast(concurrency=4), make_handler("work", quick)) as worker:
-        await store.enqueue([job() for _ in range(3)])
-        look = await worker.fill(glance_first=True)
-        assert (look.claimed, look.again_in, look.is_idle) == (2, 0, False)
-        assert (await worker.fill()).claimed == 1
-        assert store.questions == ["glance of 2", "claim"]
-
-
-async def test_a_glance_that_finds_nothing_is_followed_by_a_whole_look_without_delay() -> None:
-    store = Asked()
-    async with worker_on(store, fast(concurrency=4), make_handler("work", quick)) as worker:
-        look = await worker.fill(glance_first=True)
-        assert (look.claimed, look.is_idle, store.questions) == (0, True, ["glance of 2", "claim", "due"])
-
-
-async def test_a_single_slot_is_not_given_away_at_a_glance() -> None:
-    store = Asked()
-    async with worker_on(store, fast(concurrency=1), make_handler("work", quick)) as worker:
-        await store.enqueue([job()])
-        assert (await worker.fill(glance_first=True)).claimed == 1
-        assert store.questions == ["claim"]
+        assert store.questions == ["claim", "look"]
 
 
 async def test_a_poll_without_a_free_slot_or_beyond_the_limit_asks_nothing() -> None:
@@ -129,16 +100,16 @@ async def test_a_poll_without_a_free_slot_or_beyond_the_limit_asks_nothing() -> 
         await let_go.wait()
 
     async with worker_on(store, fast(concurrency=1), make_handler("work", slow)) as worker:
-        await worker.fill(0, only_if_due=True)
+        await worker.fill(0, looks_first=True)
         assert store.questions == []
         await store.enqueue([job(), job()])
         assert (await worker.fill()).claimed == 1
         store.questions.clear()
-        look = await worker.fill(only_if_due=True)
-        assert (look.claimed, look.is_idle, store.questions) == (0, False, [])
+        turn = await worker.fill(looks_first=True)
+        assert (turn.claimed, turn.is_idle, store.questions) == (0, False, [])
         let_go.set()
         await until(lambda: worker.is_empty, "its slot is free")
-        assert (await worker.fill(only_if_due=True)).claimed == 1
+        assert (await worker.fill(looks_first=True)).claimed == 1
         await until(lambda: worker.is_empty, "both are done")
 
 
@@ -156,9 +127,9 @@ async def test_a_poll_that_finds_a_due_job_of_a_kind_at_its_limit_leaves_it_to_t
         assert (await worker.fill()).claimed == 1
         await asyncio.wait_for(started.wait(), 10)
         store.questions.clear()
-        look = await worker.fill(only_if_due=True)
-        assert (look.claimed, look.again_in, look.is_idle) == (0, float("inf"), True)
-        assert store.questions == ["due", "claim"]
+        turn = await worker.fill(looks_first=True)
+        assert (turn.claimed, turn.again_in, turn.is_idle) == (0, float("inf"), True)
+        assert store.questions == ["look", "claim"]
         let_go.set()
         await until(lambda: worker.is_empty, "the first is done")
         assert woken.is_set()
@@ -176,8 +147,8 @@ async def test_a_poll_finds_a_suspect_when_nothing_else_is_due() -> None:
             await store.clock.advance(LEASE)
             await worker.rescue()
         store.questions.clear()
-        assert (await worker.fill(only_if_due=True)).claimed == 1
-        assert store.questions == ["claim suspects"]
+        assert (await worker.fill(looks_first=True)).claimed == 1
+        assert store.questions == ["look", "claim suspects"]
         await until(lambda: worker.is_empty, "it has run")
 
 

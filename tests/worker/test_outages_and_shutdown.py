@@ -15,7 +15,7 @@ from holdfast import Holdfast, JobState, Process, RunningJob, StoreUnavailable, 
 from holdfast.domain.job import Lease, LeasedJob
 from holdfast.domain.lifecycle import Event
 from holdfast.domain.retry import exponential
-from holdfast.store.contract import ClaimRequest, Fenced, Finish, Renewal, Renewed, Renewer, Rescued
+from holdfast.store.contract import ClaimRequest, Fenced, Finish, Looked, Renewal, Renewed, Renewer, Rescued
 from holdfast.store.memory.store import MemoryStore
 from tests.worker.harness import codes, drained, fast, final_job, until, working
 
@@ -62,9 +62,9 @@ class FaultyStore(MemoryStore):
         await self._meet("rescue")
         return await super().rescue(limit)
 
-    async def next_due(self, *arguments: Any, **options: Any) -> timedelta | None:  # noqa: ANN401
-        await self._meet("next_due")
-        return await super().next_due(*arguments, **options)
+    async def look(self, *arguments: Any, **options: Any) -> Looked:  # noqa: ANN401
+        await self._meet("look")
+        return await super().look(*arguments, **options)
 
 
 class FaultyApp(Holdfast):
@@ -99,7 +99,7 @@ async def quick(job: RunningJob[Any]) -> None:
     """Does nothing."""
 
 
-@pytest.mark.parametrize("verb", ["claim", "finish", "rescue", "next_due"])
+@pytest.mark.parametrize("verb", ["claim", "finish", "rescue", "look"])
 @pytest.mark.parametrize("error", [StoreUnavailable, RuntimeError, asyncio.CancelledError])
 async def test_no_error_of_the_store_ends_a_worker(verb: str, error: type[BaseException]) -> None:
     app = FaultyApp()

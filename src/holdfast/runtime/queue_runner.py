@@ -16,7 +16,7 @@ from holdfast.domain.runner import RunnerReport
 from holdfast.log import get_logger
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.queue_runs import QueueRuns
-from holdfast.worker.claimer import Look
+from holdfast.worker.claimer import Turn
 from holdfast.worker.loop import cancel_within
 from holdfast.worker.worker import Rescue, Worker
 
@@ -51,12 +51,10 @@ class QueueRunner:
         self._name = name
         self._random = Random()  # noqa: S311 - spreads looks, guards nothing
         self._is_started = False
-        self._look_at = self._rescue_at = _NOW
+        self._turn_at = self._rescue_at = _NOW
         self._is_poll = False
         """The next look, if nobody wakes us before, is at a time at which nothing is known to be due."""
-        self._is_rung = False
-        """Somebody told us of new work: it is not a slot of ours that was freed."""
-        self._empty_looks = self._failed_rescues = 0
+        self._empty_turns = self._failed_rescues = 0
         self._reported: dict[str, int] = {}
         self._something_ended = asyncio.Event()
         worker.on_wake = self._hear
@@ -67,16 +65,15 @@ class QueueRunner:
         return self._name
 
     def due_in(self) -> float:
-        return max(0.0, min(self._look_at, self._rescue_at) - time.monotonic())
+        return max(0.0, min(self._turn_at, self._rescue_at) - time.monotonic())
 
     def wake(self) -> None:
-        self._look_at = _NOW
-        self._is_rung = True
+        self._turn_at = _NOW
 
     def _hear(self) -> None:
         # Twice for each job at full speed, when the next look is due already.
-        if self._look_at != _NOW:
-            self._look_at = _NOW
+        if self._turn_at != _NOW:
+            self._turn_at = _NOW
             self.on_wake()
 
     async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:
@@ -90,7 +87,7 @@ class QueueRunner:
             await self._work_to_end(budget)
         else:
             # A turn may also be for the rescue alone.
-            if self._look_at <= time.monotonic():
+            if self._turn_at <= time.monotonic():
                 await self._work_once(budget)
             # Afterwards: whoever was just woken for a new job must not wait while the leases are read.
             await self._rescue()
@@ -100,18 +97,17 @@ class QueueRunner:
 
     async def _work_once(self, budget: Budget) -> None:
         """One claim, so that other runners have their turn before the next one."""
-        only_if_due = self._is_poll and self._look_at != _NOW
+        looks_first = self._is_poll and self._turn_at != _NOW
         # Set before the claim and not after it: a wake-up meanwhile must not be forgotten.
-        self._look_at = math.inf
-        is_rung, self._is_rung = self._is_rung, False
+        self._turn_at = math.inf
         try:
-            look = await self._worker.fill(budget.items_left, only_if_due=only_if_due, glance_first=is_rung)
+            turn = await self._worker.fill(budget.items_left, looks_first=looks_first)
         except BaseException:
-            self._look_at = _NOW
+            self._turn_at = _NOW
             raise
-        if look.claimed:
+        if turn.claimed:
             self._runs.begin()
-        self._plan_next_look(look)
+        self._plan_next_turn(turn)
 
     async def _work_to_end(self, budget: Budget) -> None:
         """Until nothing is due and nothing runs, or the budget is spent."""
@@ -119,14 +115,14 @@ class QueueRunner:
             await self._rescue()
             self._something_ended.clear()
             was_empty = self._worker.is_empty
-            look = await self._worker.fill(budget.items_left)
-            budget.take(look.claimed)
-            if look.claimed:
+            turn = await self._worker.fill(budget.items_left, to_end=True)
+            budget.take(turn.claimed)
+            if turn.claimed:
                 self._runs.begin()
-            if was_empty and look.is_idle and not look.claimed:
+            if was_empty and turn.is_idle and not turn.claimed:
                 return
-            if not look.claimed and look.again_in:
-                await self._wait(budget, look.again_in)
+            if not turn.claimed and turn.again_in:
+                await self._wait(budget, turn.again_in)
         while not self._worker.is_empty and budget.seconds_left:
             self._something_ended.clear()
             await self._wait(budget, math.inf)
@@ -145,7 +141,7 @@ class QueueRunner:
                 self._failed_rescues = 0
             self._rescue_at = time.monotonic() + rescue.again_in
             if rescue.rescued:
-                self._look_at = _NOW
+                self._turn_at = _NOW
 
     def _failed_rescue(self, error: Exception) -> Rescue:
         self._failed_rescues += 1
@@ -154,27 +150,27 @@ class QueueRunner:
             log.error("rescue failed, trying again", runner=self._name, error=str(error), exc_info=unforeseen)
         return Rescue(0, max(_RESCUE_FAILED_SECONDS, self._pacing.error(self._failed_rescues, self._random)))
 
-    def _plan_next_look(self, look: Look) -> None:
-        wait = look.again_in
+    def _plan_next_turn(self, turn: Turn) -> None:
+        wait = turn.again_in
         self._is_poll = False
-        if look.is_idle:
-            self._empty_looks = 1 if look.claimed else self._empty_looks + 1
-            is_told, is_busy = self.on_idle(), bool(look.claimed and self._pacing.busy_delay)
+        if turn.is_idle:
+            self._empty_turns = 1 if turn.claimed else self._empty_turns + 1
+            is_told, is_busy = self.on_idle(), bool(turn.claimed and self._pacing.busy_delay)
             if is_busy:
-                self._empty_looks, idle = 0, self._pacing.busy(self._random)
+                self._empty_turns, idle = 0, self._pacing.busy(self._random)
             else:
-                idle = self._pacing.idle(self._empty_looks, self._random, is_told=is_told is True)
+                idle = self._pacing.idle(self._empty_turns, self._random, is_told=is_told is True)
             if is_told is False and not is_busy:
                 # Producers do not ring: jobs come so fast that nobody is told of each, or in a moment they will know.
                 # Where neither is so, the waits soon are the usual ones.
                 soonest = self._pacing.idle_min.total_seconds() * _UNTOLD
-                idle = min(idle, soonest * 2.0 ** min(self._empty_looks - 1, 30))
+                idle = min(idle, soonest * 2.0 ** min(self._empty_turns - 1, 30))
             # After shorter waits there may well be something: who works off a trickle claims without asking first.
             self._is_poll = self._pacing.idle_max.total_seconds() <= idle < wait
             wait = min(wait, idle)
         else:
             self.on_saturated()
-        self._look_at = min(self._look_at, time.monotonic() + wait)
+        self._turn_at = min(self._turn_at, time.monotonic() + wait)
 
     async def _wait(self, budget: Budget, seconds: float) -> None:
         with suppress(TimeoutError):

@@ -58,10 +58,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """`suspects` asks for jobs that lost their lease twice, and only for those; they must run alone.
-
-    `is_glance`: a store that finds some jobs sooner than others may look for those alone. A whole look follows.
-    """
+    """`suspects` asks for jobs that lost their lease twice, and only for those; they must run alone."""
 
     holder: UUID
     limit: int
@@ -69,7 +66,14 @@ class ClaimRequest:
     kinds: Mapping[str, KindClaim]
     suspects: bool = False
     shard: Shard | None = None
-    is_glance: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """Time until the first job and the first suspect could be claimed: zero if one is due, None if there is none."""
+
+    due_in: timedelta | None = None
+    suspect_due_in: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,8 @@ class Store(Renewer, Protocol):
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
         """Lease at most `limit` due jobs, most urgent first, then first in first out. Never waits for another claimer.
 
-        The attempt is counted now. Nobody else can claim the job until the lease ran out and was rescued.
+        The attempt is counted now. No one else can claim the job until its lease ran out and was rescued. A store may
+        miss a job that was committed late, given back, or is the first of its lane, until the next look.
         """
 
     async def leases_of(self, holder: UUID) -> list[Lease]:
@@ -177,13 +182,8 @@ class Store(Renewer, Protocol):
     async def retry(self, ids: Sequence[UUID]) -> list[Retrying]:
         """A person's new life for final jobs: ready now, attempts and losses back at zero."""
 
-    async def next_due(
-        self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False, shard: Shard | None = None
-    ) -> timedelta | None:
-        """Time until the next job of these could be claimed: zero if one is due, None if there is none.
-
-        A store that has not looked everywhere says when to ask again.
-        """
+    async def look(self, queues: Sequence[str], kinds: Sequence[str], *, shard: Shard | None = None) -> Looked:
+        """When the next job of these may run. Changes nothing; claims that start afterwards find all that was due."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Asks the store for as many jobs as there are free slots, plus a look-ahead, of the kinds this worker handles.
 
 A job that lost its lease twice (a suspect) is claimed only when the worker holds nothing else, and runs alone, so that
-a job that kills workers takes no neighbour with it.
+a job that kills workers takes no other with it.
 """
 
 import asyncio
@@ -9,15 +9,15 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
-from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.domain.crash_points import reach
 from holdfast.domain.handlers import Handler, Handlers, Room
 from holdfast.log import get_logger
-from holdfast.store.contract import ClaimRequest, KindClaim, Store
+from holdfast.store.contract import ClaimRequest, KindClaim, Looked, Store
 from holdfast.worker.held import HeldJob, Slots
+from holdfast.worker.looking import Looking
 from holdfast.worker.settings import WorkerSettings
 
 log = get_logger("holdfast.worker")
@@ -26,11 +26,11 @@ _CLEARING_SECONDS = 0.05
 _LOCKED_SECONDS = 0.1
 
 
-class Look(NamedTuple):
-    """What one look at the queue brought, and when the next one makes sense.
+class Turn(NamedTuple):
+    """What one turn claimed, and when the next one makes sense.
 
     `again_in` is in seconds; infinite: nothing is known to become due. `is_idle`: slots are free and nothing more is
-    due, so that looking again is a matter of polling; otherwise a freed slot says when.
+    due, so that claiming again is a matter of polling; otherwise a freed slot says when.
     """
 
     claimed: int
@@ -38,8 +38,7 @@ class Look(NamedTuple):
     is_idle: bool = False
 
 
-_FULL = Look(0, math.inf)
-_DUE = timedelta(0)
+_FULL = Turn(0, math.inf)
 
 
 class Claimer:
@@ -67,7 +66,8 @@ class Claimer:
         self._with_room = [handler for handler in handlers if handler.room is not Room]
         self._is_unlimited = not self._with_room and all(handler.limit is None for handler in handlers)
         self._kinds_handled = [handler.kind for handler in handlers]
-        self._last_requests: dict[tuple[bool, bool], ClaimRequest] = {}
+        self._last_requests: dict[bool, ClaimRequest] = {}
+        self._looking = Looking(self._look, self._make_way)
         self._clearing = _Clearing(
             settings.lease.total_seconds(), max((h.timeout.total_seconds() for h in handlers), default=0)
         )
@@ -77,19 +77,67 @@ class Claimer:
         """False after a claim that found less than it asked for: a freed slot is then no reason to ask again."""
         return not self._nothing_due
 
-    async def look_for_suspects(self) -> bool:
-        """Called with every rescue: if a suspect is due, let the worker run empty for it. Whether there is one."""
-        due = await self._next_due(suspects=True)
-        if due is None or due:
-            return False
-        self._suspect_due = True
-        self._clearing.begin(time.monotonic())
-        return True
+    async def step(self, limit: int | None = None, *, looks_first: bool = False, to_end: bool = False) -> Turn:
+        """One claim of at most `limit` jobs, or the reason for none.
 
-    async def step(self, limit: int | None = None, *, only_if_due: bool = False, glance_first: bool = False) -> Look:
-        """One claim of at most `limit` jobs, or the reason for none. `only_if_due`: none without asking for that."""
+        `looks_first`: most likely there is nothing. `to_end`: nothing means that nothing is there, however long that
+        takes to find out.
+        """
         if self._is_unanswered:
             await self._give_back_unheard()
+        turn = await self._turn_for_suspects()
+        if turn is not None:
+            return turn
+        wanted = min(most for most in (self._slots.wanted, limit, self._settings.claim_max) if most is not None)
+        if not wanted:
+            # There may be more by the time a slot is free.
+            self._nothing_due = False
+            return _FULL
+        looked = await self._looking.answer(is_patient=to_end) if looks_first else None
+        found = await self._ask(wanted) if looked is None or _is_due(looked) else []
+        if not found and looked is None:
+            looked = await self._looking.answer(is_patient=to_end)
+            if looked is not None and _is_due(looked):
+                found = await self._ask(wanted)
+        if found:
+            self._looking.keep_up()
+        if len(found) >= wanted:
+            self._nothing_due = False
+            return Turn(len(found), 0)
+        if not found and self._suspect_due and not self._slots.held:
+            # No other job waits for a turn.
+            return await self._claim_suspect()
+        return await self._turn_when_idle(found, looked)
+
+    async def close(self) -> None:
+        await self._looking.close()
+
+    async def _turn_when_idle(self, found: list[HeldJob], looked: Looked | None) -> Turn:
+        self._nothing_due = not self._is_cut_short(found)
+        more_in = min((handler.room().more_in for handler in self._with_room), default=math.inf)
+        if found:
+            # Not at full speed: the handlers begin before anything else is done for this turn.
+            await asyncio.sleep(0)
+            return Turn(len(found), more_in, is_idle=True)
+        if looked is None:
+            return Turn(0, min(more_in, self._looking.again_in), is_idle=True)
+        if looked.due_in is None:
+            return Turn(0, more_in, is_idle=True)
+        if looked.due_in:
+            return Turn(0, min(looked.due_in.total_seconds(), more_in), is_idle=True)
+        # A due job that could not be claimed has no room in its kind or is locked by another claimer for a moment.
+        return Turn(0, _LOCKED_SECONDS if self._nothing_due else more_in, is_idle=True)
+
+    async def _look(self) -> Looked:
+        return await self._store.look(self.queues, self._kinds_handled, shard=self._settings.shard)
+
+    def _make_way(self) -> None:
+        """A suspect is due: let the worker run empty for it."""
+        self._suspect_due = True
+        self._clearing.begin(time.monotonic())
+
+    async def _turn_for_suspects(self) -> Turn | None:
+        """Nothing is claimed beside a suspect, nor while the worker runs empty for one."""
         now = time.monotonic()
         if self._suspect is not None:
             if self._suspect.fence in self._slots.held:
@@ -101,66 +149,22 @@ class Claimer:
             if not self._slots.held:
                 return await self._claim_suspect()
             if self._clearing.goes_on(now):
-                return Look(0, _CLEARING_SECONDS)
-        look = await self._claim(limit, only_if_due=only_if_due, glance_first=glance_first)
-        if self._suspect_due and not look.claimed and not self._slots.held:
-            # Nobody else waits for a turn.
-            return await self._claim_suspect()
-        return look
+                return Turn(0, _CLEARING_SECONDS)
+        return None
 
-    async def _claim_suspect(self) -> Look:
+    async def _claim_suspect(self) -> Turn:
         claimed = await self._ask(1, suspects=True)
         if not claimed:
             self._suspect_due = False
             self._clearing.succeeded()
-            return Look(0, 0)
+            return Turn(0, 0)
         self._suspect_due = True
         (self._suspect,) = claimed
         log.warning("job lost its lease twice and runs alone", **self._suspect.named, losses=self._suspect.job.losses)
-        return Look(1, 0)
+        return Turn(1, 0)
 
-    async def _claim(self, limit: int | None, *, only_if_due: bool, glance_first: bool) -> Look:
-        free = self._slots.wanted
-        wanted = min(most for most in (free, limit, self._settings.claim_max) if most is not None)
-        if not wanted:
-            # Whatever the last claim found, there may be more by the time a slot is free.
-            self._nothing_due = False
-            return _FULL
-        # Half of the slots are left, should the whole look that follows find something more urgent.
-        if glance_first and wanted > 1 and (seen := await self._ask(wanted // 2, is_glance=True)):
-            self._nothing_due = False
-            await asyncio.sleep(0)
-            return Look(len(seen), 0)
-        due = await self._next_due() if only_if_due else _DUE
-        is_asked = due is not None and not due
-        found = await self._ask(wanted) if is_asked else []
-        claimed = len(found)
-        if claimed >= wanted:
-            self._nothing_due = False
-            return Look(claimed, 0)
-        self._nothing_due = not is_asked or not self._is_cut_short(found)
-        if claimed:
-            # Not at full speed: the handlers begin before anything else is done for this look.
-            await asyncio.sleep(0)
-        more_in = min((handler.room().more_in for handler in self._with_room), default=math.inf)
-        if claimed:
-            return Look(claimed, more_in, is_idle=True)
-        if not only_if_due:
-            due = await self._next_due()
-        if due is None:
-            return Look(0, more_in, is_idle=True)
-        if due:
-            return Look(0, min(due.total_seconds(), more_in), is_idle=True)
-        # A due job that could not be claimed has no room in its kind or is locked by another claimer for a moment.
-        return Look(0, _LOCKED_SECONDS if self._nothing_due else more_in, is_idle=True)
-
-    async def _next_due(self, *, suspects: bool = False) -> timedelta | None:
-        return await self._store.next_due(
-            self.queues, self._kinds_handled, suspects=suspects, shard=self._settings.shard
-        )
-
-    async def _ask(self, limit: int, *, suspects: bool = False, is_glance: bool = False) -> list[HeldJob]:
-        request = self._request(limit, suspects=suspects, is_glance=is_glance)
+    async def _ask(self, limit: int, *, suspects: bool = False) -> list[HeldJob]:
+        request = self._request(limit, suspects=suspects)
         if not request.kinds:
             return []
         loop = asyncio.get_running_loop()
@@ -170,13 +174,13 @@ class Claimer:
         except BaseException:
             self._is_unanswered = True
             raise
-        if jobs:
-            reach("claim.answered")
+        if not jobs:
+            return []
+        reach("claim.answered")
         policies = {kind: (self._handlers[kind], claim.lease.total_seconds()) for kind, claim in request.kinds.items()}
         held_jobs = [HeldJob(job, *policies[job.kind], sent, loop) for job in jobs]
         self._slots.add(held_jobs)
-        if jobs:
-            reach("claim.held")
+        reach("claim.held")
         self._start()
         return held_jobs
 
@@ -192,17 +196,15 @@ class Claimer:
             log.warning("gave back jobs of a claim whose answer was lost", count=len(unheard))
         self._is_unanswered = False
 
-    def _request(self, limit: int, *, suspects: bool, is_glance: bool) -> ClaimRequest:
+    def _request(self, limit: int, *, suspects: bool) -> ClaimRequest:
         """The same object for the same question, so that the store need not think about it again."""
-        request = self._last_requests.get((suspects, is_glance))
+        request = self._last_requests.get(suspects)
         if request is not None and request.limit == limit and self._is_unlimited:
             return request
         kinds = self._kinds(limit)
         if request is None or request.limit != limit or request.kinds != kinds:
-            request = ClaimRequest(
-                self._holder, limit, self.queues, kinds, suspects, self._settings.shard, is_glance=is_glance
-            )
-            self._last_requests[suspects, is_glance] = request
+            request = ClaimRequest(self._holder, limit, self.queues, kinds, suspects, self._settings.shard)
+            self._last_requests[suspects] = request
         return request
 
     def _kinds(self, limit: int) -> dict[str, KindClaim]:
@@ -215,9 +217,9 @@ class Claimer:
 
     def _is_cut_short(self, found: list[HeldJob]) -> bool:
         """Whether some kind got all that it had room for: then there may be more of it."""
-        if self._is_unlimited:
+        if self._is_unlimited or False not in self._last_requests:
             return False
-        asked = self._last_requests[False, False].kinds
+        asked = self._last_requests[False].kinds
         by_kind = Counter(held.job.kind for held in found)
         return any(
             handler.kind not in asked or by_kind[handler.kind] >= asked[handler.kind].limit
@@ -229,6 +231,10 @@ class Claimer:
         if handler.limit is not None:
             most = min(most, handler.limit)
         return most - self._slots.by_kind[handler.kind]
+
+
+def _is_due(looked: Looked) -> bool:
+    return looked.due_in is not None and not looked.due_in
 
 
 class _Clearing:

@@ -26,7 +26,7 @@ from holdfast.domain.outcome import Outcome, Succeeded
 from holdfast.domain.retry import DEFAULT_BACKOFF
 from holdfast.log import get_logger
 from holdfast.store.contract import Fenced, Finish, Renewer, Store
-from holdfast.worker.claimer import Claimer, Look
+from holdfast.worker.claimer import Claimer, Turn
 from holdfast.worker.executor import Executor, outcome_of_interruption
 from holdfast.worker.finisher import Finisher, Pending
 from holdfast.worker.held import HeldJob, Interruption, Slots
@@ -114,13 +114,12 @@ class Worker:
         """Whether the thread that renews leases is alive."""
         return self._keeper.is_alive
 
-    async def fill(self, limit: int | None = None, *, only_if_due: bool = False, glance_first: bool = False) -> Look:
+    async def fill(self, limit: int | None = None, *, looks_first: bool = False, to_end: bool = False) -> Turn:
         """Claim as many jobs as there are free slots, `limit` at most, and start them.
 
-        `only_if_due`: ask first whether anything is due. That is one question instead of two where mostly nothing is.
-        `glance_first`: look first where there will be something if a job has just come; the next look is a whole one.
+        `looks_first`: most likely there is nothing. `to_end`: find nothing only if there is nothing.
         """
-        return await self._claimer.step(limit, only_if_due=only_if_due, glance_first=glance_first)
+        return await self._claimer.step(limit, looks_first=looks_first, to_end=to_end)
 
     async def rescue(self) -> Rescue:
         """Make jobs whose lease ran out claimable again, whoever held them."""
@@ -131,8 +130,6 @@ class Worker:
         if rescued:
             reach("rescue.after")
             log.warning("rescued jobs whose lease ran out", count=len(rescued))
-        if await self._claimer.look_for_suspects():
-            self.on_wake()
         if len(rescued) == _RESCUE_AT_ONCE:
             return Rescue(len(rescued), 0)
         # A rescue scans the leases; while a pinned snapshot keeps dead ones, that takes its time.
@@ -156,6 +153,7 @@ class Worker:
             self._writes.stop()
             self._watch.stop()
             self._keeper.stop()
+            await self._claimer.close()
             # A step that waits for a store that does not answer would keep the worker from ending.
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=_LAST_STEP_SECONDS)

@@ -16,7 +16,7 @@ import pytest
 from apps.invoicing.worker import runner_names
 from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.schedules import DueSchedules
-from holdfast.worker.claimer import Look
+from holdfast.worker.claimer import Turn
 from holdfast.worker.worker import Worker
 from tests.apps.invoicing.issuing import Bench, opened_bench, worker_settings
 from tests.apps.invoicing.patience import until
@@ -86,7 +86,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     over: list[float] = []
     fill = Worker.fill
 
-    async def noted(self: Worker, limit: int | None = None, **how: bool) -> Look:
+    async def noted(self: Worker, limit: int | None = None, **how: bool) -> Turn:
         look = await fill(self, limit, **how)
         over.append(time.monotonic())
         return look

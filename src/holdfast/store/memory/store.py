@@ -31,6 +31,7 @@ from holdfast.store.contract import (
     Fenced,
     Finish,
     JobFilter,
+    Looked,
     Renewal,
     Renewed,
     Rescued,
@@ -104,10 +105,8 @@ class MemoryStore:
             for record in self._jobs.values()
             if record.state is _READY
             and record.run_at <= now
-            and record.new.queue in request.queues
-            and record.new.kind in request.kinds
+            and _is_of(record, request.queues, request.kinds, request.shard)
             and (record.losses >= SUSPECT_LOSSES) is request.suspects
-            and (request.shard is None or request.shard.has(record.new.id))
         ]
 
     def _lease(self, record: Record, request: ClaimRequest, now: datetime) -> LeasedJob:
@@ -249,20 +248,16 @@ class MemoryStore:
         record.started_at = record.finished_at = record.final_fence = record.result = None
         return Retrying.READY
 
-    async def next_due(
-        self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False, shard: Shard | None = None
-    ) -> timedelta | None:
+    async def look(self, queues: Sequence[str], kinds: Sequence[str], *, shard: Shard | None = None) -> Looked:
         with self._lock:
-            times = [
-                record.run_at
-                for record in self._jobs.values()
-                if record.state is _READY
-                and record.new.queue in queues
-                and record.new.kind in kinds
-                and (record.losses >= SUSPECT_LOSSES) is suspects
-                and (shard is None or shard.has(record.new.id))
-            ]
-            return max(timedelta(0), min(times) - self.clock.read()) if times else None
+            now = self.clock.read()
+            first: dict[bool, datetime] = {}
+            for record in self._jobs.values():
+                if record.state is _READY and _is_of(record, queues, kinds, shard):
+                    is_suspect = record.losses >= SUSPECT_LOSSES
+                    first[is_suspect] = min(record.run_at, first.get(is_suspect, record.run_at))
+            in_time = {is_suspect: max(timedelta(0), run_at - now) for is_suspect, run_at in first.items()}
+            return Looked(in_time.get(False), in_time.get(True))
 
     async def get(self, id: UUID | str) -> Job | None:
         with self._lock:
@@ -319,6 +314,10 @@ class MemoryStore:
 
 def _claim_order(record: Record) -> tuple[int, datetime, UUID]:
     return record.new.priority, record.run_at, record.new.id
+
+
+def _is_of(record: Record, queues: Collection[str], kinds: Collection[str], shard: Shard | None) -> bool:
+    return record.new.queue in queues and record.new.kind in kinds and (shard is None or shard.has(record.new.id))
 
 
 def _matches(record: Record, filter: JobFilter) -> bool:

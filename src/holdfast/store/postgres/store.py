@@ -16,12 +16,14 @@ from holdfast.domain.json_text import encode
 from holdfast.domain.lifecycle import KEPT_ERRORS, LEASE_LOST, MAX_LOSSES, PLAIN_SUCCESS, Event, Transition
 from holdfast.domain.limits import check_schema
 from holdfast.log import get_logger
+from holdfast.store.claims import Claims
 from holdfast.store.contract import (
     Canceling,
     ClaimRequest,
     Enqueued,
     Fenced,
     Finish,
+    Looked,
     Renewal,
     Renewed,
     Rescued,
@@ -29,7 +31,7 @@ from holdfast.store.contract import (
     Shard,
 )
 from holdfast.store.postgres.bulk import Bulk, one_row
-from holdfast.store.postgres.claiming import Claiming
+from holdfast.store.postgres.claiming import PostgresLanes
 from holdfast.store.postgres.copying import copy_jobs
 from holdfast.store.postgres.driver import (
     BY_INDEX,
@@ -75,7 +77,7 @@ class PostgresStore:
         self.schema = check_schema(schema)
         self._pool_size = pool_size
         self._pool: Pool | None = None
-        self._claiming = Claiming(self.fetch)
+        self._claims = Claims(PostgresLanes(self.fetch))
         self._may_copy = True
         self._round_trip = timedelta(0)
 
@@ -94,8 +96,7 @@ class PostgresStore:
         except BaseException:
             await pool.close()
             raise
-        # Without prepared statements every question takes two.
-        self._claiming.open(self._round_trip.total_seconds() * (2 if Address.parse(self.url).pooled else 1))
+        self._claims.forget()
         self._pool = pool
 
     async def check(self) -> None:
@@ -106,11 +107,9 @@ class PostgresStore:
     async def close(self) -> None:
         if self._pool is not None:
             pool, self._pool = self._pool, None
-            self._claiming.close()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await pool.close()
-            await self._claiming.closed(_CLOSE_SECONDS)
 
     @property
     def finish_in(self) -> FinishInTransaction:
@@ -208,7 +207,7 @@ class PostgresStore:
             raise KeyLocked.of([job.key for job in jobs if job.key is not None]) from error
 
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
-        return await self._claiming.claim(request)
+        return await self._claims.claim(request)
 
     async def leases_of(self, holder: UUID) -> list[Lease]:
         return [Lease(row["id"], row["fence"], holder) for row in await self.fetch("leases_of", holder)]
@@ -249,7 +248,7 @@ class PostgresStore:
         finally:
             if any(transition.event is Event.RELEASE for transition in transitions):
                 # Not before: a claim beside it would look where they are not back yet, and remember that.
-                self._claiming.forget()
+                self._claims.forget()
         return [row[1] for row in rows]
 
     async def _write(self, leases: Sequence[Lease], transitions: Sequence[Transition]) -> "list[asyncpg.Record]":
@@ -279,7 +278,7 @@ class PostgresStore:
     async def rescue(self, limit: int) -> list[Rescued]:
         rows = await self.fetch("rescue", limit, MAX_LOSSES, encode(LEASE_LOST.as_dict()), KEPT_ERRORS)
         if rows:
-            self._claiming.forget()
+            self._claims.forget()
         return [Rescued(row["id"], JobState(row["state"])) for row in rows]
 
     async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:
@@ -302,10 +301,8 @@ class PostgresStore:
             await asyncio.sleep(_LOCKED_SECONDS)
         return answers
 
-    async def next_due(
-        self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False, shard: Shard | None = None
-    ) -> timedelta | None:
-        return await self._claiming.next_due(queues, kinds, suspects=suspects, shard=shard)
+    async def look(self, queues: Sequence[str], kinds: Sequence[str], *, shard: Shard | None = None) -> Looked:
+        return await self._claims.look(queues, kinds, shard=shard)
 
     @asynccontextmanager
     async def _acquire(self) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":

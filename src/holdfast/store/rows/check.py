@@ -93,7 +93,7 @@ async def _unserved(
     claim = await _plan(table, lambda sql: sql.claim(suspects=False), kinds, [1], [second], 1, "", None, None)
     if not _reads_in_order(claim, rows, partial):
         yield "no index serves the claim: each one would read and sort all that is ready", "claim"
-    due = await _plan(table, lambda sql: sql.next_due(suspects=False), kinds, None, None)
+    due = await _plan(table, lambda sql: sql.look(), kinds, None, None)
     if not _reads_in_order(due, rows, partial):
         yield "no index tells when the next row is due", "due" if "due" in index else "claim"
     rescue = await _plan(table, lambda sql: sql.rescue, 1, [], None)

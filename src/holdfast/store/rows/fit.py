@@ -194,7 +194,7 @@ async def _statement_findings(table: RowTable) -> AsyncIterator[Said]:
     statements: list[tuple[Choose, tuple[object, ...]]] = [
         (lambda sql: sql.claim(suspects=False), (none, none, none, 1, "", None, None)),
         (lambda sql: sql.payloads, (none,)),
-        (lambda sql: sql.next_due(suspects=False), (none, None, None)),
+        (lambda sql: sql.look(), (none, None, None)),
         (lambda sql: sql.renew, (*leases, [second])),
         (lambda sql: sql.finish, (*leases, *([None] for _ in range(10)))),
         (lambda sql: sql.rescue, (1, none, None)),

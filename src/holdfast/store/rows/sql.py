@@ -323,23 +323,32 @@ SELECT rescued.id, rescued.state FROM rescued ORDER BY rescued.until, rescued.id
         """The parameters are those of the rescue."""
         return f"WITH {self.moment} SELECT {self.terms.key}::text AS key {self._expired_rows}"
 
-    def next_due(self, *, suspects: bool, past: bool = False) -> str:
-        """The first row of each kind, one probe of an index each.
+    def look(self, *, past: bool = False) -> str:
+        """When the first row may run, and the first suspect where losses are counted; one index probe a kind.
 
         $1 kinds, $2 shard, $3 number of shards; to get `past` some rows: $4 and $5 as the claim's
         """
         terms = self.terms
+        first = f"SELECT {terms.run_at_time} AS run_at {self._waiting(suspects=False, past=past)}"
+        suspect_due_in = "NULL::interval"
+        if terms.rows.losses is not None:
+            # All of them: they are few, and with a LIMIT the planner may walk over all other rows to the first one.
+            suspects = f"SELECT min({terms.run_at_time}) AS run_at {self._waiting(suspects=True, past=past)}"
+            suspect_due_in = self._first_due(suspects)
         return f"""
-SELECT min(first.run_at) - {terms.now} AS due_in
-FROM ({terms.wanted("unnest($1::text[]) AS wanted (kind)")}) AS wanted
-CROSS JOIN LATERAL (
-    SELECT {terms.run_at_time} AS run_at
-    FROM {terms.table} AS item
-    WHERE {terms.ready} AND {terms.is_kind("wanted.kind")} AND {terms.suspects(wanted=suspects)}
-      AND {self._is_in_shard(2)}{self._is_past(4) if past else ""}
-    ORDER BY {terms.run_at}
-    LIMIT 1
-) AS first"""
+SELECT {self._first_due(f"{first} ORDER BY {terms.run_at} LIMIT 1")} AS due_in,
+       {suspect_due_in} AS suspect_due_in"""
+
+    def _first_due(self, of_kind: str) -> str:
+        wanted = self.terms.wanted("unnest($1::text[]) AS wanted (kind)")
+        return f"""(SELECT min(first.run_at) - {self.terms.now} FROM ({wanted}) AS wanted
+    CROSS JOIN LATERAL ({of_kind}) AS first)"""
+
+    def _waiting(self, *, suspects: bool, past: bool) -> str:
+        terms = self.terms
+        return f"""FROM {terms.table} AS item
+        WHERE {terms.ready} AND {terms.is_kind("wanted.kind")} AND {terms.suspects(wanted=suspects)}
+          AND {self._is_in_shard(2)}{self._is_past(4) if past else ""}"""
 
     @cached_property
     def finish_in(self) -> str:

@@ -19,6 +19,7 @@ from holdfast.store.contract import (
     Enqueued,
     Fenced,
     Finish,
+    Looked,
     Renewal,
     Renewed,
     Rescued,
@@ -229,21 +230,18 @@ class RowStore:
             await asyncio.sleep(_LOCKED_SECONDS)
         return answers
 
-    async def next_due(
-        self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False, shard: Shard | None = None
-    ) -> timedelta | None:
+    async def look(self, queues: Sequence[str], kinds: Sequence[str], *, shard: Shard | None = None) -> Looked:
         wanted = [kind for kind in kinds if self.rows.kind in (None, kind)]
-        if not wanted or not self._serves(queues, suspects=suspects):
-            return None
+        if not wanted or self.rows.queue not in queues:
+            return Looked()
         left_alone = self._claim.left_alone
         (row,) = await self.table.fetch(
-            lambda sql: sql.next_due(suspects=suspects, past=bool(left_alone)),
+            lambda sql: sql.look(past=bool(left_alone)),
             wanted,
             *_shard(shard),
             *((left_alone, None) if left_alone else ()),
         )
-        due: timedelta | None = row["due_in"]
-        return None if due is None else max(timedelta(0), due)
+        return Looked(_not_negative(row["due_in"]), _not_negative(row["suspect_due_in"]))
 
 
 class RowRenewer:
@@ -276,3 +274,7 @@ class RowRenewer:
 
 def _shard(shard: Shard | None) -> tuple[int | None, int | None]:
     return (None, None) if shard is None else (shard.index, shard.count)
+
+
+def _not_negative(due_in: timedelta | None) -> timedelta | None:
+    return None if due_in is None else max(timedelta(0), due_in)

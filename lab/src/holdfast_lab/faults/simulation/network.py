@@ -17,16 +17,19 @@ from holdfast.domain.job import Lease, LeasedJob, NewJob
 from holdfast.domain.json_text import Json, decode
 from holdfast.domain.lifecycle import Event, Transition
 from holdfast.scheduling.job_schedules import SLOT_HEADER
+from holdfast.store.claims import Claims, Taken
 from holdfast.store.contract import (
     ClaimRequest,
     Fenced,
     Finish,
+    Looked,
     Renewal,
     Renewed,
     Renewer,
     Rescued,
     Shard,
 )
+from holdfast.store.floors import First, Starts
 from holdfast.store.schedules import DueSchedules, NewRun, NewSchedule, RunStore, Schedule, ScheduleStore
 from holdfast_lab.faults.simulation.witness import Cut
 
@@ -149,6 +152,7 @@ class Link:
         self._witness = process.witness
         self._oracle = world.oracle
         self._store = world.store
+        self._claims = Claims(self)
         self._ask = _Network(world, process).ask
         self.schedules = cast(ScheduleStore, _ScheduleLink(world, process))
         self.runs = cast(RunStore, _RunLink(world, process))
@@ -160,17 +164,26 @@ class Link:
         await self._ask("connect", lambda: None)
 
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
-        def effect() -> list[LeasedJob]:
-            claimed = done(self._store.claim(request))
-            self._oracle.claimed(claimed, self._witness, lambda kind: request.kinds[kind].lease.total_seconds())
-            return claimed
-
-        # A suspect has no loss left: an answer that is lost or late would kill an innocent job. So what befalls its
-        # claim does so before it takes effect, and whoever is dead by then gets no suspect.
-        what = "claim of a suspect" if request.suspects else "claim"
-        answer = await self._ask(what, effect, spared=request.suspects)
+        answer = await self._claims.claim(request)
         self._oracle.heard(answer)
         return answer
+
+    async def claim_from(self, request: ClaimRequest, starts: Starts) -> Taken:
+        def effect() -> Taken:
+            taken = done(self._store.claim_from(request, starts))
+            self._oracle.claimed(taken.jobs, self._witness, lambda kind: request.kinds[kind].lease.total_seconds())
+            return taken
+
+        # A suspect has no loss left: an answer that is lost or late would kill an innocent job. So what befalls its
+        # claim does so before it takes effect, and a process that is dead by then gets no suspect.
+        what = "claim of a suspect" if request.suspects else "claim"
+        return await self._ask(what, effect, spared=request.suspects)
+
+    async def look(self, queues: Sequence[str], kinds: Sequence[str], *, shard: Shard | None = None) -> Looked:
+        return await self._claims.look(queues, kinds, shard=shard)
+
+    async def firsts(self, queues: Sequence[str], shard: Shard | None) -> tuple[list[First], datetime]:
+        return await self._ask("look", lambda: done(self._store.firsts(queues, shard)))
 
     async def leases_of(self, holder: UUID) -> list[Lease]:
         return await self._ask("leases", lambda: done(self._store.leases_of(holder)))
@@ -190,7 +203,11 @@ class Link:
                 self._oracle.finished(finish, answer, self._witness)
             return answers
 
-        return await self._ask("finish", effect)
+        try:
+            return await self._ask("finish", effect)
+        finally:
+            if any(finish.transition.event is Event.RELEASE for finish in finishes):
+                self._claims.forget()
 
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
         return await self.finish([Finish(lease, Transition(Event.RELEASE)) for lease in leases])
@@ -201,14 +218,10 @@ class Link:
             self._oracle.rescued(rescued, self._witness)
             return rescued
 
-        return await self._ask("rescue", effect)
-
-    async def next_due(
-        self, queues: Sequence[str], kinds: Sequence[str], *, suspects: bool = False, shard: Shard | None = None
-    ) -> timedelta | None:
-        return await self._ask(
-            "next due", lambda: done(self._store.next_due(queues, kinds, suspects=suspects, shard=shard))
-        )
+        rescued = await self._ask("rescue", effect)
+        if rescued:
+            self._claims.forget()
+        return rescued
 
 
 class _Connection(AbstractAsyncContextManager[Renewer]):

@@ -69,6 +69,8 @@ class Weather:
 
     cut: float
     slow: float
+    late: float
+    """Of each commit: its transaction was open for a while, and its jobs have the time of its beginning."""
     pause: float
     jolt_every: int
     lost_wake_up: float
@@ -118,6 +120,7 @@ def _weather(random: Random) -> Weather:
     return Weather(
         cut=rough * random.choice((0.0, 0.05, 0.15)),
         slow=rough * random.choice((0.0, 0.05, 0.15)),
+        late=random.choice((0.0, 0.3, 0.6)),
         pause=rough * random.choice((0.0, 0.02, 0.06)),
         jolt_every=int(random.choice((150, 400, 2000)) / rough),
         lost_wake_up=random.choice((0.0, 0.3, 1.0)),

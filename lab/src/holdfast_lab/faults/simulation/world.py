@@ -29,10 +29,11 @@ from holdfast.scheduling.job_schedules import JobSchedules
 from holdfast.scheduling.schedules import Declared, job_template, to_terms
 from holdfast.store.contract import JobFilter, Store
 from holdfast.store.memory.schedules import MemoryRuns, MemorySchedules
-from holdfast.store.memory.store import MemoryClock, MemoryStore
+from holdfast.store.memory.store import MemoryClock
 from holdfast.store.schedules import NewSchedule
 from holdfast.worker.worker import Worker
 from holdfast_lab.faults.simulation.engine import replaced_names
+from holdfast_lab.faults.simulation.lanes import LanedStore
 from holdfast_lab.faults.simulation.loop import Machine, VirtualLoop, nothing
 from holdfast_lab.faults.simulation.network import Link, done, tell
 from holdfast_lab.faults.simulation.oracle import Oracle
@@ -57,6 +58,7 @@ MOST_STEPS = 300_000
 _PATIENCE_SECONDS = 90.0
 """How long after the last fault everything must be over: retries, snoozes and the turns of suspects take their time."""
 _STOP_SECONDS = 30.0
+_LONGEST_COMMIT_SECONDS = 1.0
 _MORE_SECONDS = 0.1
 _NARROW_LEASE = timedelta(seconds=0.5)
 _FAILURES = Failures()
@@ -68,7 +70,7 @@ class World:
         self.plan: Plan = draw_plan(self.random)
         self.machine = Machine(self.random, is_orderly=self.plan.weather.is_orderly)
         self.oracle = Oracle(self.machine.monotonic, self.plan.settings.lease.total_seconds())
-        self.store = MemoryStore()
+        self.store = LanedStore()
         self.store.clock = _VirtualClock(self.machine)
         self.runs = MemoryRuns(self.store)
         self.schedules = MemorySchedules(self.store, self.runs)
@@ -105,7 +107,8 @@ class World:
             machine.after(random.uniform(0.0, 0.1), self.bear)
         for at, jobs in self.plan.bursts:
             self._to_come += 1
-            machine.after(at, self._enqueue, jobs)
+            is_late = random.random() < weather.late
+            machine.after(at, self._begin_late if is_late else self._enqueue, jobs)
         for move, times in (
             (self._kill_any, weather.deaths),
             (self._stop_any, weather.shutdowns),
@@ -170,13 +173,21 @@ class World:
 
     # What producers and people do.
 
-    def _enqueue(self, jobs: tuple[PlannedJob, ...]) -> None:
-        """A request may be lost on its way or its answer on the way back; who has keys asks again."""
+    def _begin_late(self, jobs: tuple[PlannedJob, ...]) -> None:
+        """A transaction that commits when claims have gone past the time of its jobs."""
+        self.oracle.note("", "", "late commit")
+        self.machine.after(
+            self.random.uniform(0.0, _LONGEST_COMMIT_SECONDS), self._enqueue, jobs, self.store.clock.read()
+        )
+
+    def _enqueue(self, jobs: tuple[PlannedJob, ...], began: datetime | None = None) -> None:
+        """A request may be lost on its way or its answer on the way back; a producer with keys asks again."""
         chance = self.random.random()
         is_lost, is_unanswered = chance < self.plan.weather.cut, 0.8 < chance < 0.8 + self.plan.weather.cut
         fresh = [job for job in jobs if job.new.id not in self._planned]
         if not is_lost:
-            answers = done(self.store.enqueue([job.new for job in jobs if job.new.key is not None or job in fresh]))
+            new = [job.new for job in jobs if job.new.key is not None or job in fresh]
+            answers = self.store.enqueue_late(new, began or self.store.clock.read())
             for job in fresh:
                 self._planned[job.new.id] = job
                 self.oracle.enqueued(job.new, is_killer=job.is_killer)

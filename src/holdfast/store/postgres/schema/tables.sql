@@ -73,21 +73,21 @@ CREATE TABLE holdfast.job (
 -- For ids of days without a partition, and for ids that are no UUIDv7.
 CREATE TABLE holdfast.job_other PARTITION OF holdfast.job DEFAULT;
 
--- The primary key is the claim order inside a lane (queue, priority, kind), so that a claim never walks over jobs of
--- a kind that it does not want.
+-- The primary key is the claim order inside a lane (queue, is_suspect, priority, kind), so that a claim never walks over
+-- jobs that it does not want.
 CREATE TABLE holdfast.ready (
     id uuid NOT NULL,
     run_at timestamptz NOT NULL,
     priority smallint NOT NULL CHECK (priority BETWEEN 0 AND 9),
     attempt smallint NOT NULL DEFAULT 0,
     losses smallint NOT NULL DEFAULT 0,
+    -- It lost its lease twice and runs alone.
+    is_suspect boolean NOT NULL GENERATED ALWAYS AS (losses >= 2) STORED,
     queue text COLLATE "C" NOT NULL,
     kind text COLLATE "C" NOT NULL,
-    PRIMARY KEY (queue, priority, kind, run_at, id)
+    PRIMARY KEY (queue, is_suspect, priority, kind, run_at, id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_analyze_threshold = 5000);
 CREATE UNIQUE INDEX ready_id ON holdfast.ready (id);
--- The same order for the few jobs that lost their lease twice: a claim for only those does not walk over all others.
-CREATE INDEX ready_suspect ON holdfast.ready (queue, priority, kind, run_at, id) WHERE losses >= 2;
 
 -- No index on `until`, and pages filled to half: a renewal then stays on its page and touches no index. Rescue scans the
 -- table, which holds only what is running.

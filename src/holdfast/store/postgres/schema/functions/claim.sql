@@ -1,13 +1,17 @@
--- Lanes come with a floor (see lanes.py) and in order of priority, so that the incremental sort stops before the less
--- urgent lanes once it has enough. What is leased is what the DELETE returned, never what the lock alone returned.
+-- Leases due jobs: most urgent first, then first in, first out. The caller names the lanes to read and a floor in each
+-- (store/floors.py), ordered by priority, so that the incremental sort stops before the less urgent lanes once it has
+-- enough. What is leased is what the DELETE returned, never what the lock alone returned.
 CREATE OR REPLACE FUNCTION holdfast.claim(
-    for_holder uuid, at_most integer, suspects boolean, at_most_candidates integer, limited boolean,
-    shard_index integer, shard_count integer, queues text[], priorities smallint[], kinds text[], floor_times timestamptz[], floor_ids uuid[], fetches integer[],
-    kind_limits integer[], leases interval[]
+    floor_margin interval, for_holder uuid, at_most integer, suspects boolean, is_limited boolean,
+    shard_index integer, shard_count integer,
+    queues text[], priorities smallint[], kinds text[], floor_times timestamptz[], floor_ids uuid[],
+    fetches integer[], kind_limits integer[], leases interval[]
 ) RETURNS TABLE (
-    id uuid, fence bigint, until timestamptz, queue text, priority smallint, kind text, run_at timestamptz,
-    attempt smallint, losses smallint, max_attempts smallint, tenant text, correlation_id text, created_at timestamptz,
-    payload text, headers text
+    -- In the order of LeasedJob, the first two being those of its Lease.
+    id uuid, fence bigint, kind text, queue text, priority smallint, payload text, headers text, tenant text,
+    correlation_id text, attempt smallint, losses smallint, max_attempts smallint, created_at timestamptz,
+    -- With a margin: where the next claim of this lane may start.
+    floor_time timestamptz
 )
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
@@ -16,61 +20,45 @@ AS $$
 #variable_conflict use_column
 DECLARE
     moment timestamptz := holdfast.now();
+    hides_nothing_after timestamptz := moment - floor_margin;
 BEGIN
     RETURN QUERY
     WITH lane AS MATERIALIZED (
         SELECT * FROM unnest(queues, priorities, kinds, floor_times, floor_ids, fetches, kind_limits, leases)
             AS lane (queue, priority, kind, floor_time, floor_id, fetch_count, kind_limit, lease)
     ),
-    usual AS MATERIALIZED (
+    candidate AS (
         SELECT found.place, lane.priority, found.run_at, found.id, lane.kind, lane.kind_limit, lane.lease
-        FROM (SELECT * FROM lane WHERE NOT suspects ORDER BY lane.priority) AS lane
+        FROM (SELECT * FROM lane ORDER BY lane.priority) AS lane
         CROSS JOIN LATERAL (
             SELECT ready.ctid AS place, ready.run_at, ready.id
             FROM holdfast.ready
-            WHERE ready.queue = lane.queue AND ready.priority = lane.priority AND ready.kind = lane.kind
+            WHERE ready.queue = lane.queue AND ready.is_suspect = suspects AND ready.priority = lane.priority
+              AND ready.kind = lane.kind
               AND (ready.run_at, ready.id) > (lane.floor_time, lane.floor_id)
               AND ready.run_at <= moment
-              AND ready.losses < 2
               AND (shard_count IS NULL OR holdfast.shard_of(ready.id, shard_count) = shard_index)
             ORDER BY ready.run_at, ready.id
             LIMIT lane.fetch_count
             FOR UPDATE SKIP LOCKED
         ) AS found
         ORDER BY lane.priority, found.run_at, found.id
-        LIMIT at_most_candidates
+        -- Kinds at their limit leave room for others.
+        LIMIT CASE WHEN NOT is_limited THEN at_most END
     ),
-    suspect AS MATERIALIZED (
-        SELECT found.place, lane.priority, found.run_at, found.id, lane.kind, lane.kind_limit, lane.lease
-        FROM (SELECT * FROM lane WHERE suspects ORDER BY lane.priority) AS lane
-        CROSS JOIN LATERAL (
-            SELECT ready.ctid AS place, ready.run_at, ready.id
-            FROM holdfast.ready
-            WHERE ready.queue = lane.queue AND ready.priority = lane.priority AND ready.kind = lane.kind
-              AND ready.run_at <= moment
-              AND ready.losses >= 2
-              AND (shard_count IS NULL OR holdfast.shard_of(ready.id, shard_count) = shard_index)
-            ORDER BY ready.run_at, ready.id
-            LIMIT lane.fetch_count
-            FOR UPDATE SKIP LOCKED
-        ) AS found
-        ORDER BY lane.priority, found.run_at, found.id
-        LIMIT at_most_candidates
-    ),
-    candidate AS (SELECT * FROM usual UNION ALL SELECT * FROM suspect),
     within_limit AS (
         SELECT numbered.place, numbered.lease
         FROM (
             SELECT candidate.*, row_number() OVER (
                 PARTITION BY candidate.kind ORDER BY candidate.priority, candidate.run_at, candidate.id) AS nth_of_kind
-            FROM candidate WHERE limited
+            FROM candidate WHERE is_limited
         ) AS numbered
         WHERE numbered.nth_of_kind <= numbered.kind_limit
         ORDER BY numbered.priority, numbered.run_at, numbered.id
         LIMIT at_most
     ),
     chosen AS MATERIALIZED (
-        SELECT candidate.place, candidate.lease FROM candidate WHERE NOT limited
+        SELECT candidate.place, candidate.lease FROM candidate WHERE NOT is_limited
         UNION ALL
         SELECT within_limit.place, within_limit.lease FROM within_limit
     ),
@@ -85,12 +73,12 @@ BEGIN
         SELECT taken.id, nextval('holdfast.fence'), for_holder, moment + taken.lease, moment, taken.run_at,
                taken.priority, (taken.attempt + 1)::smallint, taken.losses, taken.queue, taken.kind
         FROM taken
-        RETURNING new_lease.id, new_lease.fence, new_lease.until, new_lease.run_at, new_lease.priority,
-                  new_lease.attempt, new_lease.losses, new_lease.queue, new_lease.kind
+        RETURNING new_lease.id, new_lease.fence, new_lease.run_at, new_lease.priority, new_lease.attempt,
+                  new_lease.losses, new_lease.queue, new_lease.kind
     )
-    SELECT leased.id, leased.fence, leased.until, leased.queue, leased.priority, leased.kind, leased.run_at,
-           leased.attempt, leased.losses, job.max_attempts, job.tenant, job.correlation_id, job.created_at,
-           job.payload::text, job.headers::text
+    SELECT leased.id, leased.fence, leased.kind, leased.queue, leased.priority, job.payload::text, job.headers::text,
+           job.tenant, job.correlation_id, leased.attempt, leased.losses, job.max_attempts, job.created_at,
+           CASE WHEN floor_margin IS NOT NULL THEN least(leased.run_at, hides_nothing_after) END
     FROM leased
     CROSS JOIN LATERAL (SELECT * FROM holdfast.job WHERE job.id = leased.id LIMIT 1) AS job
     ORDER BY leased.fence;

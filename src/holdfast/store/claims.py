@@ -1,0 +1,86 @@
+"""Claims and looks through floors, over anything that can read lanes: PostgreSQL, or the simulation's store."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+from holdfast.domain.job import LeasedJob
+from holdfast.store.contract import ClaimRequest, KindClaim, Looked, Shard
+from holdfast.store.floors import First, Floors, Lane, Position, Starts, looked
+
+
+class Taken(NamedTuple):
+    """The jobs of one claim, and where it has left its lanes if that was asked."""
+
+    jobs: list[LeasedJob]
+    floors: Mapping[Lane, Position]
+
+
+class LaneReader(Protocol):
+    async def claim_from(self, request: ClaimRequest, starts: Starts) -> Taken:
+        """Claim from these lanes alone, past their floors."""
+
+    async def firsts(self, queues: Sequence[str], shard: Shard | None) -> tuple[list[First], datetime]:
+        """The first job of every lane of these queues, due or not, and the store's time just before."""
+
+
+class Claims:
+    """`claim` and `look` of the store contract."""
+
+    def __init__(self, lanes: LaneReader) -> None:
+        self._lanes = lanes
+        self._floors: dict[Shard | None, Floors] = {}
+        """What one shard has claimed says nothing about the others."""
+
+    def forget(self) -> None:
+        """Jobs came back behind the floors: the next claim looks first."""
+        for floors in self._floors.values():
+            floors.forget()
+
+    async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
+        if request.limit <= 0 or not request.kinds or not request.queues:
+            return []
+        floors = self._floors_of(request.shard)
+        if not floors.has_looked(request.queues):
+            await self.look(request.queues, list(request.kinds), shard=request.shard)
+        jobs: list[LeasedJob] = []
+        while True:
+            starts = floors.starts(request)
+            if not starts.lanes:
+                return jobs
+            taken = await self._lanes.claim_from(request, starts)
+            jobs = jobs + taken.jobs if jobs else taken.jobs
+            if taken.floors:
+                floors.left(starts, taken.floors)
+            if len(taken.jobs) >= request.limit or not floors.claimed(starts, _by_lane(taken.jobs, request), request):
+                return jobs
+            request = _rest_of(request, taken.jobs)
+
+    async def look(self, queues: Sequence[str], kinds: Sequence[str], *, shard: Shard | None = None) -> Looked:
+        floors = self._floors_of(shard)
+        generation, wanted = floors.generation, sorted(set(queues))
+        firsts, moment = await self._lanes.firsts(wanted, shard)
+        floors.looked(wanted, firsts, moment, generation)
+        return looked(firsts, kinds, moment)
+
+    def _floors_of(self, shard: Shard | None) -> Floors:
+        floors = self._floors.get(shard)
+        if floors is None:
+            floors = self._floors[shard] = Floors()
+        return floors
+
+
+def _by_lane(jobs: list[LeasedJob], request: ClaimRequest) -> Counter[Lane]:
+    return Counter(Lane(job.queue, request.suspects, job.priority, job.kind) for job in jobs)
+
+
+def _rest_of(request: ClaimRequest, jobs: list[LeasedJob]) -> ClaimRequest:
+    taken = Counter(job.kind for job in jobs)
+    kinds = {
+        kind: KindClaim(claim.lease, claim.limit - taken[kind])
+        for kind, claim in request.kinds.items()
+        if claim.limit > taken[kind]
+    }
+    return replace(request, limit=request.limit - len(jobs), kinds=kinds)

@@ -1,0 +1,179 @@
+"""Where a claim starts to read: the lanes that exist, and how far this process has claimed in each.
+
+Without I/O: `store/postgres/claiming.py` and the simulation drive it. A floor may hide a job that was committed late or
+released; the next look finds it. docs/decisions/0002-lanes-and-floors.md has the reasons and the figures.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import NamedTuple
+from uuid import UUID
+
+from holdfast.store.contract import ClaimRequest, Looked
+
+MARGIN = timedelta(milliseconds=250)
+"""A floor stays this far behind the claim that leaves it, so that it hides no transaction shorter than that."""
+
+_LANES_AT_LEAST = 50
+_EMPTY_LANES = 100
+"""Lanes without a job when we last knew: the next job most likely comes to one of these."""
+_ROWS_AT_LEAST = 512
+
+
+class Lane(NamedTuple):
+    """One range of the claim index. Suspects have lanes of their own, because they run alone."""
+
+    queue: str
+    is_suspect: bool
+    priority: int
+    kind: str
+
+
+class Position(NamedTuple):
+    """A place in a lane; claims start after it."""
+
+    run_at: datetime
+    id: UUID
+
+
+class First(NamedTuple):
+    lane: Lane
+    position: Position
+
+
+_BEGINNING = Position(datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0))
+
+
+@dataclass(frozen=True)
+class Starts:
+    """The lanes that one statement reads, where in each, and how many rows of each at most; most urgent first."""
+
+    lanes: list[Lane]
+    floors: list[Position]
+    share: int
+    generation: int
+
+    @cached_property
+    def columns(self) -> tuple[list[str], list[int], list[str], list[datetime], list[UUID]]:
+        return (
+            [lane.queue for lane in self.lanes],
+            [lane.priority for lane in self.lanes],
+            [lane.kind for lane in self.lanes],
+            [floor.run_at for floor in self.floors],
+            [floor.id for floor in self.floors],
+        )
+
+
+class Floors:
+    """The memory of one process and shard."""
+
+    def __init__(self) -> None:
+        self._busy: dict[Lane, Position] = {}
+        """Floors of the lanes that had a due job when we last knew."""
+        self._empty: dict[Lane, Position] = {}
+        """The others, those that had one most recently last."""
+        self._looked_at: set[str] = set()
+        self._generation = 0
+        """Rises with every look and whenever jobs came back: what was asked before then moves no floor."""
+        self._last: tuple[ClaimRequest, Starts] | None = None
+
+    @property
+    def generation(self) -> int:
+        return self._generation
+
+    def has_looked(self, queues: Iterable[str]) -> bool:
+        return self._looked_at.issuperset(queues)
+
+    def forget(self) -> None:
+        """Jobs came back to where they stood, or to lanes that had none."""
+        self._generation += 1
+        self._busy.clear()
+        self._empty.clear()
+        self._looked_at.clear()
+        self._last = None
+
+    def starts(self, request: ClaimRequest) -> Starts:
+        """The same object while nothing has changed: an idle worker asks for the same again and again."""
+        if self._last is not None and self._last[0] is request:
+            return self._last[1]
+        busy = self._wanted(self._busy, request)
+        # The earliest jobs of all are in as many lanes at most; the rest has its turn when these are empty.
+        busy = sorted(busy, key=lambda lane: (lane.priority, self._busy[lane]))[: max(request.limit, _LANES_AT_LEAST)]
+        lanes = sorted(busy + self._wanted(self._empty, request)[-_EMPTY_LANES:], key=lambda lane: lane.priority)
+        # Reading locks: the whole limit from each of many lanes would lock many times what is taken.
+        share = max(2 * request.limit, _ROWS_AT_LEAST) // max(1, len(busy))
+        floors = [self._busy.get(lane) or self._empty[lane] for lane in lanes]
+        starts = Starts(lanes, floors, max(1, min(share, request.limit)), self._generation)
+        self._last = request, starts
+        return starts
+
+    def _wanted(self, lanes: Iterable[Lane], request: ClaimRequest) -> list[Lane]:
+        return [
+            lane
+            for lane in lanes
+            if lane.is_suspect is request.suspects and lane.kind in request.kinds and lane.queue in request.queues
+        ]
+
+    def claimed(self, starts: Starts, counts: Mapping[Lane, int], request: ClaimRequest) -> bool:
+        """Take in a claim that got less than it asked for. Whether lanes may have more of what is left."""
+        if starts.generation == self._generation:
+            for lane in starts.lanes:
+                if counts.get(lane, 0) < min(starts.share, request.kinds[lane.kind].limit):
+                    self._move_to_empty(lane, is_recent=lane in counts)
+            self._last = None
+        taken = Counter({lane.kind: 0 for lane in starts.lanes})
+        for lane, count in counts.items():
+            taken[lane.kind] += count
+        return any(taken[lane.kind] < request.kinds[lane.kind].limit for lane in self._wanted(self._busy, request))
+
+    def _move_to_empty(self, lane: Lane, *, is_recent: bool) -> None:
+        floor = self._busy.pop(lane, None)
+        if floor is not None or is_recent:
+            self._empty[lane] = floor or self._empty.pop(lane)
+
+    def left(self, starts: Starts, floors: Mapping[Lane, Position]) -> None:
+        """Move floors to where a claim has left its lanes."""
+        if starts.generation == self._generation:
+            for lane, floor in floors.items():
+                (self._busy if lane in self._busy else self._empty)[lane] = floor
+            self._last = None
+
+    def looked(self, queues: Sequence[str], firsts: Iterable[First], moment: datetime, generation: int) -> None:
+        """Start where the first job of each lane stands, be it behind the floor or past it, but never past the margin.
+
+        Claims under way have not seen what the look found behind their floors, so they move no floor any more.
+        """
+        if generation != self._generation:
+            return
+        self._generation += 1
+        self._last = None
+        recent = Position(moment - MARGIN, _BEGINNING.id)
+        looked_at = frozenset(queues)
+        self._looked_at |= looked_at
+        before = [lane for lane in (*self._empty, *self._busy) if lane.queue in looked_at]
+        for lane in before:
+            self._busy.pop(lane, None)
+            self._empty.pop(lane, None)
+        self._empty |= dict.fromkeys(before[-_EMPTY_LANES:], recent)
+        for lane, first in firsts:
+            self._empty.pop(lane, None)
+            is_due = first.run_at <= moment
+            (self._busy if is_due else self._empty)[lane] = min(recent, _just_before(first))
+
+
+def looked(firsts: Iterable[First], kinds: Iterable[str], moment: datetime) -> Looked:
+    """When the first job of these kinds may run, for suspects and for all others."""
+    wanted = frozenset(kinds)
+    due: dict[bool, datetime] = {}
+    for lane, (run_at, _) in firsts:
+        if lane.kind in wanted:
+            due[lane.is_suspect] = min(run_at, due.get(lane.is_suspect, run_at))
+    in_time = {is_suspect: max(timedelta(0), run_at - moment) for is_suspect, run_at in due.items()}
+    return Looked(in_time.get(False), in_time.get(True))
+
+
+def _just_before(position: Position) -> Position:
+    return Position(position.run_at - timedelta.resolution, position.id)
