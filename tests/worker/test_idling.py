@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from holdfast.domain.handlers import Handlers, make_handler
 from holdfast.domain.job import LeasedJob
 from holdfast.store.contract import ClaimRequest, Looked, Renewal, Renewed, Shard
 from holdfast.store.memory.store import MemoryStore
-from holdfast.worker import lease_keeper
+from holdfast.worker import lease_keeper, looking
 from holdfast.worker.lease_keeper import LeaseKeeper
 from holdfast.worker.settings import WorkerSettings
 from holdfast.worker.worker import Worker
@@ -23,6 +24,12 @@ from tests.store_contract.steps import LEASE, START, job, wants
 from tests.worker.harness import fast, until, working
 
 HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine any look may take so long that the next one has to wait."""
+    monkeypatch.setattr(looking, "time", SimpleNamespace(monotonic=lambda: 0.0))
 
 
 class Asked(MemoryStore):

@@ -20,6 +20,7 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from holdfast.domain.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewJob
+from holdfast.store.floors import MARGIN
 from holdfast.store.postgres.driver import Address
 from holdfast.store.postgres.sql_files import statement
 from holdfast_lab.bench.apart import Task, run_all_apart
@@ -37,6 +38,7 @@ WARM_UP_SECONDS = 0.02
 
 _LEASE = timedelta(seconds=30)
 _BEGINNING = (datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0))
+_CLAIM_ARGUMENTS, _FINISH_ARGUMENTS = 15, 3
 _CLAIMS_PER_FLOOR = 5
 _JOB_COLUMNS = (
     "id", "created_at", "priority", "max_attempts", "queue", "kind", "tenant", "correlation_id", "payload", "headers",
@@ -335,30 +337,25 @@ class _Claim:
         self.holder = uuid4()
         self._fetch = fetch
         self._before = (
-            self.holder,
-            batch,
-            None,
-            None,
-            [DEFAULT_QUEUE],
-            [DEFAULT_PRIORITY],
-            [kind],
+            *(self.holder, batch, False, False, None, None),
+            *([DEFAULT_QUEUE], [DEFAULT_PRIORITY], [kind]),
         )
-        self._after = ([batch], [_LEASE])
+        self._after = ([batch], [batch], [_LEASE])
         self._floor = _BEGINNING
         self._claims = 0
 
     @classmethod
     async def prepared(cls, connection: "Connection", schema: str, kind: str, batch: int) -> "_Claim":
-        prepared = await connection.prepare(statement("claim_usual", schema))
+        prepared = await connection.prepare(statement("claim", schema, _CLAIM_ARGUMENTS))
         return cls(prepared.fetch, kind, batch)
 
     async def __call__(self) -> "Rows":
-        # Floors spare the claims to come the walk over what is claimed already, but a time is dear to read.
+        # A floor spares later claims the walk over what is claimed already, but decoding timestamps is expensive.
         self._claims += 1
-        moves_floor = self._claims % _CLAIMS_PER_FLOOR == 0
-        rows = await self._fetch(*self._before, [self._floor[0]], [self._floor[1]], *self._after, moves_floor)
-        if rows and moves_floor:
-            self._floor = (rows[-1]["run_at"], rows[-1]["id"])
+        margin = MARGIN if self._claims % _CLAIMS_PER_FLOOR == 0 else None
+        rows = await self._fetch(margin, *self._before, [self._floor[0]], [self._floor[1]], *self._after)
+        if rows and margin is not None:
+            self._floor = (rows[-1]["floor_time"], rows[-1]["id"])
         return rows
 
 
@@ -371,7 +368,7 @@ class _Finish:
 
     @classmethod
     async def prepared(cls, connection: "Connection", schema: str, holder: UUID) -> "_Finish":
-        prepared = await connection.prepare(statement("finish_succeeded", schema))
+        prepared = await connection.prepare(statement("finish_succeeded", schema, _FINISH_ARGUMENTS))
         return cls(prepared.fetch, holder)
 
     async def __call__(self, rows: "Rows") -> int:

@@ -45,7 +45,7 @@ BEGIN
     ELSIF delay IS NOT NULL AND run_at IS NOT NULL THEN
         RAISE EXCEPTION 'give a delay or a run_at, not both' USING ERRCODE = 'HF002';
     ELSIF run_at >= timestamptz '9999-01-01 00:00:00+00' THEN
-        -- Also infinity, from which nothing can be subtracted: every worker's next_due would fail.
+        -- Also infinity, from which nothing can be subtracted: every worker's look would fail.
         RAISE EXCEPTION 'run_at: % is not before the year 9999', run_at USING ERRCODE = 'HF002';
     ELSIF payload IS NULL OR octet_length(payload::text) > 10485760 THEN
         RAISE EXCEPTION 'payload: give JSON of at most 10 MB' USING ERRCODE = 'HF002';
