@@ -7,7 +7,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,9 +116,12 @@ class Cli:
         return Done(code, self._read(".out"), self._read(".err"))
 
     def run_from_nothing(self, *arguments: str) -> Done:
-        """Like `run`, as somebody types it: a new interpreter, the installed command."""
+        """Like `run`, as a person types it: a new interpreter, the installed command."""
+        return self.run_program(self._command(arguments))
+
+    def run_program(self, program: Sequence[str]) -> Done:
         done = subprocess.run(
-            self._command(arguments), cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+            program, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
         )
         return Done(done.returncode, done.stdout, done.stderr)
 

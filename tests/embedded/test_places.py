@@ -89,11 +89,11 @@ def test_root_runs_the_server_in_a_folder_that_others_may_enter(public_folder: P
 def test_a_wheel_in_a_folder_closed_to_the_servers_user_is_copied_once(
     folder: Path, tmp_path: Path, public_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = embedded._package()
+    package = embedded.installed_package()
     for part in package.parent.glob(f"{package.name}*"):
         shutil.copytree(part, tmp_path / "closed" / part.name, ignore=shutil.ignore_patterns("include", "pginstall"))
     (tmp_path / "closed").chmod(0o700)
-    monkeypatch.setattr(embedded, "_package", lambda: tmp_path / "closed" / package.name)
+    monkeypatch.setattr(embedded, "installed_package", lambda: tmp_path / "closed" / package.name)
     monkeypatch.setattr(embedded, "_COPIES", public_folder / "copies")
     for _ in range(2):
         with EmbeddedServer.start(careless(folder)) as server:

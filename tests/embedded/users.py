@@ -149,7 +149,7 @@ def plain_user_and_wheel(public_folder: Path) -> tuple[int, Path | None]:
     if not IS_ROOT:
         return 0, None
     nobody = pwd.getpwnam("nobody")
-    package = embedded._package()
+    package = embedded.installed_package()
     if embedded._can_enter(nobody, package / "pginstall18" / "bin" / "postgres"):
         return nobody.pw_uid, None
     for part in package.parent.glob(f"{package.name}*"):

@@ -1,25 +1,25 @@
-"""The command `holdfast`, one file per command.
+"""The command `holdfast`, one file per noun.
 
 Commands import the engine inside their functions and not at the top of their files, so that `holdfast --help` answers
-at once.
+at once. Other distributions add commands through entry points (`plugins.py`).
 """
 
 import gc
 import io
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from holdfast.cli import jobs, rows, runs, schedules, subscriptions
-from holdfast.cli.bench import bench
 from holdfast.cli.declare import declare
 from holdfast.cli.demo import demo
 from holdfast.cli.doctor import doctor
 from holdfast.cli.enqueue import enqueue
 from holdfast.cli.errors import explained
-from holdfast.cli.faults import faults
 from holdfast.cli.migrate import migrate
+from holdfast.cli.plugins import add_plugins
 from holdfast.cli.settings import settings
 from holdfast.cli.tick import tick
 from holdfast.cli.worker import worker
@@ -34,21 +34,27 @@ commands = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-commands.command()(demo)
-commands.command()(worker)
-commands.command()(tick)
-commands.command()(enqueue)
-commands.add_typer(jobs.commands, name="jobs")
-commands.add_typer(schedules.commands, name="schedules")
-commands.add_typer(runs.commands, name="runs")
-commands.add_typer(subscriptions.commands, name="subscriptions")
-commands.add_typer(rows.commands, name="rows")
-commands.command()(migrate)
-commands.command()(declare)
-commands.command()(doctor)
-commands.command()(settings)
-commands.command()(bench)
-commands.command()(faults)
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo,
+    "worker": worker,
+    "tick": tick,
+    "enqueue": enqueue,
+    "migrate": migrate,
+    "declare": declare,
+    "doctor": doctor,
+    "settings": settings,
+}
+_NOUNS = {
+    "jobs": jobs.commands,
+    "schedules": schedules.commands,
+    "runs": runs.commands,
+    "subscriptions": subscriptions.commands,
+    "rows": rows.commands,
+}
+for _name, _function in _COMMANDS.items():
+    commands.command(_name)(_function)
+for _name, _noun in _NOUNS.items():
+    commands.add_typer(_noun, name=_name)
 
 
 @commands.callback(invoke_without_command=True)
@@ -75,10 +81,14 @@ def main() -> None:
     arguments = sys.argv[1:]
     debug = _DEBUG in arguments
     if debug:
-        # Whoever adds it to a command adds it at the end, and click wants it before the command's name.
+        # People add it at the end, and click wants it before the command's name.
         arguments = [_DEBUG, *(argument for argument in arguments if argument != _DEBUG)]
-    command = typer.main.get_command(commands)
+    own = {**_COMMANDS, **_NOUNS}
+    wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
     try:
+        if wanted not in own:
+            add_plugins(commands, own, wanted)
+        command = typer.main.get_command(commands)
         sys.exit(command.main(arguments, prog_name="holdfast", standalone_mode=False))
     except Exception as error:
         if debug:

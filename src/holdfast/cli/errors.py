@@ -23,16 +23,16 @@ def explained(error: Exception) -> Explanation:
         case typer.Abort():
             return Explanation("stopped; nothing was changed", FAILED)
         case UnknownJob():
-            return Explanation(_one_line(str(error)), FAILED)
+            return Explanation(one_line(str(error)), FAILED)
         case InvalidInput():
-            return Explanation(_one_line(str(error)), BAD_INPUT)
+            return Explanation(one_line(str(error)), BAD_INPUT)
         case StoreUnavailable():
             advice = "check that the server runs and that --store or HOLDFAST_STORE names it"
-            return Explanation(f"{_one_line(str(error))}; {advice}", FAILED)
+            return Explanation(f"{one_line(str(error))}; {advice}", FAILED)
         case HoldfastError():
-            return Explanation(_one_line(str(error)), FAILED)
+            return Explanation(one_line(str(error)), FAILED)
         case _:
-            what = _one_line(str(error))
+            what = one_line(str(error))
             said = f"{type(error).__name__}: {what}" if what else type(error).__name__
             return Explanation(f"unexpected error: {said}; run with --debug for the traceback", FAILED)
 
@@ -40,10 +40,10 @@ def explained(error: Exception) -> Explanation:
 def _usage_line(error: typer.TyperException) -> str:
     """Of the options that are like a misspelt one, the most like it; the library shows all, by the alphabet."""
     similar = getattr(error, "possibilities", None)
-    return f"{error.message}; did you mean {similar[0]}?" if similar else _one_line(error.format_message())
+    return f"{error.message}; did you mean {similar[0]}?" if similar else one_line(error.format_message())
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """The first line, and the last where a server's log is quoted: that is where it says what went wrong."""
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
     return " ".join(dict.fromkeys([lines[0], lines[-1]])) if lines else ""

