@@ -29,7 +29,7 @@ def test_asking_twice_with_one_key_makes_one_job(cli: Cli) -> None:
     second = cli.run("enqueue", "shop", "greet", '{"name": "Ann"}', "--key", "order-7").out
     assert first.split()[0] == second.split()[0]
     assert "new" in first
-    assert "was there already" in second
+    assert "existed already" in second
     assert len(cli.states()) == 1
 
 
@@ -37,7 +37,7 @@ def test_a_job_is_replaced_or_kept_for_a_window_when_asked(cli: Cli) -> None:
     first = json.loads(cli.run("enqueue", "shop", "greet", '{"name": "Ann"}', "--key", "a", "--json").out)
     replacing = ("enqueue", "shop", "greet", '{"name": "Bob"}', "--key", "a", "--if-exists", "replace")
     assert json.loads(cli.run(*replacing, "--json").out) == {"id": first["id"], "is_new": False, "replaced": True}
-    assert cli.run(*replacing).out == f"{first['id']}  was there already, and now does this\n"
+    assert cli.run(*replacing).out == f"{first['id']}  existed already; replaced by this job\n"
     (job,) = json.loads(cli.run("jobs", "list", "--json").out)
     assert job["payload"] == {"name": "Bob"}
     in_window = ("enqueue", "shop", "greet", '{"name": "Ann"}', "--key", "b", "--window", "5m", "--json")

@@ -52,7 +52,7 @@ def test_jobs_are_listed_shown_retried_and_canceled(cli: Cli, worked: dict[str, 
 
     assert cli.run("jobs", "retry", worked["fish"], worked["other"]).out.splitlines() == [
         f"{worked['fish']}  ready to run again",
-        f"{worked['other']}  not changed: ready or running already",
+        f"{worked['other']}  not changed: already ready or running",
     ]
     canceled = json.loads(cli.run("jobs", "cancel", worked["fish"], worked["ann"], "--json").out)
     assert [answer["outcome"] for answer in canceled] == ["canceled", "final"]
@@ -62,7 +62,7 @@ def test_jobs_are_listed_shown_retried_and_canceled(cli: Cli, worked: dict[str, 
 def test_jobs_can_be_chosen_by_a_filter_after_a_confirmation(cli: Cli, worked: dict[str, str]) -> None:
     everything_greeted = ("--all", "--state", "succeeded", "--kind", "greet")
     refused = cli.run("jobs", "retry", *everything_greeted)
-    assert "retry 2 jobs (succeeded, kind greet)? Nobody is here to ask: add --yes" in refused.one_error_line()
+    assert "retry 2 jobs (succeeded, kind greet)? There is no terminal to ask on: add --yes" in refused.one_error_line()
     assert list(cli.states().values()).count("succeeded") == 2
 
     assert cli.run("jobs", "retry", *everything_greeted, "--yes").out == "2 ready to run again\n"
@@ -96,7 +96,7 @@ def test_a_script_waits_for_jobs_and_learns_how_they_ended(cli: Cli, worked: dic
         f"{worked['fish']}  failed  NOT_WANTED Permanent: we do not sell [red]fish[/red]",
         f"{worked['other']}  ready",
     ]
-    assert bad.err == f"holdfast: 1 of 3 did not succeed; `holdfast jobs show {worked['fish']}` tells why\n"
+    assert bad.err == f"holdfast: 1 of 3 did not succeed; `holdfast jobs show {worked['fish']}` says why\n"
 
     late = cli.run("jobs", "wait", worked["ann"], worked["other"], "--timeout", "50ms", "--json")
     assert late.code == 124

@@ -101,7 +101,7 @@ def test_it_is_paused_run_now_resumed_and_removed(at_noon: Cli) -> None:
     assert "paused" in at_noon.run("schedules", "list").out
 
     ran = at_noon.run("schedules", "run", "report").out
-    said = "will run once as soon as a process looks, however often it is asked until then"
+    said = "will run once, as soon as a process of the app sees it"
     assert ran == f"report  {said}; asked to run now, paused\n"
     assert listed(at_noon)[0]["run_now"] is True
 

@@ -21,8 +21,7 @@ from holdfast.cli.errors import explained
 from holdfast.cli.migrate import migrate
 from holdfast.cli.plugins import add_plugins
 from holdfast.cli.settings import settings
-from holdfast.cli.tick import tick
-from holdfast.cli.worker import worker
+from holdfast.cli.worker import tick, worker
 
 _DEBUG = "--debug"
 

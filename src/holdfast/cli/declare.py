@@ -1,4 +1,4 @@
-"""`holdfast declare`: what an app's code declares, put into the store before any worker runs."""
+"""`holdfast declare`: puts what an app's code declares into the store before any worker runs."""
 
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 def declare(
     app: AppArgument, store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False
 ) -> None:
-    """Put the schedules and subscriptions of APP's code into the store.
+    """Put APP's schedules and subscriptions into the store.
 
-    A worker does the same when it starts. A deployment does it before, so that nothing is published to nobody. Safe to
-    run again; what the code no longer declares stays.
+    A worker does the same when it starts. Run it before you deploy, so that no event is published before its
+    subscription is there. Safe to run again; what the code no longer declares stays.
     """
     import asyncio
 

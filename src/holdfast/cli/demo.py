@@ -1,4 +1,4 @@
-"""`holdfast demo`: the whole thing at work, in a few seconds and without any set-up."""
+"""`holdfast demo`: all of it at work, in a few seconds and without any set-up."""
 
 import typer
 
@@ -6,8 +6,8 @@ import typer
 def demo() -> None:
     """See it at work: errors, crashes, a killed worker.
 
-    Starts a PostgreSQL of its own in a temporary folder, runs a few hundred jobs, kills a worker in the middle and
-    checks that nothing was lost. Takes about ten seconds and leaves nothing behind.
+    Starts a PostgreSQL in a temporary folder, runs a few hundred jobs, kills a worker in the middle and checks that
+    nothing was lost. Takes about ten seconds and leaves nothing behind.
     """
     from holdfast.cli.output import console
     from holdfast.cli.running import run_to_end, start_worker

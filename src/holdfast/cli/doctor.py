@@ -1,4 +1,4 @@
-"""`holdfast doctor`: what is wrong with a store, or soon will be, and what to do about it."""
+"""`holdfast doctor`: what is wrong with a store, or soon will be, and how to fix it."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated
@@ -26,13 +26,13 @@ def doctor(
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")] = False,
     allow_unsafe: Annotated[
         bool,
-        typer.Option("--allow-unsafe", help="Only warn of a server that can lose committed jobs in a crash."),
+        typer.Option("--allow-unsafe", help="Only warn about a server that can lose committed jobs in a crash."),
     ] = False,
     store: StoreOption = None,
     schema: SchemaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Examine a store: what is wrong, and what to do about it.
+    """Examine a store: what is wrong, and how to fix it.
 
     Changes nothing. Exits with 1 if there is a problem.
     """

@@ -4,9 +4,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.options import AppArgument, JsonOption, SchemaOption, StoreOption, check_kept, to_time, to_uuid
+from holdfast.cli.options import (
+    AppArgument,
+    JsonOption,
+    PayloadArgument,
+    SchemaOption,
+    StoreOption,
+    check_kept,
+    to_payload,
+    to_time,
+    to_uuid,
+)
 from holdfast.cli.output import print_json, warn
-from holdfast.cli.payload import PayloadArgument, to_payload
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
@@ -28,7 +37,9 @@ def enqueue(
     run_at: Annotated[
         str | None, typer.Option(metavar="ISO", help="Not before: 2030-01-31T08:00:00Z.", show_default=False)
     ] = None,
-    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Whose job it is.", show_default=False)] = None,
+    tenant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The tenant that the job belongs to.", show_default=False)
+    ] = None,
     key: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="Asking twice with the same key makes one job.", show_default=False),
@@ -43,7 +54,7 @@ def enqueue(
     ] = None,
     window: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="At most one job with the key in so long: 5m, 1h.", show_default=False),
+        typer.Option(metavar="TIME", help="At most one job with the key in this time: 5m, 1h.", show_default=False),
     ] = None,
     correlation_id: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Ties log lines together.", show_default=False)
@@ -91,7 +102,7 @@ def enqueue(
 def _said(enqueued: "Enqueued") -> str:
     if enqueued.is_new:
         return "new"
-    return "was there already, and now does this" if enqueued.replaced else "was there already, with the same key"
+    return "existed already; replaced by this job" if enqueued.replaced else "existed already, with the same key"
 
 
 async def _enqueue(app: "Holdfast", job: "NewJob") -> "Enqueued":

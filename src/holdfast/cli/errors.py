@@ -1,4 +1,4 @@
-"""From an exception to the one line that a person reads, and the exit code that a script sees."""
+"""Turns an exception into one line for a person and an exit code for a script."""
 
 from dataclasses import dataclass
 
@@ -38,13 +38,13 @@ def explained(error: Exception) -> Explanation:
 
 
 def _usage_line(error: typer.TyperException) -> str:
-    """Of the options that are like a misspelt one, the most like it; the library shows all, by the alphabet."""
+    """With only the option most similar to a misspelt one; the library lists all, in alphabetical order."""
     similar = getattr(error, "possibilities", None)
     return f"{error.message}; did you mean {similar[0]}?" if similar else one_line(error.format_message())
 
 
 def one_line(text: str) -> str:
-    """The first line, and the last where a server's log is quoted: that is where it says what went wrong."""
+    """The first line and the last: where a server's log is quoted, its last line says what went wrong."""
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
     return " ".join(dict.fromkeys([lines[0], lines[-1]])) if lines else ""
 

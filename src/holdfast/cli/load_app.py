@@ -27,9 +27,9 @@ def load_app(
     called: Mapping[str, str] | None = None,
     **given: object,
 ) -> "Holdfast":
-    """Import it, with the current folder importable; what is given takes the place of its own settings.
+    """Import the app, with the current folder importable; `given` overrides its settings.
 
-    `called`: the option by which each of these is given, for what is said if it cannot be used.
+    `called`: which option gives each setting, for error messages.
     """
     from holdfast.app import Holdfast
 
@@ -45,7 +45,7 @@ def load_attribute(address: str) -> object:
     """What `module:attribute` names; without an attribute it is `app`."""
     from holdfast.settings import Settings
 
-    # Before the app does it, so that what is wrong in the environment is not blamed on the app's file.
+    # Before the app does it, so that a bad variable is not blamed on the app's file.
     Settings.check_environment()
     place, _, attribute = address.rpartition(":") if ":" in address else (address, "", _DEFAULT_ATTRIBUTE)
     if not place or not attribute:
@@ -104,7 +104,7 @@ def _import(name: str, folder: Path) -> ModuleType:
 
 
 def _place(error: BaseException) -> str:
-    """Where in the application's own code it happened."""
+    """Where in the application's code it happened."""
     if isinstance(error, SyntaxError):
         return ""
     frames = traceback.extract_tb(error.__traceback__)

@@ -38,7 +38,7 @@ def configure_logging(level: str) -> None:
     root.addHandler(handler)
     root.setLevel(name.upper())
     if name != "debug":
-        # It prints a traceback for each try to connect again; that the store is away is told by ourselves.
+        # It prints a traceback for each attempt to reconnect; Holdfast logs an outage itself.
         logging.getLogger("asyncpg.pool").setLevel(logging.ERROR)
 
 

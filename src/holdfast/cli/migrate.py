@@ -1,4 +1,4 @@
-"""`holdfast migrate`: brings a database's schema to the version of this release."""
+"""`holdfast migrate`: brings a database's schema up to the version of this release."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def migrate(store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False) -> None:
     """Create the tables in a database, or bring them up to date.
 
-    Safe to run again, and while workers run. An embedded store does it by itself.
+    Safe to run again, and while workers run. An embedded store is migrated automatically.
     """
     import asyncio
 

@@ -1,6 +1,8 @@
-"""Options that several commands share, and how the text given for them becomes values."""
+"""Arguments and options that several commands share, and how their text becomes values."""
 
+import sys
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
@@ -16,6 +18,14 @@ if TYPE_CHECKING:
 AppArgument = Annotated[
     str,
     typer.Argument(metavar="APP", help="Where the app is: shop.jobs:app, or path/to/file.py:app.", show_default=False),
+]
+PayloadArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="[JSON]",
+        help="What to work on: '{\"invoice\": 17}'. - reads stdin, @file reads a file.",
+        show_default=False,
+    ),
 ]
 StoreOption = Annotated[
     str | None,
@@ -46,16 +56,45 @@ KindOption = Annotated[
 TenantOption = Annotated[
     str | None, typer.Option("--tenant", metavar="NAME", help="Only jobs of this tenant.", show_default=False)
 ]
-
 RunnersOption = Annotated[
     str | None,
-    typer.Option("--runners", metavar="A,B", help="What to run, in order. Default: everything.", show_default=False),
+    typer.Option("--runners", metavar="A,B", help="Runners, in order. Default: everything.", show_default=False),
 ]
-
 ShardOption = Annotated[
     str | None,
     typer.Option("--shard", metavar="I/N", help="Take only the jobs of this shard: 0/4 to 3/4.", show_default=False),
 ]
+
+
+def to_payload(text: str) -> object:
+    from holdfast.domain.json_text import decode, parse
+
+    return decode(parse(_payload_text(text)))
+
+
+def _payload_text(text: str) -> str:
+    try:
+        if text == "-":
+            return sys.stdin.buffer.read().decode()
+        if text.startswith("@"):
+            return Path(text[1:]).read_bytes().decode()
+    except OSError as error:
+        raise InvalidInput(f"payload: cannot read {text[1:]!r}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput("payload: is not UTF-8 text") from error
+    return text
+
+
+def noun(help: str) -> typer.Typer:
+    """The commands of one noun; the noun alone shows their help."""
+    commands = typer.Typer(help=help, rich_markup_mode=None)
+    commands.callback(invoke_without_command=True)(_show_help)
+    return commands
+
+
+def _show_help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def to_names(text: str | None) -> tuple[str, ...] | None:
@@ -101,13 +140,13 @@ def to_state(text: str | None) -> "JobState | None":
 
 
 def check_kept(app: "Holdfast") -> None:
-    """Refuse a store that forgets everything when this command ends."""
+    """Refuse a store that disappears when this command ends."""
     if app.settings.store.startswith("memory"):
         raise InvalidInput("store: memory: is gone when this command ends; use postgresql://… or embedded:")
 
 
 def store_of(app: "Holdfast") -> str:
-    """Where the app's jobs live, as a person may see it: the folder of an embedded store, no password of a server."""
+    """Where the app's jobs live, to show: an embedded store's folder, or a server's address without the password."""
     from holdfast.store.embedded import EmbeddedAddress
 
     address = app.settings.store

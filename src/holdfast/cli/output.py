@@ -81,7 +81,7 @@ def warn(line: str) -> None:
 
 
 def printable(text: str) -> str:
-    """What a job brought along, without the control characters with which it could play tricks on a terminal."""
+    """The text without control characters, with which a job's data could play tricks on a terminal."""
     return "".join(character if character.isprintable() or character in "\n\t" else "�" for character in text)
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from holdfast.cli.errors import FAILED
-from holdfast.cli.options import JsonOption, SchemaOption, StoreOption, check_kept
+from holdfast.cli.options import JsonOption, SchemaOption, StoreOption, check_kept, noun
 from holdfast.cli.output import print_json, printable
 from holdfast.domain.errors import InvalidInput
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-commands = typer.Typer(help="Check the tables of yours that are queues.", rich_markup_mode=None)
+commands = noun("Check your own tables that serve as queues.")
 
 MappingArgument = Annotated[
     str,
@@ -27,17 +27,11 @@ MappingArgument = Annotated[
 ]
 
 
-@commands.callback(invoke_without_command=True)
-def rows(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
 @commands.command("check")
 def check(
     mapping: MappingArgument, store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False
 ) -> None:
-    """Tell what a table lacks: columns, types, an index for the claim.
+    """Check what a table lacks: columns, types, an index.
 
     Changes nothing. Exits with 1 if anything is missing.
     """
@@ -61,7 +55,7 @@ def migration(
 ) -> None:
     """Print the SQL that adds the columns and indexes a table lacks.
 
-    Changes nothing: put it into a migration of your own.
+    Changes nothing: put the SQL into a migration of your application.
     """
     import asyncio
 

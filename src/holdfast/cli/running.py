@@ -1,4 +1,4 @@
-"""For commands that start real workers: how those are started, and how everything is cleaned up after a signal."""
+"""For commands that start real workers: starts those, and cleans up after a signal."""
 
 import asyncio
 import os
@@ -38,11 +38,11 @@ def run_to_end(work: Coroutine[Any, Any, Value]) -> Value:
 
 
 def start_worker(arguments: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
-    """`holdfast worker …` in a process of its own, with no settings but those in its arguments."""
+    """`holdfast worker …` in a new process, with only the settings in its arguments."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     command = [sys.executable, "-m", "holdfast.cli", "worker", *arguments]
     with log.open("ab") as output:
-        # A session of its own: Ctrl-C in the terminal is for us, who then stop it.
+        # In a new session: Ctrl-C in the terminal reaches only us, and we stop the worker.
         return subprocess.Popen(  # noqa: S603
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )

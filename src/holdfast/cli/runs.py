@@ -1,4 +1,4 @@
-"""`holdfast runs list`: what ran, where, when, and what came of it."""
+"""`holdfast runs list`: what ran, where, when, and with what result."""
 
 import json
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.load_app import app_of_store
-from holdfast.cli.options import JsonOption, SchemaOption, StoreOption, store_of
+from holdfast.cli.options import JsonOption, SchemaOption, StoreOption, noun, store_of
 from holdfast.cli.output import in_zone, new_table, print_json, print_table, printable, relative, rough
 from holdfast.domain.errors import InvalidInput
 
@@ -21,19 +21,13 @@ if TYPE_CHECKING:
     from holdfast.store.schedules import Run
 
 _MOST = 10_000
-# What the other columns of the short table take, what its times take, and what is left to a name in any case.
+# The width of the short table's other columns and of its times, and the least that remains for a name.
 _OTHERS = 50
 _TIMES = 28
 _SHORTEST_NAME = 12
 _LEAST_RESULT = 40
 
-commands = typer.Typer(help="Look at what ran.", rich_markup_mode=None)
-
-
-@commands.callback(invoke_without_command=True)
-def runs(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+commands = noun("Look at what ran.")
 
 
 @commands.command("list")
@@ -134,7 +128,7 @@ def _result(run: "Run") -> str:
 
 
 def _short_result(run: "Run") -> str:
-    """That of a job schedule in words: its JSON lists the ids of the jobs."""
+    """The result of a job schedule in words: its JSON lists the ids of the jobs."""
     from holdfast.domain.json_text import decode
 
     result = None if run.result is None else decode(run.result)

@@ -1,11 +1,12 @@
-"""`holdfast worker`: runs an app's handlers until a signal asks it to stop."""
+"""`holdfast worker` runs an app until a signal stops it; `holdfast tick` runs once what is due, for cron jobs."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli.options import (
     AppArgument,
+    JsonOption,
     RunnersOption,
     SchemaOption,
     ShardOption,
@@ -13,9 +14,14 @@ from holdfast.cli.options import (
     to_names,
     to_shard,
 )
+from holdfast.cli.output import console, print_json, printable, rough
 from holdfast.hosting.stop_signals import exit_when_told
 
-_OPTIONS = {
+if TYPE_CHECKING:
+    from holdfast.domain.runner import RunnerReport
+    from holdfast.runtime.tick import TickReport
+
+_WORKER_OPTIONS = {
     "concurrency": "--concurrency",
     "queues": "--queues",
     "lease": "--lease",
@@ -23,6 +29,13 @@ _OPTIONS = {
     "shutdown": "--shutdown",
     "shard_count": "--shard",
     "health_port": "--health-port",
+}
+_TICK_OPTIONS = {
+    "tick_max": "--max-time",
+    "tick_items": "--max-items",
+    "runner_max": "--runner-max-time",
+    "runner_items": "--runner-max-items",
+    "shard_count": "--shard",
 }
 
 
@@ -45,7 +58,7 @@ def worker(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="How often an idle worker looks for work; a third as often where it is told. Default: 1s.",
+            help="How often an idle worker looks for work; a third as often with NOTIFY. Default: 1s.",
             show_default=False,
         ),
     ] = None,
@@ -60,7 +73,7 @@ def worker(
     listen: Annotated[
         bool | None,
         typer.Option(
-            "--listen/--no-listen", help="Be woken by NOTIFY, or only poll. Default: be woken.", show_default=False
+            "--listen/--no-listen", help="Wake up on NOTIFY, or only poll. Default: wake up.", show_default=False
         ),
     ] = None,
     health_port: Annotated[
@@ -70,9 +83,9 @@ def worker(
     store: StoreOption = None,
     schema: SchemaOption = None,
 ) -> None:
-    """Run the handlers and schedules of APP until SIGTERM or Ctrl-C.
+    """Run APP's handlers and schedules until SIGTERM or Ctrl-C.
 
-    The first signal lets running handlers finish and gives the rest back; a second one exits at once.
+    The first signal lets running handlers finish and releases the rest; a second one exits at once.
     """
     exit_when_told()
     from holdfast.cli.load_app import load_app
@@ -84,7 +97,7 @@ def worker(
         app,
         store=store,
         schema=schema,
-        called=_OPTIONS,
+        called=_WORKER_OPTIONS,
         concurrency=concurrency,
         queues=to_names(queues),
         lease=lease,
@@ -97,3 +110,101 @@ def worker(
     )
     configure_logging(log_level)
     raise typer.Exit(run_worker(loaded, runners=to_names(runners)))
+
+
+def tick(
+    app: AppArgument,
+    runners: RunnersOption = None,
+    max_time: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Longest time for the whole tick. Default: 8m.", show_default=False),
+    ] = None,
+    max_items: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Most items for the whole tick. Default: no limit.", show_default=False),
+    ] = None,
+    runner_max_time: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Longest time for one runner. Default: 1m.", show_default=False)
+    ] = None,
+    runner_max_items: Annotated[
+        int | None, typer.Option(metavar="N", help="Most items for one runner. Default: no limit.", show_default=False)
+    ] = None,
+    shard: ShardOption = None,
+    as_json: JsonOption = False,
+    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "warning",
+    store: StoreOption = None,
+    schema: SchemaOption = None,
+) -> None:
+    """Run everything of APP that is due, once, and report.
+
+    Any number of ticks may run at the same time, on any number of machines. The exit code is 0 only if no runner had an
+    error. A failed job is retried or kept as a dead letter; it is not an error of its runner.
+    """
+    exit_when_told()
+    from holdfast.cli.load_app import load_app
+    from holdfast.cli.logs import configure_logging
+    from holdfast.hosting.run import run_tick
+
+    index, count = to_shard(shard)
+    loaded = load_app(
+        app,
+        store=store,
+        schema=schema,
+        called=_TICK_OPTIONS,
+        tick_max=max_time,
+        tick_items=max_items,
+        runner_max=runner_max_time,
+        runner_items=runner_max_items,
+        shard_index=index,
+        shard_count=count,
+    )
+    configure_logging(log_level)
+    report = run_tick(loaded, runners=to_names(runners))
+    print_json(_as_dict(report)) if as_json else _show(report)
+    raise typer.Exit(0 if report.is_fine else 1)
+
+
+def _as_dict(report: "TickReport") -> dict[str, object]:
+    return {
+        "ok": report.is_fine,
+        "seconds": round(report.seconds, 3),
+        "runners": [
+            {
+                "runner": part.runner,
+                "processed": part.processed,
+                "failed": part.failed,
+                "skipped": part.skipped,
+                "error": part.error,
+                "seconds": round(part.seconds, 3),
+                "counts": part.counts,
+            }
+            for part in report.runners
+        ],
+    }
+
+
+def _show(report: "TickReport") -> None:
+    from datetime import timedelta
+
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("runner", "processed", "failed", "time", "notes"):
+        table.add_column(heading, justify="right" if heading in ("processed", "failed", "time") else "left")
+    for part in report.runners:
+        style = "red" if part.error else "dim" if part.skipped and not part.processed else ""
+        table.add_row(
+            part.runner,
+            str(part.processed),
+            str(part.failed),
+            rough(timedelta(seconds=part.seconds)),
+            printable(_notes(part)),
+            style=style,
+        )
+    if report.runners:
+        console().print(table)
+
+
+def _notes(part: "RunnerReport") -> str:
+    counts = ", ".join(f"{name} {value}" for name, value in part.counts.items())
+    return "; ".join(filter(None, [part.error, part.skipped, counts]))

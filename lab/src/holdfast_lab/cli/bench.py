@@ -21,7 +21,7 @@ _BAR = 20
 
 
 def bench(
-    jobs: Annotated[int, typer.Option(help="Jobs to enqueue and to work off in each measurement.")] = 20_000,
+    jobs: Annotated[int, typer.Option(help="Jobs to enqueue and run in each measurement.")] = 20_000,
     workers: Annotated[str, typer.Option(metavar="N,M", help="Worker processes, one drain for each number.")] = "1,2",
     rounds: Annotated[int, typer.Option(help="How often to measure everything; medians are shown.")] = 3,
     store: Annotated[
@@ -30,9 +30,10 @@ def bench(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure how fast jobs are enqueued, worked off and picked up, and how far that is from what is possible.
+    """Measure how fast jobs are enqueued, run and picked up.
 
-    Uses a fresh PostgreSQL in a temporary folder, or with --store a schema of its own; both are removed afterwards.
+    Compares each figure with the limit of this machine. Uses a fresh PostgreSQL in a temporary folder, or with --store
+    a new schema there; both are removed afterwards.
     """
     from holdfast.cli.running import run_to_end, start_worker
     from holdfast_lab.bench.measure import Size, run_bench

@@ -41,10 +41,11 @@ def faults(
     list_cases: Annotated[bool, typer.Option("--list", help="Show the cases and run none.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Kill, stop, cut off and confuse real workers, and let a judge with a record of its own look for damage.
+    """Kill, stop and cut off real workers, and judge the damage.
 
-    Uses a fresh PostgreSQL in a temporary folder, or with --url a schema of its own there; both are removed afterwards.
-    The exit code is 0 only if nothing was lost, done twice, stuck or changed.
+    A judge compares what is left with an independent record. Uses a fresh PostgreSQL in a temporary folder, or with
+    --url a new schema there; both are removed afterwards. The exit code is 0 only if nothing was lost, done twice,
+    stuck or changed.
     """
     from holdfast.cli.running import run_to_end
     from holdfast_lab.faults.case import all_cases, cases_named
