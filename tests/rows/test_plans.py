@@ -2,16 +2,21 @@
 
 import json
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 
+from holdfast.store.contract import Canceling
+from holdfast.store.rows import rare_sql
 from holdfast.store.rows.access import Choose, RowTable
 from holdfast.store.rows.check import check_rows
+from holdfast.store.rows.columns import read_columns
 from holdfast.store.rows.mapping import Rows
-from holdfast.store.rows.reader import _backlog
+from holdfast.store.rows.migration import migration_sql
+from holdfast.store.rows.reader import _backlog, show_one
 from tests.rows.conftest import Place
 from tests.rows.tables import DISPATCH, OUTBOX
-from tests.store_contract.steps import HOLDER
+from tests.store_contract.steps import HOLDER, wants
 
 pytestmark = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 
@@ -103,3 +108,26 @@ async def test_the_outbox_is_read_by_index_and_not_over_other_kinds(outbox: Plac
     for (plan, blocks), index in zip((due, rescue), ("outbox_due", "OutboxEvent_locks"), strict=True):
         assert index in plan
         assert blocks < AT_MOST
+
+
+@pytest.mark.parametrize(
+    ("key_type", "key"), [("integer", "number"), ("uuid", "gen_random_uuid()"), ("text", "'mail-' || number")]
+)
+async def test_a_row_is_found_by_the_id_of_its_job(place: Place, key_type: str, key: str) -> None:
+    rows = Rows(name="letters", table="letter", kind="work", completed_at="done_at", error_code="code", attempts=3)
+    columns = f"id {key_type} PRIMARY KEY, done_at timestamptz, code text, run_at timestamptz NOT NULL DEFAULT now()"
+    await place.connection.execute(f"CREATE TABLE letter ({columns})")
+    for statement in migration_sql(rows, await read_columns(place.connection, rows)).split(";")[:-1]:
+        await place.connection.execute(statement)
+    await place.connection.execute(f"INSERT INTO letter (id) SELECT {key} FROM generate_series(1, {MANY}) AS number")
+    await place.connection.execute("VACUUM ANALYZE letter")
+    store = place.rows(rows)
+    claimed = await store.claim(wants(limit=10))
+    leases = ([each.id for each in claimed], [each.lease.fence for each in claimed], [HOLDER] * 10)
+    renewal = await _read(place, rows, lambda sql: sql.renew, *leases, [timedelta(minutes=1)] * 10)
+    cancel = await _read(place, rows, rare_sql.cancel, [each.id for each in claimed])
+    shown = await _read(place, rows, lambda sql: show_one(sql, "'null'"), claimed[0].id)
+    for plan, blocks in (renewal, cancel, shown):
+        assert "Seq Scan" not in plan
+        assert blocks < AT_MOST
+    assert await store.cancel([uuid4()]) == [Canceling.UNKNOWN]

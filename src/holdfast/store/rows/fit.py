@@ -190,7 +190,7 @@ async def _refusal(
 async def _statement_findings(table: RowTable) -> AsyncIterator[Said]:
     """What PostgreSQL has to say about the mapping's own SQL, and about names in the statements."""
     second, none = timedelta(seconds=1), list[object]()
-    leases = ([None], [0], [""])
+    leases = ([None], [0], [None])
     statements: list[tuple[Choose, tuple[object, ...]]] = [
         (lambda sql: sql.claim(suspects=False), (none, none, none, 1, "", None, None)),
         (lambda sql: sql.payloads, (none,)),

@@ -1,4 +1,4 @@
-"""The statements on an application's table that run less often: a person's verbs, the search for keys, the insert."""
+"""The statements on an application's table that run less often: a person's verbs and the insert."""
 
 from holdfast.domain.job import JobState
 from holdfast.domain.lifecycle import CANCEL_REQUESTED
@@ -18,7 +18,7 @@ WHERE {locked_until} IS NOT NULL AND {locked_by}::text = $1::text AND {fence} IS
 def cancel(sql: RowSql) -> str:
     """Where a running row cannot be asked, its lock is taken away: its worker learns it with the next renewal.
 
-    $1 keys
+    $1 ids
     """
     terms, rows = sql.terms, sql.terms.rows
     ended = {
@@ -34,9 +34,9 @@ def cancel(sql: RowSql) -> str:
         ended[rows.error_code] = terms.value(rows.error_code, literal(CANCEL_REQUESTED.code), cut=True)
     asked = (
         f"UPDATE {terms.table} AS item SET {terms.set({rows.cancel_requested: 'true'})} FROM locked "
-        f"WHERE {terms.is_row('locked.key')} AND locked.state = 'running' RETURNING locked.key"
+        f"WHERE {terms.is_row('locked.key')} AND locked.state = 'running' RETURNING locked.id"
         if rows.cancel_requested
-        else "SELECT locked.key FROM locked WHERE false"
+        else "SELECT locked.id FROM locked WHERE false"
     )
     at_once = "" if rows.cancel_requested else ", 'running'"
     return f"""
@@ -45,20 +45,20 @@ ended AS (
     UPDATE {terms.table} AS item SET {terms.set(ended)}
     FROM locked, moment
     WHERE {terms.is_row("locked.key")} AND locked.state IN ('ready', 'failed', 'dead'{at_once})
-    RETURNING locked.key
+    RETURNING locked.id
 ),
 asked AS ({asked})
-SELECT given.key::text AS key,
-       CASE WHEN EXISTS (SELECT FROM ended WHERE ended.key = given.key) THEN 'canceled'
-            WHEN EXISTS (SELECT FROM asked WHERE asked.key = given.key) THEN 'requested'
-            WHEN EXISTS (SELECT FROM locked WHERE locked.key = given.key) THEN 'final'
+SELECT given.id,
+       CASE WHEN EXISTS (SELECT FROM ended WHERE ended.id = given.id) THEN 'canceled'
+            WHEN EXISTS (SELECT FROM asked WHERE asked.id = given.id) THEN 'requested'
+            WHEN EXISTS (SELECT FROM locked WHERE locked.id = given.id) THEN 'final'
             WHEN {_exists(sql)} THEN 'locked'
             ELSE 'unknown' END AS answer
 FROM given"""
 
 
 def retry(sql: RowSql) -> str:
-    """$1 keys"""
+    """$1 ids"""
     terms, rows = sql.terms, sql.terms.rows
     reset = {
         **sql.unlocked,
@@ -79,18 +79,18 @@ revived AS (
     UPDATE {terms.table} AS item SET {terms.set(reset)}
     FROM locked, moment
     WHERE {terms.is_row("locked.key")} AND locked.state NOT IN ('ready', 'running')
-    RETURNING locked.key
+    RETURNING locked.id
 )
-SELECT given.key::text AS key,
-       CASE WHEN EXISTS (SELECT FROM revived WHERE revived.key = given.key) THEN 'ready'
-            WHEN EXISTS (SELECT FROM locked WHERE locked.key = given.key) THEN 'live'
+SELECT given.id,
+       CASE WHEN EXISTS (SELECT FROM revived WHERE revived.id = given.id) THEN 'ready'
+            WHEN EXISTS (SELECT FROM locked WHERE locked.id = given.id) THEN 'live'
             WHEN {_exists(sql)} THEN 'locked'
             ELSE 'unknown' END AS answer
 FROM given"""
 
 
 def _looked_up(sql: RowSql) -> str:
-    """The rows of the keys given, locked, with their states.
+    """The rows with the given ids, locked, with their states.
 
     What another mapping runs counts as locked: its lock is nobody else's to take before it has ended.
     """
@@ -98,12 +98,12 @@ def _looked_up(sql: RowSql) -> str:
     until = terms.at(terms.rows.locked_until)
     is_free = f"({until} IS NULL OR {terms.running} OR {terms.time(terms.rows.locked_until)} <= {terms.now})"
     return f"""
-given AS MATERIALIZED (SELECT DISTINCT key::{terms.key_type} AS key FROM unnest($1::text[]) AS given (key)),
+given AS MATERIALIZED (SELECT DISTINCT id FROM unnest($1::uuid[]) AS given (id)),
 locked AS MATERIALIZED (
-    SELECT given.key, found.state FROM given
+    SELECT given.id, found.* FROM given
     CROSS JOIN LATERAL (
-        SELECT {terms.state} AS state FROM {terms.table} AS item
-        WHERE {terms.is_row("given.key")} AND {terms.state} IS NOT NULL AND {is_free}
+        SELECT {terms.key} AS key, {terms.state} AS state FROM {terms.table} AS item
+        WHERE {terms.has_id("given.id")} AND {terms.state} IS NOT NULL AND {is_free}
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS found
 )"""
@@ -111,18 +111,8 @@ locked AS MATERIALIZED (
 
 def _exists(sql: RowSql) -> str:
     terms = sql.terms
-    known = f"{terms.is_row('given.key')} AND {terms.state} IS NOT NULL"
+    known = f"{terms.has_id('given.id')} AND {terms.state} IS NOT NULL"
     return f"EXISTS (SELECT FROM {terms.table} AS item WHERE {known})"
-
-
-def keys_of_ids(sql: RowSql) -> str:
-    """For keys that are text. Wants an index on the expression.
-
-    $1 ids
-    """
-    terms = sql.terms
-    columns = f"{terms.id} AS id, {terms.key}::text AS key"
-    return f"SELECT {columns} FROM {terms.table} AS item WHERE {terms.id} = ANY ($1)"
 
 
 def insert(sql: RowSql, columns: dict[str, str]) -> str:

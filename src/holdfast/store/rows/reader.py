@@ -12,7 +12,6 @@ from holdfast.domain.json_text import Json, encode
 from holdfast.domain.limits import at_least
 from holdfast.store.contract import MOST_DUE, Backlog, JobFilter
 from holdfast.store.rows.access import RowRefused, RowTable
-from holdfast.store.rows.identity import Keys
 from holdfast.store.rows.sql import RowSql
 
 if TYPE_CHECKING:
@@ -20,13 +19,11 @@ if TYPE_CHECKING:
 
 
 class RowReader:
-    def __init__(self, table: RowTable, keys: Keys) -> None:
+    def __init__(self, table: RowTable) -> None:
         self._table = table
-        self._keys = keys
 
     async def get(self, id: UUID | str) -> Job | None:
-        keys = await self._keys.of([to_id(id)])
-        rows = await self._shown(_show_one, list(keys.values()), by_index=True)
+        rows = await self._shown(show_one, to_id(id), by_index=True)
         return self._job(rows[0]) if rows else None
 
     async def list(self, filter: JobFilter, limit: int) -> "list[Job]":
@@ -110,10 +107,9 @@ FROM {terms.table} AS item CROSS JOIN LATERAL (SELECT {terms.state} AS state) AS
 WHERE shown.state IS NOT NULL"""
 
 
-def _show_one(sql: RowSql, payload: str) -> str:
-    """$1 keys"""
-    terms = sql.terms
-    return f"{_shown(sql, payload)} AND {terms.key} = ANY ($1::text[]::{terms.key_type}[])"
+def show_one(sql: RowSql, payload: str) -> str:
+    """$1 id"""
+    return f"{_shown(sql, payload)} AND {sql.terms.has_id('$1::uuid')}"
 
 
 def _list(sql: RowSql, payload: str) -> str:

@@ -13,7 +13,7 @@ from holdfast.domain.job import JobState
 from holdfast.domain.json_text import encode
 from holdfast.domain.lifecycle import CANCEL_REQUESTED, LEASE_LOST
 from holdfast.store.postgres.sql_files import quoted
-from holdfast.store.rows.columns import INTEGERS, Columns
+from holdfast.store.rows.columns import Columns
 from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.quoting import literal
 from holdfast.store.rows.terms import Terms
@@ -130,21 +130,17 @@ FROM {terms.table} AS item WHERE {terms.key} = ANY ($1::text[]::{terms.key_type}
         index, count = f"${parameter}::integer", f"${parameter + 1}::integer"
         return f"({count} IS NULL OR {shard_of}({self.terms.id}, {count}) = {index})"
 
-    @property
-    def _given_leases(self) -> str:
-        return f"SELECT given.number, given.key::{self.terms.key_type} AS key, given.fence, given.holder"
-
     def _held(self, columns: str, source: str) -> str:
         """Lock the rows that are still under these leases, skipping those that a transaction holds."""
         terms = self.terms
         return f"""
 held AS MATERIALIZED (
-    SELECT given.*, locked.cancel_requested, locked.is_live
-    FROM ({self._given_leases}{columns} FROM {source}) AS given
+    SELECT locked.*, given.number, given.fence{columns}
+    FROM {source}
     CROSS JOIN LATERAL (
-        SELECT {terms.cancel_requested} AS cancel_requested, ({terms.is_live}) IS TRUE AS is_live
+        SELECT {terms.key} AS key, {terms.cancel_requested} AS cancel_requested, ({terms.is_live}) IS TRUE AS is_live
         FROM {terms.table} AS item
-        WHERE {terms.is_row("given.key")} AND {terms.is_held("given")}
+        WHERE {terms.has_id("given.id")} AND {terms.is_held("given")}
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS locked
 )"""
@@ -153,12 +149,12 @@ held AS MATERIALIZED (
     def renew(self) -> str:
         """A row that the application took out of the queue is lost to its holder.
 
-        $1 keys, $2 fences, $3 holders, $4 extensions
+        $1 ids, $2 fences, $3 holders, $4 extensions
         """
         terms, until = self.terms, self.terms.rows.locked_until
         source = (
-            "unnest($1::text[], $2::bigint[], $3::text[], $4::interval[]) WITH ORDINALITY "
-            "AS given (key, fence, holder, extension, number)"
+            "unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::interval[]) WITH ORDINALITY "
+            "AS given (id, fence, holder, extension, number)"
         )
         return f"""
 WITH {self.moment}, {self._held(", given.extension", source)}
@@ -172,15 +168,15 @@ RETURNING held.number, held.cancel_requested"""
         """A row that a person asked to cancel is not made ready again, whatever ended its attempt. One that the
         application took out of the queue meanwhile does not go back to it either: it only loses its lock.
 
-        $1 keys, $2 fences, $3 holders, $4 events, $5 whether the row goes back to ready, $6 delays, $7 times,
+        $1 ids, $2 fences, $3 holders, $4 events, $5 whether the row goes back to ready, $6 delays, $7 times,
         $8 values of the state column, $9 whether the row is complete, $10 error codes, $11 their messages,
         $12 whole errors, $13 results
         """
         terms, rows = self.terms, self.terms.rows
         source = (
-            "unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::boolean[], $6::interval[], "
+            "unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::text[], $5::boolean[], $6::interval[], "
             "$7::timestamptz[], $8::text[], $9::boolean[], $10::text[], $11::text[], $12::text[], $13::text[]) "
-            f"WITH ORDINALITY AS given (key, fence, holder, {', '.join(_ENDING)}, number)"
+            f"WITH ORDINALITY AS given (id, fence, holder, {', '.join(_ENDING)}, number)"
         )
         columns = "".join(f", given.{name}" for name in _ENDING)
         return f"""
@@ -244,7 +240,7 @@ RETURNING ended.number"""
         """In a snapshot of its own, after the change, so that a commit in between is seen. A fence stays on a row only
         where it finished it.
 
-        $1 keys, $2 fences, $3 holders
+        $1 ids, $2 fences, $3 holders
         """
         terms = self.terms
         fence, until = terms.at(terms.rows.fence), terms.at(terms.rows.locked_until)
@@ -252,8 +248,8 @@ RETURNING ended.number"""
 SELECT CASE WHEN {terms.is_held("given")} AND {terms.is_live} THEN 'locked'
             WHEN {fence} = given.fence AND {until} IS NULL THEN 'already'
             ELSE 'stale' END AS fenced
-FROM unnest($1::text[], $2::bigint[], $3::text[]) WITH ORDINALITY AS given (key, fence, holder, number)
-LEFT JOIN {terms.table} AS item ON {terms.is_row(f"given.key::{terms.key_type}")}
+FROM unnest($1::uuid[], $2::bigint[], $3::uuid[]) WITH ORDINALITY AS given (id, fence, holder, number)
+LEFT JOIN {terms.table} AS item ON {terms.has_id("given.id")}
 ORDER BY given.number"""
 
     @cached_property
@@ -377,17 +373,7 @@ given AS MATERIALIZED (SELECT $1::uuid AS id, $2::bigint AS fence, $3::uuid AS h
 done AS (
     UPDATE {terms.table} AS item SET {terms.set(assigned)}
     FROM given, moment
-    WHERE {self._is_id("given.id")} AND {terms.is_held("given")}
+    WHERE {terms.has_id("given.id")} AND {terms.is_held("given")}
     RETURNING 1
 )
 SELECT {quoted(terms.schema)}.held_or_raise(count(*) = 1, {literal(rows.name)}) FROM done"""
-
-    def _is_id(self, id: str) -> str:
-        """A text cannot be got back from its hash, but the row is locked, and the index of the locks is short."""
-        terms = self.terms
-        if terms.key_type == "uuid":
-            return terms.is_row(id)
-        if terms.key_type in INTEGERS:
-            number = f"('x' || right(replace({id}::text, '-', ''), 16))::bit(64)::bigint"
-            return f"{terms.is_row(f'({number})::{terms.key_type}')} AND {terms.id} = {id}"
-        return f"{terms.id} = {id}"

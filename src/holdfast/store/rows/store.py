@@ -32,7 +32,6 @@ from holdfast.store.rows.access import Choose, RowRefused, RowTable
 from holdfast.store.rows.claim import ClaimedRow, RowClaim
 from holdfast.store.rows.enqueue import check_jobs, columns_of, insert_statement
 from holdfast.store.rows.fit import ensure_fits
-from holdfast.store.rows.identity import Keys
 from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.reader import RowReader
 from holdfast.store.rows.rescue import RowRescue
@@ -54,7 +53,6 @@ class RowStore:
     def __init__(self, store: PostgresStore, rows: Rows) -> None:
         self.rows = rows
         self.table = RowTable(store, rows)
-        self.keys = Keys(self.table)
         self._rescue = RowRescue(self.table)
         self._claim = RowClaim(self.table)
 
@@ -96,7 +94,6 @@ class RowStore:
         """Those that a handler can be given. The others have failed: no attempt would go better."""
         leased, failed = [], []
         for each in claimed:
-            await self.keys.remember(each.row["id"], each.row["key"])
             if isinstance(each.payload, JobError):
                 lease = Lease(each.row["id"], each.row["fence"], holder)
                 failed.append(Finish(lease, Transition(Event.FAIL, error=each.payload)))
@@ -136,13 +133,13 @@ class RowStore:
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
         async with self.table.store.acquired() as connection:
-            return await RowRenewer(self, connection).renew(renewals)
+            return await RowRenewer(self.table, connection).renew(renewals)
 
     @asynccontextmanager
     async def renewer(self) -> AsyncIterator["RowRenewer"]:
         """Renews on a connection of its own, for the lease keeper's thread."""
         async with self.table.store.connection_of_its_own() as connection:
-            yield RowRenewer(self, connection)
+            yield RowRenewer(self.table, connection)
 
     def finish_in(self) -> FinishInTransaction | None:
         """The statement with which a handler finishes its row in its own transaction; None before the first claim."""
@@ -151,7 +148,7 @@ class RowStore:
 
     @property
     def jobs(self) -> RowReader:
-        return RowReader(self.table, self.keys)
+        return RowReader(self.table)
 
     async def finish(self, finishes: Sequence[Finish]) -> list[Fenced]:
         if not finishes:
@@ -160,10 +157,9 @@ class RowStore:
         transitions = [finish.transition for finish in finishes]
         values = [self.rows.value_of(transition) for transition in transitions]
         errors = [transition.error for transition in transitions]
-        lease_columns = await self.lease_columns(leases)
         rows = await self.table.fetch(
             lambda sql: sql.finish,
-            *lease_columns,
+            *_columns(leases),
             [transition.event.value for transition in transitions],
             [transition.state is JobState.READY for transition in transitions],
             [transition.delay for transition in transitions],
@@ -176,29 +172,16 @@ class RowStore:
             [transition.result for transition in transitions],
         )
         # Two finishes of one lease change its row once, and both are done.
-        answers = await self._fenced(leases, {leases[row["number"] - 1] for row in rows})
-        over = [lease.id for lease, fenced in zip(leases, answers, strict=True) if fenced is not Fenced.LOCKED]
-        self.keys.forget(over)
-        return answers
+        return await self._fenced(leases, {leases[row["number"] - 1] for row in rows})
 
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
         return await self.finish([Finish(lease, Transition(Event.RELEASE)) for lease in leases])
-
-    async def lease_columns(
-        self, leases: Sequence[Lease], *, on: "Connection | None" = None
-    ) -> tuple[list[str | None], list[int], list[str]]:
-        keys = await self.keys.of((lease.id for lease in leases), on=on)
-        return (
-            [keys.get(lease.id) for lease in leases],
-            [lease.fence for lease in leases],
-            [str(lease.holder) for lease in leases],
-        )
 
     async def _fenced(self, leases: Sequence[Lease], done: set[Lease]) -> list[Fenced]:
         answers = [Fenced.DONE] * len(leases)
         missing = [number for number, lease in enumerate(leases) if lease not in done]
         if missing:
-            columns = await self.lease_columns([leases[number] for number in missing])
+            columns = _columns([leases[number] for number in missing])
             rows = await self.table.fetch(lambda sql: sql.why_not_held, *columns)
             for number, row in zip(missing, rows, strict=True):
                 answers[number] = Fenced(row["fenced"])
@@ -217,17 +200,15 @@ class RowStore:
 
     async def _until_unlocked(self, choose: Choose, ids: Sequence[UUID]) -> Mapping[UUID, str]:
         """Both verbs skip locked rows. A claim's lock is gone in a moment; a finishing transaction's may not be."""
-        answers = dict.fromkeys(ids, "unknown")
-        if not ids:
-            return answers
-        wanted = dict(await self.keys.of(ids))
+        answers: dict[UUID, str] = {}
+        wanted = ids
         for _ in range(_LOCKED_TRIES):
-            found = {row["key"]: row["answer"] for row in await self.table.fetch(choose, list(wanted.values()))}
-            answers.update({id: found.get(key, "unknown") for id, key in wanted.items()})
-            wanted = {id: key for id, key in wanted.items() if answers[id] == "locked"}
             if not wanted:
                 break
-            await asyncio.sleep(_LOCKED_SECONDS)
+            answers.update({row["id"]: row["answer"] for row in await self.table.fetch(choose, wanted)})
+            wanted = [id for id, answer in answers.items() if answer == "locked"]
+            if wanted:
+                await asyncio.sleep(_LOCKED_SECONDS)
         return answers
 
     async def look(self, queues: Sequence[str], kinds: Sequence[str], *, shard: Shard | None = None) -> Looked:
@@ -247,8 +228,8 @@ class RowStore:
 class RowRenewer:
     """Renews on one connection."""
 
-    def __init__(self, store: RowStore, connection: "Connection") -> None:
-        self._store = store
+    def __init__(self, table: RowTable, connection: "Connection") -> None:
+        self._table = table
         self._connection = connection
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
@@ -256,20 +237,22 @@ class RowRenewer:
         if not renewals:
             return []
         leases = [renewal.lease for renewal in renewals]
-        table, on = self._store.table, self._connection
-        columns = await self._store.lease_columns(leases, on=on)
+        table, on = self._table, self._connection
+        columns = _columns(leases)
         rows = await table.fetch(lambda sql: sql.renew, *columns, [renewal.extend for renewal in renewals], on=on)
         requests = {row["number"] - 1: row["cancel_requested"] for row in rows}
         done = {number: Renewed(leases[number], Fenced.DONE, asked) for number, asked in requests.items()}
         if len(done) == len(leases):
             return [done[number] for number in range(len(leases))]
         why = await table.fetch(lambda sql: sql.why_not_held, *columns, on=on)
-        answers = [
+        return [
             done.get(number) or Renewed(lease, Fenced(row["fenced"]))
             for number, (lease, row) in enumerate(zip(leases, why, strict=True))
         ]
-        self._store.keys.forget(answer.lease.id for answer in answers if answer.fenced is Fenced.STALE)
-        return answers
+
+
+def _columns(leases: Sequence[Lease]) -> tuple[list[UUID], list[int], list[UUID]]:
+    return [lease.id for lease in leases], [lease.fence for lease in leases], [lease.holder for lease in leases]
 
 
 def _shard(shard: Shard | None) -> tuple[int | None, int | None]:

@@ -24,11 +24,6 @@ _CHANGING = re.compile(r"\b(?:select|current_\w+|localtime\w*|session_user|user)
 _UNKNOWN = Column("text", "text")
 
 
-def id_prefix(name: str) -> str:
-    """The first half of the id of a row with a number for a key."""
-    return md5(name.encode(), usedforsecurity=False).hexdigest()[:16]
-
-
 @dataclass(frozen=True)
 class Terms:
     rows: Rows
@@ -94,11 +89,23 @@ class Terms:
 
     @cached_property
     def id(self) -> str:
+        """The job id: the key if it is a UUID, a hash of the mapping's name and a number, or a hash of both."""
         if self.key_type == "uuid":
             return self.key
         if self.key_type in INTEGERS:
-            return f"({literal(id_prefix(self.rows.name))} || lpad(to_hex({self.key}::bigint), 16, '0'))::uuid"
+            first_half = md5(self.rows.name.encode(), usedforsecurity=False).hexdigest()[:16]
+            return f"({literal(first_half)} || lpad(to_hex({self.key}::bigint), 16, '0'))::uuid"
         return f"md5({literal(self.rows.name + ':')} || {self.key}::text)::uuid"
+
+    def has_id(self, id: str) -> str:
+        """Read by an index: that of the key, or for a text one on the hash."""
+        if self.key_type == "uuid":
+            return self.is_row(id)
+        if self.key_type in INTEGERS:
+            # Not cast to the key's type: another mapping's id may have a number that is out of its range.
+            number = f"('x' || right(replace({id}::text, '-', ''), 16))::bit(64)::bigint"
+            return f"{self.is_row(number)} AND {self.id} = {id}"
+        return f"{self.id} = ANY (ARRAY[{id}])"
 
     def is_held(self, lease: str) -> str:
         """Whether the lock is still that of a claim; `lease` has a fence and a holder."""
