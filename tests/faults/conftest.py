@@ -1,6 +1,6 @@
 """The databases, real processes and leak checks of the worker's tests, and the broker of the wake-ups' tests."""
 
+from tests.rabbitmq.conftest import broker_port, exchange, url
 from tests.runtime.conftest import commands, database, no_task_leaks, no_thread_or_process_leaks
-from tests.wake.conftest import broker_port, exchange, url
 
 __all__ = ["broker_port", "commands", "database", "exchange", "no_task_leaks", "no_thread_or_process_leaks", "url"]

@@ -23,8 +23,8 @@ from holdfast.store.contract import ClaimRequest, JobFilter, KindClaim
 from tests.databases import connected
 from tests.faults import crashing
 from tests.postgres.past import add_days, days_with_partitions, id_of, is_sound
+from tests.rabbitmq.conftest import channel_to
 from tests.runtime.processes import Command, Commands
-from tests.wake.conftest import channel_to
 from tests.worker.harness import Database, drained, until, working
 
 pytestmark = pytest.mark.fault

@@ -13,7 +13,7 @@ from holdfast.rabbitmq import relay as relay_module
 from holdfast.store.contract import JobFilter
 from holdfast_lab.faults.proxy import Proxy
 from tests.databases import no_task_left
-from tests.wake.relaying import Warnings, bound, relaying, ticked
+from tests.rabbitmq.relaying import Warnings, bound, relaying, ticked
 from tests.worker.harness import codes, final_job
 
 NOBODY = "amqp://guest:guest@127.0.0.1:1/"

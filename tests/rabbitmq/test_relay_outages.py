@@ -19,10 +19,10 @@ from holdfast.store.contract import JobFilter
 from holdfast.wake.link import LinkLost
 from holdfast_lab.faults.proxy import Proxy
 from tests.databases import Servers, no_task_left
-from tests.wake.broker import PrivateBroker
-from tests.wake.conftest import channel_to
-from tests.wake.muting import muting_proxy
-from tests.wake.relaying import Bound, Warnings, bound, relaying, ticked, tries_of, until_relayed
+from tests.rabbitmq.broker import PrivateBroker
+from tests.rabbitmq.conftest import channel_to
+from tests.rabbitmq.muting import muting_proxy
+from tests.rabbitmq.relaying import Bound, Warnings, bound, relaying, ticked, tries_of, until_relayed
 from tests.worker.harness import PATIENCE, codes, drained, errors, fast, final_job, until, working
 
 

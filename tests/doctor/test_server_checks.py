@@ -9,8 +9,8 @@ from holdfast.doctor.doctor import examine
 from holdfast.doctor.findings import Level, Limits
 from holdfast.store.postgres.examine import Examiner, RoundTrip, Server
 from tests.databases import Database, DatabaseMaker, connected
-from tests.insight.examined import NOW, execute, found, only, with_option
-from tests.insight.standby import feedback_given
+from tests.doctor.examined import NOW, execute, found, only, with_option
+from tests.doctor.standby import feedback_given
 from tests.worker.harness import until
 
 PINNED = Limits(pin=NOW)

@@ -22,7 +22,8 @@ from holdfast.rabbitmq.broker import as_lost
 from holdfast.rabbitmq.subscriber import Broker, Subscriber, Trigger, is_well_formed
 from holdfast_lab.faults.proxy import Proxy
 from tests.databases import no_task_left
-from tests.wake.conftest import Lines, channel_to
+from tests.rabbitmq.conftest import channel_to
+from tests.wake.conftest import Lines
 from tests.worker.harness import PATIENCE, until
 
 GOOD = json.dumps({"job_id": str(uuid4())}).encode()

@@ -12,7 +12,7 @@ import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
 
 from holdfast import Holdfast, JobState
-from tests.wake.conftest import channel_to
+from tests.rabbitmq.conftest import channel_to
 from tests.worker.harness import PATIENCE, until
 
 

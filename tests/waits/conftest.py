@@ -6,7 +6,9 @@ import pytest
 
 from holdfast_lab.faults.proxy import Proxy
 from tests.databases import Database, Servers, no_task_left
-from tests.wake.conftest import Lines
+from tests.wake.conftest import lines
+
+__all__ = ["lines"]
 
 
 @pytest.fixture
@@ -21,9 +23,3 @@ def emptied_proxy(emptied: Database) -> Iterator[Proxy]:
     """A TCP address of that database that can be cut off."""
     with Proxy.before(emptied.url) as proxy:
         yield proxy
-
-
-@pytest.fixture
-def lines(caplog: pytest.LogCaptureFixture) -> Lines:
-    caplog.set_level("INFO", "holdfast.wake")
-    return Lines(caplog)

@@ -15,8 +15,8 @@ from holdfast.domain.json_text import decode
 from holdfast.scheduling.inline import STILL_RUNNING, InlineRunner
 from holdfast.scheduling.schedules import InlineSlot
 from tests.databases import StoreCase
-from tests.runtime.inline_steps import Gated, at_its_first_slot, closing, quick
-from tests.runtime.schedule_steps import (
+from tests.scheduling.inline_steps import Gated, at_its_first_slot, closing, quick
+from tests.scheduling.schedule_steps import (
     MINUTE,
     START,
     declared,

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from holdfast.scheduling.inline import InlineRunner
 from holdfast.scheduling.schedules import InlineSlot
 from tests.databases import StoreCase
-from tests.runtime.schedule_steps import MINUTE, once
+from tests.scheduling.schedule_steps import MINUTE, once
 
 
 class Gated:

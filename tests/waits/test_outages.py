@@ -12,7 +12,7 @@ from holdfast.store.postgres.waiters import PostgresWaiters
 from holdfast.waits.board import Pacing
 from holdfast_lab.faults.proxy import Proxy
 from tests.databases import Database, connected, refusing
-from tests.waiting.steps import (
+from tests.waits.steps import (
     POLLS_ALONE,
     RINGS_ALONE,
     all_of,

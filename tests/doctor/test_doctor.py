@@ -22,7 +22,7 @@ from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.schedules import NewRun
 from holdfast_lab.faults.later_release import later_release
 from tests.databases import Database, connected, opened_store
-from tests.insight.examined import NOW, execute, found, only, opened_case
+from tests.doctor.examined import NOW, execute, found, only, opened_case
 from tests.store_contract.schedule_steps import new_schedule
 from tests.store_contract.steps import HOLDER, OTHER_HOLDER, in_state, job, wants
 from tests.worker.harness import until

@@ -22,7 +22,7 @@ from holdfast.store.memory.schedules import MemoryRuns, MemorySchedules
 from holdfast.store.memory.store import MemoryStore
 from holdfast.store.schedules import JobTemplate, NewRun, Origin, Schedule, ScheduleStore
 from tests.databases import StoreCase
-from tests.runtime.schedule_steps import (
+from tests.scheduling.schedule_steps import (
     MINUTE,
     START,
     Counted,

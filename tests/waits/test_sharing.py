@@ -17,7 +17,7 @@ from holdfast.store.postgres.waiters import PostgresWaiters
 from holdfast.waits.board import Pacing
 from tests.databases import Database, OneConnectionStore, connected
 from tests.store_contract.steps import job
-from tests.waiting.steps import (
+from tests.waits.steps import (
     POLLS_ALONE,
     RINGS_ALONE,
     all_of,

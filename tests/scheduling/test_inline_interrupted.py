@@ -21,8 +21,8 @@ from holdfast.store.opening import opened
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.schedules import NewRun
 from tests.databases import StoreCase, connected
-from tests.runtime.inline_steps import Gated, at_its_first_slot, closing, quick
-from tests.runtime.schedule_steps import (
+from tests.scheduling.inline_steps import Gated, at_its_first_slot, closing, quick
+from tests.scheduling.schedule_steps import (
     MINUTE,
     START,
     Replica,
@@ -237,7 +237,7 @@ async def test_a_killed_replica_leaves_its_slot_to_another(
 ) -> None:
     def start(name: str) -> "subprocess.Popen[bytes]":
         path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        command = [sys.executable, "-m", "tests.runtime.inline_replica", database.url, name, str(tmp_path)]
+        command = [sys.executable, "-m", "tests.scheduling.inline_replica", database.url, name, str(tmp_path)]
         process = subprocess.Popen(command, cwd=_ROOT, env=os.environ | {"PYTHONPATH": path})
         replica_processes.append(process)
         return process

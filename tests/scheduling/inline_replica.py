@@ -1,4 +1,4 @@
-"""A real replica of an inline runner: `python -m tests.runtime.inline_replica URL NAME FOLDER`.
+"""A real replica of an inline runner: `python -m tests.scheduling.inline_replica URL NAME FOLDER`.
 
 Its function writes a line when it starts, and waits until the test makes the file `gate`.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from holdfast.domain.budget import Budget
 from holdfast.scheduling.schedules import InlineSlot
 from holdfast.store.opening import opened
-from tests.runtime.schedule_steps import Replica
+from tests.scheduling.schedule_steps import Replica
 
 
 async def main(url: str, name: str, folder: Path) -> None:

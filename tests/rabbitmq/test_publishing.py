@@ -13,8 +13,8 @@ from holdfast.rabbitmq.publisher import Publisher
 from holdfast.rabbitmq.subscriber import Broker, Trigger
 from holdfast_lab.faults.proxy import Proxy
 from tests.databases import no_task_left
+from tests.rabbitmq.test_subscriber import running, through
 from tests.wake.conftest import Lines
-from tests.wake.test_rabbitmq import running, through
 from tests.worker.harness import PATIENCE, until
 
 NOBODY = "amqp://guest:guest@127.0.0.1:1/"
