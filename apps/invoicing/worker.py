@@ -76,7 +76,7 @@ def build_app(
 
 
 def runner_names(settings: Settings) -> tuple[str, ...]:
-    """The chosen runners under Holdfast's names. Upkeep of the store comes last, chosen or not."""
+    """The chosen runners under Holdfast's names. Maintenance of the store comes last, chosen or not."""
     return (*(QUEUE if name == OUTBOX else name for name in settings.worker_tick_runners), _MAINTENANCE)
 
 

@@ -13,9 +13,9 @@ from bench.targets.measuring import PAYLOAD, Bench, backlog_of, enqueue, say
 from bench.targets.server import SCHEMA, Stage
 from bench.targets.workers import Crew, Stuck, drained
 from holdfast.domain.json_text import encode
-from holdfast.maintenance.steps import Retention, all_steps, run_step
+from holdfast.maintenance.chores import Retention, all_chores, run_chore
 from holdfast.settings import Settings
-from holdfast.store.postgres.maintenance import PostgresUpkeep
+from holdfast.store.postgres.maintenance import PostgresMaintenance
 from holdfast.store.postgres.store import PostgresStore
 
 LEAST_RATE = 0.9
@@ -59,7 +59,7 @@ async def _fill_history(bench: Bench, stage: Stage) -> None:
 
 
 async def _keep_retention(stage: Stage) -> Counter[str]:
-    """All steps of maintenance, from this process.
+    """All chores of maintenance, from this process.
 
     A worker does them within a minute of its start, at random, and by then the drain is over.
     """
@@ -68,10 +68,10 @@ async def _keep_retention(stage: Stage) -> Counter[str]:
     store = PostgresStore(stage.url, SCHEMA)
     await store.open()
     try:
-        upkeep = PostgresUpkeep(store)
+        maintenance = PostgresMaintenance(store)
         kept = Retention(settings.retention, settings.dead_letter_retention, settings.run_retention)
-        for step in all_steps(upkeep, kept):
-            report = await run_step(upkeep, step, lambda: False)
+        for chore in all_chores(maintenance, kept):
+            report = await run_chore(maintenance, chore, lambda: False)
             if report.error is not None:
                 raise Stuck(report.error)
             counts.update({name: number for name, number in report.counts.items() if number})

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.domain.job import IfExists, JobState
 from holdfast.store.contract import Enqueued
-from holdfast.store.memory.maintenance import MemoryUpkeep
+from holdfast.store.memory.maintenance import MemoryMaintenance
 from holdfast.store.memory.schedules import MemoryRuns, MemorySchedules
 from holdfast.store.memory.store import MemoryStore
 from tests.databases import Database, StoreCase, connected
@@ -62,7 +62,8 @@ async def _what_happens(there: str, first: Options, options: Options, passed: ti
     ids = [await in_state(case, state, **keyed) for state in states]
     await memory.clock.advance(passed)
     if removed:
-        assert [batch.counts["jobs_pruned"] async for batch in MemoryUpkeep(memory, runs).prune_jobs(RETENTION)] == [1]
+        pruning = MemoryMaintenance(memory, runs).prune_jobs(RETENTION)
+        assert [batch.counts["jobs_pruned"] async for batch in pruning] == [1]
     asked: Options = {"key": "report", **options}
     new = job(**asked)
     (answer,) = await memory.enqueue([new])

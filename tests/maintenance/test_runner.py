@@ -1,4 +1,4 @@
-"""The maintenance runner: when it is due, and that no step stands in the way of another."""
+"""The maintenance runner: when it is due, and that no chore stands in the way of another."""
 
 import asyncio
 import random
@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from holdfast.domain.budget import Budget
 from holdfast.domain.errors import StoreUnavailable
+from holdfast.maintenance.chores import Retention
 from holdfast.maintenance.runner import AGAIN_SECONDS, SPREAD_SECONDS, Maintenance
-from holdfast.maintenance.steps import Retention
 from holdfast.store.maintenance import Batch
 
 DAY = timedelta(days=1)
@@ -20,7 +20,7 @@ KEEP = Retention(jobs=7 * DAY, dead_letters=14 * DAY, runs=30 * DAY)
 
 
 class Scripted:
-    """An upkeep that notes what it was asked for, and fails where it is told to."""
+    """A store that notes what it was asked for, and fails where it is told to."""
 
     def __init__(self, *, fails: str = "", error: Exception | None = None) -> None:
         self.asked: list[tuple[str, timedelta | None]] = []
@@ -72,10 +72,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return at
 
 
-async def test_all_steps_are_done_in_order_and_reported() -> None:
-    upkeep = Scripted()
-    report = await Maintenance(upkeep, KEEP).run(Budget(), to_end=True)
-    assert upkeep.asked == [
+async def test_all_chores_are_done_in_order_and_reported() -> None:
+    maintenance = Scripted()
+    report = await Maintenance(maintenance, KEEP).run(Budget(), to_end=True)
+    assert maintenance.asked == [
         ("add_partitions", None),
         ("prune_jobs", KEEP.jobs),
         ("prune_dead_letters", KEEP.dead_letters),
@@ -89,9 +89,9 @@ async def test_all_steps_are_done_in_order_and_reported() -> None:
 
 
 async def test_dead_letters_are_kept_for_ever_unless_a_retention_is_set() -> None:
-    upkeep = Scripted()
-    await Maintenance(upkeep, Retention(7 * DAY, None, 30 * DAY)).run(Budget(), to_end=True)
-    assert "prune_dead_letters" not in [name for name, _ in upkeep.asked]
+    maintenance = Scripted()
+    await Maintenance(maintenance, Retention(7 * DAY, None, 30 * DAY)).run(Budget(), to_end=True)
+    assert "prune_dead_letters" not in [name for name, _ in maintenance.asked]
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,10 @@ async def test_dead_letters_are_kept_for_ever_unless_a_retention_is_set() -> Non
 async def test_a_step_that_fails_is_reported_and_the_others_are_done(
     clock: list[float], error: Exception, said: str
 ) -> None:
-    upkeep = Scripted(fails="prune_jobs", error=error)
-    runner = Maintenance(upkeep, KEEP)
+    maintenance = Scripted(fails="prune_jobs", error=error)
+    runner = Maintenance(maintenance, KEEP)
     report = await runner.run(Budget(), to_end=True)
-    assert len(upkeep.asked) == 5
+    assert len(maintenance.asked) == 5
     assert (report.is_fine, report.error) == (False, said)
     assert report.counts == {"partitions_added": 2, "entries_merged": 5}
     assert runner.due_in() == AGAIN_SECONDS
@@ -119,36 +119,36 @@ async def test_a_store_that_is_gone_ends_the_pass_and_is_told_once(clock: list[f
             self.is_gone = True
             return super().prune_jobs(retention)
 
-    upkeep = Dying(fails="prune_jobs", error=StoreUnavailable("the server is gone"))
-    runner = Maintenance(upkeep, KEEP)
+    maintenance = Dying(fails="prune_jobs", error=StoreUnavailable("the server is gone"))
+    runner = Maintenance(maintenance, KEEP)
     with capture_logs() as logs:
         report = await runner.run(Budget(), to_end=True)
-    assert [name for name, _ in upkeep.asked] == ["add_partitions", "prune_jobs"]
+    assert [name for name, _ in maintenance.asked] == ["add_partitions", "prune_jobs"]
     assert (report.error, report.is_outage) == ("prune jobs: the server is gone", True)
     assert logs == [], "who asked for the pass tells it"
     clock[0] += AGAIN_SECONDS
     again = await runner.run(Budget(), to_end=True)
     assert (again.error, again.is_outage) == ("the server is gone", True)
-    assert len(upkeep.asked) == 2
+    assert len(maintenance.asked) == 2
 
 
 async def test_what_another_process_did_of_late_is_not_repeated(clock: list[float]) -> None:
-    upkeep = Scripted()
+    maintenance = Scripted()
     names = ["partitions", "prune jobs", "prune dead letters", "prune runs", "compact counts"]
-    upkeep.ago = dict.fromkeys(names, timedelta(minutes=9))
-    runner = Maintenance(upkeep, KEEP)
+    maintenance.ago = dict.fromkeys(names, timedelta(minutes=9))
+    runner = Maintenance(maintenance, KEEP)
     report = await runner.run(Budget(), to_end=True)
-    assert (upkeep.asked, upkeep.looks) == ([], 1)
+    assert (maintenance.asked, maintenance.looks) == ([], 1)
     assert (report.is_fine, report.processed, report.skipped, report.counts) == (True, 0, None, {})
     assert 60 <= (runner.due_in() or 0) <= 60 + SPREAD_SECONDS, "nobody waits longer because others were quicker"
-    upkeep.ago = dict.fromkeys(names, timedelta(minutes=10))
+    maintenance.ago = dict.fromkeys(names, timedelta(minutes=10))
     clock[0] += 60 + SPREAD_SECONDS
     await runner.run(Budget(), to_end=True)
-    assert upkeep.marked == names[1:], "partitions are made for days to come, and looked after every hour"
-    upkeep.ago = {"partitions": timedelta(hours=1)}
+    assert maintenance.marked == names[1:], "partitions are made for days to come, and looked after every hour"
+    maintenance.ago = {"partitions": timedelta(hours=1)}
     clock[0] += 600 + SPREAD_SECONDS
     await runner.run(Budget(), to_end=True)
-    assert upkeep.marked == names[1:] + names
+    assert maintenance.marked == names[1:] + names
 
 
 async def test_a_step_that_failed_or_was_left_to_another_is_not_marked_as_done(clock: list[float]) -> None:
@@ -156,21 +156,21 @@ async def test_a_step_that_failed_or_was_left_to_another_is_not_marked_as_done(c
         def prune_runs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
             return self._step("prune_runs", retention, Batch(skipped="another process is at it", is_busy=True))
 
-    upkeep = Meeting(fails="compact_counts", error=ZeroDivisionError())
-    await Maintenance(upkeep, KEEP).run(Budget(), to_end=True)
-    assert upkeep.marked == ["partitions", "prune jobs", "prune dead letters"]
+    maintenance = Meeting(fails="compact_counts", error=ZeroDivisionError())
+    await Maintenance(maintenance, KEEP).run(Budget(), to_end=True)
+    assert maintenance.marked == ["partitions", "prune jobs", "prune dead letters"]
 
 
 async def test_it_is_due_within_a_minute_and_then_every_ten(clock: list[float]) -> None:
-    upkeep = Scripted()
-    firsts = [Maintenance(upkeep, KEEP).due_in() or 0 for _ in range(50)]
+    maintenance = Scripted()
+    firsts = [Maintenance(maintenance, KEEP).due_in() or 0 for _ in range(50)]
     assert all(0 <= first <= SPREAD_SECONDS for first in firsts)
     assert len(set(firsts)) > 1
-    runner = Maintenance(upkeep, KEEP)
+    runner = Maintenance(maintenance, KEEP)
     clock[0] += SPREAD_SECONDS
     assert runner.due_in() == 0
     await runner.run(Budget(), to_end=True)
-    assert len(upkeep.asked) == 5
+    assert len(maintenance.asked) == 5
     assert 600 <= (runner.due_in() or 0) <= 600 + SPREAD_SECONDS
     runner.wake()
     assert runner.due_in() == 0
@@ -178,14 +178,14 @@ async def test_it_is_due_within_a_minute_and_then_every_ten(clock: list[float]) 
 
 async def test_before_its_time_it_asks_nothing(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "uniform", lambda _low, high: high)
-    upkeep = Scripted()
-    runner = Maintenance(upkeep, KEEP)
+    maintenance = Scripted()
+    runner = Maintenance(maintenance, KEEP)
     report = await runner.run(Budget(), to_end=False)
-    assert (upkeep.asked, report.counts) == ([], {})
+    assert (maintenance.asked, report.counts) == ([], {})
     await runner.run(Budget(), to_end=True)
-    assert len(upkeep.asked) == 5
+    assert len(maintenance.asked) == 5
     await runner.run(Budget(), to_end=True)
-    assert (len(upkeep.asked), upkeep.looks) == (5, 1)
+    assert (len(maintenance.asked), maintenance.looks) == (5, 1)
 
 
 class Slow(Scripted):
@@ -202,23 +202,23 @@ class Slow(Scripted):
 
 
 async def test_a_step_that_would_take_all_the_time_leaves_the_others_their_share(clock: list[float]) -> None:
-    upkeep = Slow(clock)
-    report = await Maintenance(upkeep, KEEP).run(Budget(seconds=32, items=1), to_end=True)
+    maintenance = Slow(clock)
+    report = await Maintenance(maintenance, KEEP).run(Budget(seconds=32, items=1), to_end=True)
     assert report.counts == {"partitions_added": 2, "jobs_pruned": 2000, "entries_merged": 5}
     assert report.skipped == "prune jobs: the time is up"
-    assert upkeep.marked == ["partitions", "prune dead letters", "prune runs", "compact counts"]
+    assert maintenance.marked == ["partitions", "prune dead letters", "prune runs", "compact counts"]
 
 
 async def test_in_the_background_it_has_the_time_that_it_needs(clock: list[float]) -> None:
-    upkeep = Slow(clock)
-    runner, woken = Maintenance(upkeep, KEEP), asyncio.Event()
+    maintenance = Slow(clock)
+    runner, woken = Maintenance(maintenance, KEEP), asyncio.Event()
     runner.on_wake = woken.set
     runner.wake()
     await runner.run(Budget(seconds=1), to_end=False)
     await woken.wait()
     report = await runner.run(Budget(seconds=1), to_end=False)
     assert (report.counts["jobs_pruned"], report.skipped) == (5000, None)
-    assert len(upkeep.marked) == 5
+    assert len(maintenance.marked) == 5
 
 
 class Held(Scripted):
@@ -236,21 +236,21 @@ class Held(Scripted):
         yield Batch({"jobs_pruned": 1})
 
 
-async def started_in_background(upkeep: Held) -> tuple[Maintenance, asyncio.Event]:
-    runner, woken = Maintenance(upkeep, KEEP), asyncio.Event()
+async def started_in_background(maintenance: Held) -> tuple[Maintenance, asyncio.Event]:
+    runner, woken = Maintenance(maintenance, KEEP), asyncio.Event()
     runner.on_wake = woken.set
     runner.wake()
     assert (await runner.run(Budget(), to_end=False)).counts == {}
-    await upkeep.is_held.wait()
+    await maintenance.is_held.wait()
     return runner, woken
 
 
 async def test_in_the_background_no_tick_waits_for_it() -> None:
-    upkeep = Held()
-    runner, woken = await started_in_background(upkeep)
+    maintenance = Held()
+    runner, woken = await started_in_background(maintenance)
     assert runner.due_in() is None
     assert (await runner.run(Budget(), to_end=False)).counts == {}
-    upkeep.let_go.set()
+    maintenance.let_go.set()
     await woken.wait()
     assert runner.due_in() == 0
     report = await runner.run(Budget(), to_end=False)
@@ -260,10 +260,10 @@ async def test_in_the_background_no_tick_waits_for_it() -> None:
 
 
 async def test_a_stop_ends_it_after_the_batch_that_is_under_way() -> None:
-    upkeep = Held()
-    runner, _ = await started_in_background(upkeep)
+    maintenance = Held()
+    runner, _ = await started_in_background(maintenance)
     runner.stop()
-    upkeep.let_go.set()
+    maintenance.let_go.set()
     report = await runner.close(60)
     assert report is not None
     assert report.counts["jobs_pruned"] == 2

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from holdfast.store.postgres.maintenance import PostgresUpkeep
+from holdfast.store.postgres.maintenance import PostgresMaintenance
 from holdfast.store.postgres.store import PostgresStore
 from tests.databases import connected
 
@@ -72,7 +72,7 @@ async def is_sound(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
 async def pruned(store: PostgresStore, retention: timedelta = RETENTION) -> dict[str, int]:
     """What one pass of pruning did."""
     counts: dict[str, int] = {}
-    async for batch in PostgresUpkeep(store).prune_jobs(retention):
+    async for batch in PostgresMaintenance(store).prune_jobs(retention):
         for name, number in batch.counts.items():
             counts[name] = counts.get(name, 0) + number
     return counts
@@ -80,7 +80,7 @@ async def pruned(store: PostgresStore, retention: timedelta = RETENTION) -> dict
 
 async def skipped(store: PostgresStore, retention: timedelta = RETENTION) -> set[str]:
     """What one pass of pruning left undone."""
-    return {batch.skipped async for batch in PostgresUpkeep(store).prune_jobs(retention) if batch.skipped}
+    return {batch.skipped async for batch in PostgresMaintenance(store).prune_jobs(retention) if batch.skipped}
 
 
 @asynccontextmanager

@@ -10,8 +10,8 @@ import pytest
 from holdfast.domain.job import JobState
 from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import Finish
-from holdfast.store.postgres import maintenance as upkeep
-from holdfast.store.postgres.maintenance import PostgresUpkeep
+from holdfast.store.postgres import maintenance
+from holdfast.store.postgres.maintenance import PostgresMaintenance
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.sql_files import statement
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
@@ -24,7 +24,7 @@ SUCCEED = Transition(Event.SUCCEED)
 
 async def compacted(store: PostgresStore) -> int:
     merged = 0
-    async for batch in PostgresUpkeep(store).compact_counts():
+    async for batch in PostgresMaintenance(store).compact_counts():
         merged += batch.counts.get("entries_merged", 0)
     return merged
 
@@ -94,7 +94,7 @@ async def test_a_job_that_comes_and_goes_leaves_nothing_in_the_ledger(database: 
 async def test_nothing_is_counted_twice_or_lost_while_several_add_up(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "_LEDGER_BATCH", 7)
+    monkeypatch.setattr(maintenance, "_LEDGER_BATCH", 7)
     jobs, seen = 400, []
     async with opened_store(database.url, pool_size=8) as store, connected(database.url) as connection:
         await store.enqueue([job() for _ in range(jobs)])
@@ -134,7 +134,7 @@ async def test_ids_that_are_no_time_are_counted_and_pruned_too(database: Databas
         await store.finish([Finish(leased[3].lease, Transition(Event.FAIL, error=BROKEN))])
         await is_sound(connection)
         await PostgresClock(store).advance(timedelta(days=30))
-        async for _ in PostgresUpkeep(store).prune_jobs(timedelta(days=1)):
+        async for _ in PostgresMaintenance(store).prune_jobs(timedelta(days=1)):
             pass
         counts = await PostgresReader(store).count()
         assert (counts[JobState.SUCCEEDED], counts[JobState.FAILED]) == (0, 1)

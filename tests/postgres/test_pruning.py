@@ -15,7 +15,7 @@ from holdfast.domain.job import IfExists, JobState
 from holdfast.domain.json_text import Json
 from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Retrying
-from holdfast.store.postgres import maintenance as upkeep
+from holdfast.store.postgres import maintenance
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.sql_files import Fetch
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
@@ -133,8 +133,8 @@ async def test_what_must_stay_outlives_its_day(database: Database) -> None:
 async def test_a_day_with_too_many_jobs_that_stay_is_pruned_one_by_one(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "_MOST_MOVED", 10)
-    monkeypatch.setattr(upkeep, "_BATCH", 3)
+    monkeypatch.setattr(maintenance, "_MOST_MOVED", 10)
+    monkeypatch.setattr(maintenance, "_BATCH", 3)
     async with opened_store(database.url) as store, connected(database.url) as connection:
         await add_days(connection, MOST_DAYS)
         for number in range(8):
@@ -202,30 +202,30 @@ async def test_a_drop_that_takes_too_long_gives_its_locks_back(database: Databas
 async def test_a_client_that_stops_turning_before_its_commit_gives_the_locks_back(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "_DROP_SECONDS", 0.2)
+    monkeypatch.setattr(maintenance, "_DROP_SECONDS", 0.2)
     async with opened_store(database.url) as store, connected(database.url) as other:
         await add_days(other, DAYS_AGO)
         ready = job(id=id_of(DAYS_AGO))
         await store.enqueue([ready])
-        upkeep_transaction = store.upkeep_transaction
+        maintenance_transaction = store.maintenance_transaction
 
         @asynccontextmanager
         async def hanging() -> AsyncIterator[Fetch]:
-            async with upkeep_transaction() as fetch:
+            async with maintenance_transaction() as fetch:
                 yield fetch
                 # All is dropped, and not committed: this enqueue waits until the server ends the transaction.
                 await other.execute("SELECT holdfast.enqueue('work', '{}')")
 
-        monkeypatch.setattr(store, "upkeep_transaction", hanging)
+        monkeypatch.setattr(store, "maintenance_transaction", hanging)
         with pytest.raises(StoreUnavailable):
-            await upkeep.drop_day(store, day_of(DAYS_AGO), RETENTION)
+            await maintenance.drop_day(store, day_of(DAYS_AGO), RETENTION)
         assert day_of(DAYS_AGO) in await days_with_partitions(other)
         assert len(await store.claim(wants())) == 2
         await is_sound(other)
 
 
 async def test_a_day_in_use_is_left_for_the_next_time(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "_DROP_TRIES", 1)
+    monkeypatch.setattr(maintenance, "_DROP_TRIES", 1)
     async with opened_store(database.url) as store, connected(database.url) as other:
         await add_days(other, DAYS_AGO)
         (new, behind) = (job(id=id_of(DAYS_AGO)), job(id=id_of(DAYS_AGO)))
@@ -249,13 +249,13 @@ async def test_nobody_is_made_to_wait_for_one_day_after_another(
 ) -> None:
     """Each try makes everybody wait who comes after it, and a long reader of one day is in the way of all."""
     tried: list[date] = []
-    drop_day = upkeep.drop_day
+    drop_day = maintenance.drop_day
 
     async def noted(store: PostgresStore, day: date, retention: timedelta) -> object:
         tried.append(day)
         return await drop_day(store, day, retention)
 
-    monkeypatch.setattr(upkeep, "drop_day", noted)
+    monkeypatch.setattr(maintenance, "drop_day", noted)
     async with opened_store(database.url) as store, connected(database.url) as other:
         await add_days(other, MOST_DAYS)
         in_default = await ended(store, "work", SUCCEED, days_ago=MOST_DAYS + 1)
@@ -301,7 +301,7 @@ async def test_a_job_that_is_finished_while_its_day_is_about_to_go_stays(databas
             (leased,) = await store.claim(wants(lease=LONG))
             async with other.transaction():
                 await other.execute(_FINISH_IN, leased.id, leased.lease.fence, leased.lease.holder)
-                pruning = asyncio.ensure_future(upkeep.drop_day(store, day_of(DAYS_AGO), RETENTION))
+                pruning = asyncio.ensure_future(maintenance.drop_day(store, day_of(DAYS_AGO), RETENTION))
                 await until(lambda: pruning.done() or _waits(watching), "the drop waits for the lock")
             outcomes.append((await pruning)[0])
             assert await PostgresReader(store).get(new.id) is not None

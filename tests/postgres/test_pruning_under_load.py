@@ -19,8 +19,8 @@ from holdfast.domain.job import JobState, LeasedJob
 from holdfast.domain.json_text import Json
 from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import Canceling, Fenced, Finish, Retrying
-from holdfast.store.postgres import maintenance as upkeep
-from holdfast.store.postgres.maintenance import PostgresUpkeep
+from holdfast.store.postgres import maintenance
+from holdfast.store.postgres.maintenance import PostgresMaintenance
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from tests.databases import Database, connected, opened_store
@@ -116,7 +116,7 @@ class Crowd:
 
     async def prune(self) -> None:
         async with opened_store(self.url, pool_size=1) as store:
-            keeping = PostgresUpkeep(store)
+            keeping = PostgresMaintenance(store)
             while not self.done.is_set():
                 try:
                     await self._prune_once(keeping)
@@ -128,7 +128,7 @@ class Crowd:
                     self.did["unavailable"] += 1
                 await asyncio.sleep(0.01)
 
-    async def _prune_once(self, keeping: PostgresUpkeep) -> None:
+    async def _prune_once(self, keeping: PostgresMaintenance) -> None:
         async for batch in keeping.prune_jobs(RETENTION):
             self.did.update(batch.counts)
         async for batch in keeping.compact_counts():
@@ -154,7 +154,7 @@ async def _earlier_life(crowd: Crowd) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_nothing_is_lost_while_days_are_dropped(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "_DROP_PAUSE", 0.01)
+    monkeypatch.setattr(maintenance, "_DROP_PAUSE", 0.01)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_store(database.url, pool_size=8))
         connection = await stack.enter_async_context(connected(database.url))

@@ -98,8 +98,8 @@ async def test_an_inline_runner_slower_than_its_timetable_skips_slots_and_holds_
 
 
 async def test_maintenance_that_takes_long_delays_nobody(database: Database, commands: Commands) -> None:
-    only = worker(commands, "tests.runtime.apps.slow_upkeep", "--runners", "maintenance,schedules,queue,beat")
-    eventually(lambda: "upkeep started" in notes(database), "maintenance is at work")
+    only = worker(commands, "tests.runtime.apps.slow_maintenance", "--runners", "maintenance,schedules,queue,beat")
+    eventually(lambda: "maintenance started" in notes(database), "maintenance is at work")
     await enqueue(database, quick=20)
     eventually(lambda: notes(database).count("quick") == 20, "jobs are taken meanwhile")
     eventually(lambda: have_every_slot(notes(database), 3, "job", "beat"), "schedules go on")

@@ -1,1 +1,1 @@
-"""Upkeep of a store: coming partitions, retention, compact counts."""
+"""Keeps a store in shape: partitions for the coming days, retention, compact counts."""

@@ -1,4 +1,4 @@
-"""The runner that keeps a store in shape; what it does, and how often, is in `maintenance/steps.py`."""
+"""The runner that keeps a store in shape; what it does, and how often, is in `maintenance/chores.py`."""
 
 import asyncio
 import random
@@ -12,8 +12,8 @@ from holdfast.domain.budget import Budget
 from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.runner import RunnerReport
 from holdfast.log import get_logger
-from holdfast.maintenance.steps import Retention, Step, StepReport, all_steps, run_step
-from holdfast.store.maintenance import Upkeep
+from holdfast.maintenance.chores import Chore, ChoreReport, Retention, all_chores, run_chore
+from holdfast.store.maintenance import MaintenanceStore
 from holdfast.worker.loop import cancel_within
 
 log = get_logger("holdfast.maintenance")
@@ -28,14 +28,14 @@ _CANCELED_SECONDS = 1.0
 class Maintenance:
     """First due within a minute of its start, at random: replicas that start together do not all come at once.
 
-    A pass does the steps that no process has done of late. A tick that is run to its end has no later: there it is made
-    at once, within the tick's time. In the background it goes on beside the ticks, as long as there is something to do.
+    A pass does the chores that no process has done lately. A tick that runs to its end makes its pass at once, within
+    the tick's time. In the background a pass goes on beside the ticks until there is nothing left to do.
     """
 
-    def __init__(self, upkeep: Upkeep, retention: Retention) -> None:
+    def __init__(self, store: MaintenanceStore, retention: Retention) -> None:
         self.on_wake: Callable[[], None] = lambda: None
-        self._upkeep = upkeep
-        self._steps = all_steps(upkeep, retention)
+        self._store = store
+        self._chores = all_chores(store, retention)
         self._next = time.monotonic() + random.uniform(0.0, SPREAD_SECONDS)  # noqa: S311
         self._has_run = False
         self._is_stopping = False
@@ -62,41 +62,41 @@ class Maintenance:
             self._pass = None
 
     async def _run_due(self, budget: Budget) -> RunnerReport:
-        """What nobody has done of late."""
+        """The chores that no process has done lately."""
         started = time.monotonic()
         self._has_run = True
         self._next = started + AGAIN_SECONDS
         try:
-            ago = await self._upkeep.since_done()
+            ago = await self._store.since_done()
         except StoreUnavailable as error:
             return RunnerReport(self.name, error=str(error), is_outage=True)
-        due = [step for step in self._steps if ago.get(step.name, step.every) >= step.every]
-        report, all_done = await self._run_steps(due, budget)
+        due = [chore for chore in self._chores if ago.get(chore.name, chore.every) >= chore.every]
+        report, all_done = await self._run_chores(due, budget)
         if all_done:
-            soonest = min(step.every - (timedelta(0) if step in due else ago[step.name]) for step in self._steps)
+            soonest = min(chore.every - (timedelta(0) if chore in due else ago[chore.name]) for chore in self._chores)
             # Whoever comes first does it, and the others find it done.
             spread = random.uniform(0.0, SPREAD_SECONDS)  # noqa: S311
             self._next = time.monotonic() + soonest.total_seconds() + spread
         report.seconds = time.monotonic() - started
         return report
 
-    async def _run_steps(self, due: Sequence[Step], budget: Budget) -> tuple[RunnerReport, bool]:
+    async def _run_chores(self, due: Sequence[Chore], budget: Budget) -> tuple[RunnerReport, bool]:
         """Also whether all of them were done."""
         counts: Counter[str] = Counter()
-        reports: list[StepReport] = []
+        reports: list[ChoreReport] = []
         is_outage = False
-        for number, step in enumerate(due):
-            # Each has its share, with what those before it left: a step that has work for hours starves none. Of a
-            # budget only its time counts: items are a limit for work, and upkeep must not fall behind for it.
+        for number, chore in enumerate(due):
+            # Each has its share, with what those before it left: a chore that has work for hours starves none. Of a
+            # budget only its time counts: items are a limit for work, and maintenance must not fall behind for it.
             share = budget.inner(budget.seconds_left / (len(due) - number), None)
-            done = await run_step(self._upkeep, step, partial(self._is_spent, share))
+            done = await run_chore(self._store, chore, partial(self._is_spent, share))
             counts.update(done.counts)
             reports.append(done)
             if done.is_outage:
                 is_outage = not await self._answers()
                 if is_outage:
                     break
-                log.warning("a step of maintenance failed", step=step.name, error=done.error)
+                log.warning("a chore failed", chore=chore.name, error=done.error)
         skipped = [reason for done in reports for reason in done.skipped]
         errors = [done.error for done in reports if done.error is not None]
         report = RunnerReport(
@@ -113,9 +113,9 @@ class Maintenance:
         return self._is_stopping or share.seconds_left == 0
 
     async def _answers(self) -> bool:
-        """Tells a store that is gone, where each further step would fail too, from one statement that was too slow."""
+        """Tells a store that is gone, where each further chore would fail too, from one statement that was too slow."""
         try:
-            await self._upkeep.since_done()
+            await self._store.since_done()
         except StoreUnavailable:
             return False
         return True

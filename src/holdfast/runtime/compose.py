@@ -9,8 +9,8 @@ from functools import partial
 from holdfast.domain.failures import Failures
 from holdfast.domain.handlers import Handlers
 from holdfast.domain.runner import Runner
+from holdfast.maintenance.chores import Retention
 from holdfast.maintenance.runner import Maintenance
-from holdfast.maintenance.steps import Retention
 from holdfast.rabbitmq.subscriber import Broker, Subscriber
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.process import Process, ProcessSettings
@@ -91,7 +91,8 @@ def _runners(
     ]
     kept = Retention(app.settings.retention, app.settings.dead_letter_retention, app.settings.run_retention)
     queues: list[Runner] = [queue] if len(app.handlers) else []
-    return [JobSchedules(board, store.schedules, replica), *queues, *rows, *inline, Maintenance(store.upkeep, kept)]
+    maintenance = Maintenance(store.maintenance, kept)
+    return [JobSchedules(board, store.schedules, replica), *queues, *rows, *inline, maintenance]
 
 
 def _add_listener(app: AppParts, process: Process, queue: QueueRunner, worker: Worker) -> None:

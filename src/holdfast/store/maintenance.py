@@ -1,4 +1,4 @@
-"""What a store promises about its own upkeep; `contract.py` has the verbs of jobs.
+"""What a store promises about its maintenance; `contract.py` has the verbs of jobs.
 
 Each verb works in batches and yields after each, so that the caller can stop between two. Any number of processes may
 call them at once.
@@ -22,13 +22,13 @@ class Batch:
     is_busy: bool = False
 
 
-class Upkeep(Protocol):
+class MaintenanceStore(Protocol):
     """No verb touches a job that is ready or running, and none makes a count wrong."""
 
     async def since_done(self) -> Mapping[str, timedelta]:
-        """How long ago each step was marked done, by any process and by the store's clock. Cheap."""
+        """How long ago each chore was marked done, by any process and by the store's clock. Cheap."""
 
-    async def mark_done(self, step: str) -> None: ...
+    async def mark_done(self, chore: str) -> None: ...
 
     def add_partitions(self) -> AsyncGenerator[Batch, None]:
         """Make room for the jobs of the coming days."""

@@ -12,15 +12,15 @@ from holdfast.domain.limits import check_store
 from holdfast.store.contract import JobReader, Renewer, Store, StoreClock
 from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
 from holdfast.store.events import EventStore
-from holdfast.store.maintenance import Upkeep
+from holdfast.store.maintenance import MaintenanceStore
 from holdfast.store.memory.events import MemoryEvents
-from holdfast.store.memory.maintenance import MemoryUpkeep
+from holdfast.store.memory.maintenance import MemoryMaintenance
 from holdfast.store.memory.schedules import MemoryRuns, MemorySchedules
 from holdfast.store.memory.store import MemoryStore
 from holdfast.store.memory.waiters import MemoryWaiters
 from holdfast.store.postgres.driver import open_connection
 from holdfast.store.postgres.events import PostgresEvents
-from holdfast.store.postgres.maintenance import PostgresUpkeep
+from holdfast.store.postgres.maintenance import PostgresMaintenance
 from holdfast.store.postgres.migrate import Applied, Migrator
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.runs import PostgresRuns
@@ -56,7 +56,7 @@ class OpenStore:
     schedules: ScheduleStore
     runs: RunStore
     url: str
-    upkeep: Upkeep
+    maintenance: MaintenanceStore
     events: EventStore
     check: Callable[[], Awaitable[None]] = _nothing_to_check
     """Raises unless the store answers and its schema is the one that this release knows."""
@@ -90,7 +90,7 @@ async def opened(url: str, schema: str = "holdfast", *, direct_url: str | None =
             schedules=MemorySchedules(memory, runs),
             runs=runs,
             url=url,
-            upkeep=MemoryUpkeep(memory, runs),
+            maintenance=MemoryMaintenance(memory, runs),
             events=MemoryEvents(memory),
             waiters=MemoryWaiters(memory),
         )
@@ -110,7 +110,7 @@ async def opened(url: str, schema: str = "holdfast", *, direct_url: str | None =
                 schedules=PostgresSchedules(store),
                 runs=PostgresRuns(store),
                 url=store.url,
-                upkeep=PostgresUpkeep(store),
+                maintenance=PostgresMaintenance(store),
                 events=PostgresEvents(store),
                 check=store.check,
                 waiters=PostgresWaiters(store),

@@ -1,4 +1,4 @@
-"""Upkeep of the memory store: the plainest reading of `upkeep.py`."""
+"""Maintenance of the memory store: the plainest reading of `store/maintenance.py`."""
 
 from collections.abc import AsyncGenerator
 from datetime import datetime, timedelta
@@ -9,7 +9,7 @@ from holdfast.store.memory.schedules import MemoryRuns
 from holdfast.store.memory.store import MemoryStore
 
 
-class MemoryUpkeep:
+class MemoryMaintenance:
     def __init__(self, store: MemoryStore, runs: MemoryRuns) -> None:
         self._store = store
         self._runs = runs
@@ -17,10 +17,10 @@ class MemoryUpkeep:
 
     async def since_done(self) -> dict[str, timedelta]:
         now = await self._store.clock.now()
-        return {step: now - at for step, at in self._done.items() if at <= now}
+        return {chore: now - at for chore, at in self._done.items() if at <= now}
 
-    async def mark_done(self, step: str) -> None:
-        self._done[step] = await self._store.clock.now()
+    async def mark_done(self, chore: str) -> None:
+        self._done[chore] = await self._store.clock.now()
 
     async def add_partitions(self) -> AsyncGenerator[Batch, None]:
         yield Batch()

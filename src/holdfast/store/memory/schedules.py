@@ -62,7 +62,7 @@ class MemoryRuns:
             return id
 
     def remove_old(self, retention: timedelta) -> int:
-        """For upkeep."""
+        """For maintenance."""
         with self.lock:
             before = self._clock.read() - retention
             old = [run.id for run in self._runs.values() if (run.finished_at or run.started_at) < before]

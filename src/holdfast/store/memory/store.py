@@ -285,7 +285,7 @@ class MemoryStore:
             return [Backlog.of(queue, len(times), now - min(times), limit) for queue, times in sorted(due.items())]
 
     def remove_final(self, states: Collection[JobState], retention: timedelta) -> int:
-        """For upkeep: forget jobs that have been in one of these final states for longer than the retention."""
+        """For maintenance: forget jobs that have been in one of these final states for longer than the retention."""
         with self._lock:
             now = self.clock.read()
             before = now - retention

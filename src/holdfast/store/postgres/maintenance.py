@@ -1,4 +1,4 @@
-"""Upkeep of PostgreSQL: each call of a function in schema/functions/ is a short transaction."""
+"""Maintenance of PostgreSQL: each call of a function in schema/functions/ is a short transaction."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -10,7 +10,7 @@ from holdfast.log import get_logger
 from holdfast.store.maintenance import Batch
 from holdfast.store.postgres.store import PostgresStore
 
-log = get_logger("holdfast.upkeep")
+log = get_logger("holdfast.maintenance")
 
 _DAYS_AHEAD = 8
 _BATCH = 1_000
@@ -27,7 +27,7 @@ _BUSY = Batch(skipped="another process is at it", is_busy=True)
 _FIRST = UUID(int=0)
 
 
-class PostgresUpkeep:
+class PostgresMaintenance:
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
         # A pass that ran out of time is carried on by the next one, or the end of a long table would never be reached.
@@ -38,11 +38,11 @@ class PostgresUpkeep:
     async def since_done(self) -> dict[str, timedelta]:
         return {row["step"]: row["ago"] for row in await self._store.fetch("steps_done")}
 
-    async def mark_done(self, step: str) -> None:
-        await self._store.fetch("mark_step_done", step)
+    async def mark_done(self, chore: str) -> None:
+        await self._store.fetch("mark_step_done", chore)
 
     async def add_partitions(self) -> AsyncGenerator[Batch, None]:
-        (row,) = await self._store.fetch_upkeep("add_partitions", _DAYS_AHEAD)
+        (row,) = await self._store.fetch_for_maintenance("add_partitions", _DAYS_AHEAD)
         if row["default_is_large"]:
             log.warning(
                 "the default partition is too large to add others beside it: jobs go there, and are pruned one by one"
@@ -50,7 +50,7 @@ class PostgresUpkeep:
         yield _BUSY if row["added"] is None else Batch({"partitions_added": row["added"]})
 
     async def prune_jobs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
-        for row in await self._store.fetch_upkeep("past_days", retention):
+        for row in await self._store.fetch_for_maintenance("past_days", retention):
             outcome, batch = await self._drop(row["day"], retention)
             yield batch
             if outcome == "busy":
@@ -101,7 +101,7 @@ class PostgresUpkeep:
         return outcome, Batch(skipped=reasons[outcome])
 
     async def _prune_part(self, part: str, retention: timedelta, after: UUID) -> tuple[UUID | None, Batch]:
-        (row,) = await self._store.fetch_upkeep("prune_part", part, retention, after, _BATCH)
+        (row,) = await self._store.fetch_for_maintenance("prune_part", part, retention, after, _BATCH)
         if row["outcome"] == "busy":
             return None, _BUSY
         return row["last_id"], Batch({"jobs_pruned": row["pruned"]})
@@ -109,7 +109,7 @@ class PostgresUpkeep:
     async def _forget_keys(self) -> AsyncGenerator[Batch, None]:
         forgotten = _BATCH
         while forgotten == _BATCH:
-            (row,) = await self._store.fetch_upkeep("forget_keys", _BATCH)
+            (row,) = await self._store.fetch_for_maintenance("forget_keys", _BATCH)
             forgotten = row["forgotten"]
             yield _BUSY if row["outcome"] == "busy" else Batch({"keys_forgotten": forgotten})
 
@@ -117,7 +117,7 @@ class PostgresUpkeep:
         for side in _BESIDE_JOB:
             after: UUID | None = _FIRST
             while after is not None:
-                (row,) = await self._store.fetch_upkeep("sweep", side, after, _BATCH)
+                (row,) = await self._store.fetch_for_maintenance("sweep", side, after, _BATCH)
                 if row["outcome"] == "busy":
                     yield _BUSY
                     return
@@ -128,29 +128,29 @@ class PostgresUpkeep:
     async def prune_dead_letters(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
         pruned = _BATCH
         while pruned == _BATCH:
-            (row,) = await self._store.fetch_upkeep("prune_dead_letters", retention, _BATCH)
+            (row,) = await self._store.fetch_for_maintenance("prune_dead_letters", retention, _BATCH)
             pruned = row["pruned"]
             yield _BUSY if row["outcome"] == "busy" else Batch({"dead_letters_pruned": pruned})
 
     async def prune_runs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
         after: int | None = 0
         while after is not None:
-            (row,) = await self._store.fetch_upkeep("prune_runs", retention, after, _BATCH)
+            (row,) = await self._store.fetch_for_maintenance("prune_runs", retention, after, _BATCH)
             after = row["last_id"]
             yield _BUSY if row["outcome"] == "busy" else Batch({"runs_pruned": row["pruned"]})
 
     async def compact_counts(self) -> AsyncGenerator[Batch, None]:
-        (newest,) = await self._store.fetch_upkeep("newest_entry")
+        (newest,) = await self._store.fetch_for_maintenance("newest_entry")
         after: int | None = 0
         while after is not None:
-            (row,) = await self._store.fetch_upkeep("compact_ledger", after, newest["number"], _LEDGER_BATCH)
+            (row,) = await self._store.fetch_for_maintenance("compact_ledger", after, newest["number"], _LEDGER_BATCH)
             after = row["last_number"]
             yield _BUSY if row["outcome"] == "busy" else Batch({"entries_merged": row["merged"]})
 
 
 async def drop_day(store: PostgresStore, day: date, retention: timedelta) -> tuple[str, dict[str, int]]:
     """The outcome, and how many jobs were pruned and moved."""
-    async with store.upkeep_transaction() as fetch:
+    async with store.maintenance_transaction() as fetch:
         (look,) = await fetch("look_at_day", day, retention, _MOST_MOVED, _MOST_BYTES)
         if look["outcome"] != "droppable":
             return look["outcome"], {}

@@ -59,7 +59,7 @@ _POOL_SIZE = 8
 _CLOSE_SECONDS = 2.0
 _LOCKED_TRIES = 20
 _LOCKED_SECONDS = 0.05
-_UPKEEP_SECONDS = 600.0
+_MAINTENANCE_SECONDS = 600.0
 
 
 class PostgresStore:
@@ -167,19 +167,19 @@ class PostgresStore:
             await connection.execute(BY_INDEX)
             return await connection.fetch(statement(verb, self.schema, len(arguments)), *arguments)
 
-    async def fetch_upkeep(self, verb: str, *arguments: object) -> "list[asyncpg.Record]":
+    async def fetch_for_maintenance(self, verb: str, *arguments: object) -> "list[asyncpg.Record]":
         """Like fetch, for statements of maintenance: they may take long, and count on read committed."""
-        async with self.upkeep_transaction() as fetch:
+        async with self.maintenance_transaction() as fetch:
             return await fetch(verb, *arguments)
 
     @asynccontextmanager
-    async def upkeep_transaction(self) -> AsyncIterator["Fetch"]:
+    async def maintenance_transaction(self) -> AsyncIterator["Fetch"]:
         """For statements of maintenance that belong together."""
         async with self._acquire() as connection, connection.transaction(isolation="read_committed"):
 
             async def fetch(verb: str, *arguments: object) -> "list[asyncpg.Record]":
                 return await connection.fetch(
-                    statement(verb, self.schema, len(arguments)), *arguments, timeout=_UPKEEP_SECONDS
+                    statement(verb, self.schema, len(arguments)), *arguments, timeout=_MAINTENANCE_SECONDS
                 )
 
             yield fetch

@@ -8,6 +8,7 @@ from holdfast_lab.faults.cases import (
     inputs,
     keys,
     killing,
+    maintenance,
     network,
     outages,
     pooling,
@@ -15,7 +16,6 @@ from holdfast_lab.faults.cases import (
     sequences,
     soaks,
     stopping,
-    upkeep,
     writers,
     zones,
 )
@@ -28,6 +28,7 @@ __all__ = [
     "inputs",
     "keys",
     "killing",
+    "maintenance",
     "network",
     "outages",
     "pooling",
@@ -35,7 +36,6 @@ __all__ = [
     "sequences",
     "soaks",
     "stopping",
-    "upkeep",
     "writers",
     "zones",
 ]

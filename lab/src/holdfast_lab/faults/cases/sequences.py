@@ -10,7 +10,7 @@ from holdfast.app import Holdfast
 from holdfast.domain.errors import Permanent, Retryable
 from holdfast.domain.handlers import RunningJob
 from holdfast.domain.job import JobState
-from holdfast.maintenance.steps import Retention, all_steps, run_step
+from holdfast.maintenance.chores import Retention, all_chores, run_chore
 from holdfast.store.contract import JobFilter
 from holdfast.store.postgres.driver import open_connection
 from holdfast_lab.faults.case import case
@@ -90,8 +90,8 @@ async def _work(lab: Lab, schema: str) -> None:
             job = await app.jobs.get(new.id)
             if job is None or job.state is not expected[end] or (job.fence or 0) <= _BEYOND:
                 lab.violation("wrong end", f"{end}: {job}", new.id)
-        for step in all_steps(app.opened.upkeep, Retention(_YEAR, _YEAR, _YEAR)):
-            report = await run_step(app.opened.upkeep, step, lambda: False)
+        for chore in all_chores(app.opened.maintenance, Retention(_YEAR, _YEAR, _YEAR)):
+            report = await run_chore(app.opened.maintenance, chore, lambda: False)
             if report.error is not None:
                 lab.violation("wrong end", f"maintenance: {report.error}")
         counts = await app.jobs.count()

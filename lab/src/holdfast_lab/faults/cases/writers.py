@@ -201,8 +201,9 @@ class _Mix:
         self.rescued += len(await store.store.rescue(100))
 
     async def prune(self, store: OpenStore, random: Random) -> None:
-        upkeep = store.upkeep
-        async for batch in upkeep.compact_counts() if random.random() < 0.5 else upkeep.prune_jobs(timedelta(0)):
+        does_compact = random.random() < 0.5
+        chore = store.maintenance.compact_counts() if does_compact else store.maintenance.prune_jobs(timedelta(0))
+        async for batch in chore:
             self.dropped += batch.counts.get("partitions_dropped", 0) // 2
 
 

@@ -4,18 +4,18 @@ from collections.abc import AsyncGenerator
 
 import holdfast.maintenance.runner
 from holdfast.store.maintenance import Batch
-from holdfast.store.postgres.maintenance import PostgresUpkeep
+from holdfast.store.postgres.maintenance import PostgresMaintenance
 from tests.runtime.apps.effects import note, until_there
 from tests.runtime.apps.side_by_side import app
 
 __all__ = ["app"]
 
 
-async def _slow_step(_upkeep: PostgresUpkeep) -> AsyncGenerator[Batch, None]:
-    await note("upkeep started")
+async def _slow_step(_maintenance: PostgresMaintenance) -> AsyncGenerator[Batch, None]:
+    await note("maintenance started")
     await until_there("gate")
     yield Batch()
 
 
 holdfast.maintenance.runner.SPREAD_SECONDS = 0.0
-PostgresUpkeep.add_partitions = _slow_step  # type: ignore[assignment, method-assign]
+PostgresMaintenance.add_partitions = _slow_step  # type: ignore[assignment, method-assign]

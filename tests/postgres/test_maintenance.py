@@ -10,10 +10,10 @@ import pytest
 from holdfast.domain.budget import Budget
 from holdfast.domain.job import JobState
 from holdfast.domain.lifecycle import Event, Transition
+from holdfast.maintenance.chores import Retention
 from holdfast.maintenance.runner import Maintenance
-from holdfast.maintenance.steps import Retention
 from holdfast.store.contract import Fenced, Finish, Rescued
-from holdfast.store.postgres.maintenance import PostgresUpkeep
+from holdfast.store.postgres.maintenance import PostgresMaintenance
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from tests.databases import Database, connected, opened_store
@@ -41,7 +41,7 @@ async def test_several_workers_that_meet_at_a_new_day_add_its_partitions_once(da
 
 
 async def added(store: PostgresStore) -> int:
-    (batch,) = [batch async for batch in PostgresUpkeep(store).add_partitions()]
+    (batch,) = [batch async for batch in PostgresMaintenance(store).add_partitions()]
     return batch.counts["partitions_added"]
 
 
@@ -87,11 +87,11 @@ async def test_no_partition_is_added_beside_a_default_one_that_is_too_large_to_r
 
 async def test_a_step_that_another_process_is_at_is_skipped(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as other:
-        upkeep = PostgresUpkeep(store)
+        maintenance = PostgresMaintenance(store)
         steps = {
-            "prune_jobs": lambda: upkeep.prune_jobs(RETENTION),
-            "prune_dead_letters": lambda: upkeep.prune_dead_letters(RETENTION),
-            "compact_counts": upkeep.compact_counts,
+            "prune_jobs": lambda: maintenance.prune_jobs(RETENTION),
+            "prune_dead_letters": lambda: maintenance.prune_dead_letters(RETENTION),
+            "compact_counts": maintenance.compact_counts,
         }
         for step, batches in steps.items():
             async with other.transaction():
@@ -100,7 +100,7 @@ async def test_a_step_that_another_process_is_at_is_skipped(database: Database) 
             assert {batch.skipped async for batch in batches()} == {None}
         async with other.transaction():
             await other.execute("SELECT holdfast.add_partitions(current_date, 1)")
-            assert {batch.skipped async for batch in upkeep.add_partitions()} == {"another process is at it"}
+            assert {batch.skipped async for batch in maintenance.add_partitions()} == {"another process is at it"}
 
 
 @pytest.mark.parametrize("replicas", [6])
@@ -119,9 +119,9 @@ async def test_many_replicas_do_all_steps_at_once(database: Database, replicas: 
         opened = [await stack.enter_async_context(opened_store(database.url, pool_size=1)) for _ in range(replicas)]
         retention = Retention(RETENTION, timedelta(days=10), timedelta(days=30))
         reports = await asyncio.gather(
-            *(Maintenance(PostgresUpkeep(each), retention).run(Budget(), to_end=True) for each in opened)
+            *(Maintenance(PostgresMaintenance(each), retention).run(Budget(), to_end=True) for each in opened)
         )
-        last = await Maintenance(PostgresUpkeep(store), retention).run(Budget(), to_end=True)
+        last = await Maintenance(PostgresMaintenance(store), retention).run(Budget(), to_end=True)
         assert [report.error for report in (*reports, last)] == [None] * (replicas + 1)
         did = sum((Counter(report.counts) for report in (*reports, last)), Counter())
         assert (did["jobs_pruned"], did["dead_letters_pruned"]) == (200, 40)
@@ -137,7 +137,7 @@ async def test_a_process_that_finds_everything_done_asks_one_question(
     """As `holdfast tick` does, every second and on several machines."""
     retention = Retention(RETENTION, timedelta(days=10), timedelta(days=30))
     async with opened_store(database.url) as one, opened_store(database.url) as other:
-        assert (await Maintenance(PostgresUpkeep(one), retention).run(Budget(), to_end=True)).is_fine
+        assert (await Maintenance(PostgresMaintenance(one), retention).run(Budget(), to_end=True)).is_fine
         asked: list[str] = []
         fetch = other.fetch
 
@@ -146,8 +146,8 @@ async def test_a_process_that_finds_everything_done_asks_one_question(
             return await fetch(verb, *arguments)
 
         monkeypatch.setattr(other, "fetch", noted)
-        monkeypatch.setattr(other, "upkeep_transaction", lambda: pytest.fail("a step was done again"))
-        report = await Maintenance(PostgresUpkeep(other), retention).run(Budget(), to_end=True)
+        monkeypatch.setattr(other, "maintenance_transaction", lambda: pytest.fail("a step was done again"))
+        report = await Maintenance(PostgresMaintenance(other), retention).run(Budget(), to_end=True)
         assert (asked, report.error, report.skipped, report.counts) == (["steps_done"], None, None, {})
 
 

@@ -1,4 +1,4 @@
-"""Upkeep: what is older than its retention goes, with everything that belongs to it; nothing else does."""
+"""Maintenance: what is older than its retention goes, with everything that belongs to it; nothing else does."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -10,11 +10,11 @@ import pytest
 from holdfast.domain.errors import DuplicateJob
 from holdfast.domain.job import IfExists, JobState
 from holdfast.store.contract import Enqueued, Retrying
-from holdfast.store.maintenance import Batch, Upkeep
-from holdfast.store.memory.maintenance import MemoryUpkeep
+from holdfast.store.maintenance import Batch, MaintenanceStore
+from holdfast.store.memory.maintenance import MemoryMaintenance
 from holdfast.store.memory.schedules import MemoryRuns, MemorySchedules
 from holdfast.store.memory.store import MemoryStore
-from holdfast.store.postgres.maintenance import PostgresUpkeep
+from holdfast.store.postgres.maintenance import PostgresMaintenance
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.runs import PostgresRuns
 from holdfast.store.postgres.schedules import PostgresSchedules
@@ -38,26 +38,26 @@ DAY = timedelta(days=1)
 
 class Kept(NamedTuple):
     case: StoreCase
-    upkeep: Upkeep
+    maintenance: MaintenanceStore
 
 
 @pytest.fixture(params=("memory", *STORES))
 async def kept(request: pytest.FixtureRequest, threads_end: None, servers: Servers) -> AsyncIterator[Kept]:
-    """Each store with its upkeep. The database is the test's own: upkeep changes more than rows."""
+    """Each store with its maintenance. The database is the test's own: maintenance changes more than rows."""
     if request.param == "memory":
         memory = MemoryStore()
         await memory.clock.freeze(START)
         runs = MemoryRuns(memory)
         schedules = MemorySchedules(memory, runs)
         case = StoreCase("memory", memory, memory, memory.clock, schedules, runs)
-        yield Kept(case, MemoryUpkeep(memory, runs))
+        yield Kept(case, MemoryMaintenance(memory, runs))
         return
     with servers.get(request.param).fresh_database() as database:
         async with opened_store(database.url) as store:
             clock = PostgresClock(store)
             await clock.freeze(START)
             beside = PostgresReader(store), clock, PostgresSchedules(store), PostgresRuns(store)
-            yield Kept(StoreCase(request.param, store, *beside), PostgresUpkeep(store))
+            yield Kept(StoreCase(request.param, store, *beside), PostgresMaintenance(store))
 
 
 async def done(batches: AsyncGenerator[Batch, None]) -> Counter[str]:
@@ -70,36 +70,36 @@ async def done(batches: AsyncGenerator[Batch, None]) -> Counter[str]:
 
 @pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.CANCELED])
 async def test_a_finished_job_goes_when_its_retention_is_over(kept: Kept, state: JobState) -> None:
-    case, upkeep = kept
+    case, maintenance = kept
     id = await in_state(case, state, key="invoice-1")
     await case.clock.advance(WEEK - DAY)
-    assert (await done(upkeep.prune_jobs(WEEK)))["jobs_pruned"] == 0
+    assert (await done(maintenance.prune_jobs(WEEK)))["jobs_pruned"] == 0
     assert (await shown(case, id)).state is state
     await case.clock.advance(2 * DAY + timedelta(seconds=1))
-    assert (await done(upkeep.prune_jobs(WEEK)))["jobs_pruned"] == 1
+    assert (await done(maintenance.prune_jobs(WEEK)))["jobs_pruned"] == 1
     assert await everything(case) == []
     assert (await case.reader.count())[state] == 0
     assert await case.store.retry([id]) == [Retrying.UNKNOWN]
 
 
 async def test_a_key_can_be_used_again_when_its_job_is_gone(kept: Kept) -> None:
-    case, upkeep = kept
+    case, maintenance = kept
     first = await in_state(case, JobState.SUCCEEDED, key="invoice-1")
     (again,) = await case.store.enqueue([job(key="invoice-1")])
     assert (again.id, again.is_new) == (first, False)
     await case.clock.advance(30 * DAY)
-    await done(upkeep.prune_jobs(WEEK))
+    await done(maintenance.prune_jobs(WEEK))
     (again,) = await case.store.enqueue([job(key="invoice-1")])
     assert again.is_new
 
 
 @pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.DEAD])
 async def test_a_key_outlives_its_job_until_its_window_is_over(kept: Kept, state: JobState) -> None:
-    case, upkeep = kept
+    case, maintenance = kept
     first = await in_state(case, state, key="report", window=30 * DAY)
     await case.clock.advance(30 * DAY - timedelta(seconds=1))
-    await done(upkeep.prune_jobs(WEEK))
-    await done(upkeep.prune_dead_letters(WEEK))
+    await done(maintenance.prune_jobs(WEEK))
+    await done(maintenance.prune_dead_letters(WEEK))
     assert await everything(case) == []
     for asked in (job(key="report", window=DAY), job(key="report")):
         (again,) = await case.store.enqueue([asked])
@@ -112,30 +112,30 @@ async def test_a_key_outlives_its_job_until_its_window_is_over(kept: Kept, state
 
 
 async def test_a_key_whose_window_is_over_is_as_if_it_were_gone_before_and_after_it_goes(kept: Kept) -> None:
-    case, upkeep = kept
+    case, maintenance = kept
     kinds = ("before", "after")
     for kind in kinds:
         await enqueued(case, kind=kind, key="report", window=DAY)
     await case.clock.advance(DAY)
     (before,) = await case.store.enqueue([job(kind="before", key="report")])
-    await done(upkeep.prune_jobs(WEEK))
+    await done(maintenance.prune_jobs(WEEK))
     (after,) = await case.store.enqueue([job(kind="after", key="report")])
     assert (before.is_new, after.is_new) == (True, True)
     # What has a key now is not forgotten with the window that was over.
     await case.clock.advance(365 * DAY)
-    await done(upkeep.prune_jobs(WEEK))
+    await done(maintenance.prune_jobs(WEEK))
     again = await case.store.enqueue([job(kind=kind, key="report") for kind in kinds])
     assert [each.id for each in again] == [before.id, after.id]
 
 
 async def test_a_call_that_is_repeated_with_its_id_makes_no_job_before_or_after_its_key_goes(kept: Kept) -> None:
-    case, upkeep = kept
+    case, maintenance = kept
     id = await enqueued(case, key="report", window=DAY)
     await case.clock.advance(DAY)
     repeated = [job(id=id, key="report", window=DAY), job(id=id, key="report"), job(id=id, key="report")]
     for again in repeated:
         assert await case.store.enqueue([again]) == [Enqueued(id, is_new=False)]
-        await done(upkeep.prune_jobs(WEEK))
+        await done(maintenance.prune_jobs(WEEK))
     # Nor was the key taken.
     (new,) = await case.store.enqueue([job(key="report")])
     assert new.is_new
@@ -146,12 +146,12 @@ async def test_a_call_that_is_repeated_with_its_id_makes_no_job_before_or_after_
 
 @pytest.mark.parametrize("state", [JobState.READY, JobState.RUNNING, JobState.FAILED, JobState.DEAD])
 async def test_what_is_live_or_a_dead_letter_outlives_the_retention(kept: Kept, state: JobState) -> None:
-    case, upkeep = kept
+    case, maintenance = kept
     id = await in_state(case, state, key="invoice-1")
     before = await shown(case, id)
     await case.clock.advance(365 * DAY)
-    await done(upkeep.add_partitions())
-    assert (await done(upkeep.prune_jobs(WEEK)))["jobs_pruned"] == 0
+    await done(maintenance.add_partitions())
+    assert (await done(maintenance.prune_jobs(WEEK)))["jobs_pruned"] == 0
     assert await shown(case, id) == before
     assert (await case.reader.count())[state] == 1
     (again,) = await case.store.enqueue([job(key="invoice-1")])
@@ -160,14 +160,14 @@ async def test_what_is_live_or_a_dead_letter_outlives_the_retention(kept: Kept, 
 
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.DEAD])
 async def test_a_dead_letter_goes_when_its_own_retention_is_over(kept: Kept, state: JobState) -> None:
-    case, upkeep = kept
+    case, maintenance = kept
     old = await in_state(case, state, key="invoice-1")
     await case.clock.advance(29 * DAY)
-    await done(upkeep.prune_jobs(WEEK))
+    await done(maintenance.prune_jobs(WEEK))
     young = await in_state(case, state, kind="other")
     ready = await enqueued(case)
     await case.clock.advance(DAY + timedelta(seconds=1))
-    assert (await done(upkeep.prune_dead_letters(30 * DAY)))["dead_letters_pruned"] == 1
+    assert (await done(maintenance.prune_dead_letters(30 * DAY)))["dead_letters_pruned"] == 1
     assert {found.id for found in await everything(case)} == {young, ready}
     assert (await case.reader.count())[state] == 1
     assert await case.store.retry([old]) == [Retrying.UNKNOWN]
@@ -176,25 +176,25 @@ async def test_a_dead_letter_goes_when_its_own_retention_is_over(kept: Kept, sta
 
 
 async def test_a_job_that_a_person_revived_is_not_pruned_and_starts_its_retention_anew(kept: Kept) -> None:
-    case, upkeep = kept
+    case, maintenance = kept
     id = await in_state(case, JobState.SUCCEEDED)
     await case.clock.advance(30 * DAY)
     assert await case.store.retry([id]) == [Retrying.READY]
-    assert (await done(upkeep.prune_jobs(WEEK)))["jobs_pruned"] == 0
+    assert (await done(maintenance.prune_jobs(WEEK)))["jobs_pruned"] == 0
     await case.store.cancel([id])
     await case.clock.advance(WEEK - DAY)
-    assert (await done(upkeep.prune_jobs(WEEK)))["jobs_pruned"] == 0
+    assert (await done(maintenance.prune_jobs(WEEK)))["jobs_pruned"] == 0
     await case.clock.advance(3 * DAY)
-    assert (await done(upkeep.prune_jobs(WEEK)))["jobs_pruned"] == 1
+    assert (await done(maintenance.prune_jobs(WEEK)))["jobs_pruned"] == 1
 
 
 async def test_errors_of_a_job_that_stays_are_kept_and_of_one_that_goes_are_not(kept: Kept) -> None:
-    case, upkeep = kept
+    case, maintenance = kept
     goes = await lost(case, 1, kind="goes")
     await case.store.cancel([goes])
     stays = await lost(case, 2, kind="stays")
     await case.clock.advance(30 * DAY)
-    await done(upkeep.prune_jobs(WEEK))
+    await done(maintenance.prune_jobs(WEEK))
     assert [found.id for found in await everything(case)] == [stays]
     assert len((await shown(case, stays)).errors) == 2
     # A new job with the id of the one that is gone has nothing of it.
@@ -203,7 +203,7 @@ async def test_errors_of_a_job_that_stays_are_kept_and_of_one_that_goes_are_not(
 
 
 async def test_runs_go_when_their_retention_is_over(kept: Kept) -> None:
-    case, upkeep = kept
+    case, maintenance = kept
     runs = case.runs
     for number in range(3):
         await runs.record(NewRun("report", f"ended-{number}"), timedelta(0), None, None)
@@ -212,40 +212,40 @@ async def test_runs_go_when_their_retention_is_over(kept: Kept) -> None:
     at_work = await runs.start(NewRun("report", "at work"))
     await runs.record(NewRun("queue", "young"), timedelta(0), None, None)
     await case.clock.advance(21 * DAY)
-    assert (await done(upkeep.prune_runs(30 * DAY)))["runs_pruned"] == 4
+    assert (await done(maintenance.prune_runs(30 * DAY)))["runs_pruned"] == 4
     assert [run.replica for run in await runs.list(None, 10)] == ["young", "at work"]
     assert await runs.finish(at_work, None, None)
     newest = await runs.start(NewRun("report", "new"))
     assert newest > at_work
     await case.clock.advance(10 * DAY)
-    assert (await done(upkeep.prune_runs(30 * DAY)))["runs_pruned"] == 1
+    assert (await done(maintenance.prune_runs(30 * DAY)))["runs_pruned"] == 1
     assert [run.replica for run in await runs.list(None, 10)] == ["new", "at work"]
 
 
-async def test_upkeep_that_finds_nothing_to_do_does_nothing(kept: Kept) -> None:
-    case, upkeep = kept
+async def test_maintenance_that_finds_nothing_to_do_does_nothing(kept: Kept) -> None:
+    case, maintenance = kept
     id = await in_state(case, JobState.SUCCEEDED)
     before = await shown(case, id)
     # The store's clock is far from the days for which it was set up, so the first time there is something to do.
-    for step in (upkeep.add_partitions(), upkeep.prune_jobs(WEEK), upkeep.compact_counts()):
+    for step in (maintenance.add_partitions(), maintenance.prune_jobs(WEEK), maintenance.compact_counts()):
         await done(step)
     for _ in range(2):
-        assert not any((await done(upkeep.add_partitions())).values())
-        assert not any((await done(upkeep.prune_jobs(WEEK))).values())
-        assert not any((await done(upkeep.prune_dead_letters(WEEK))).values())
-        assert not any((await done(upkeep.compact_counts())).values())
+        assert not any((await done(maintenance.add_partitions())).values())
+        assert not any((await done(maintenance.prune_jobs(WEEK))).values())
+        assert not any((await done(maintenance.prune_dead_letters(WEEK))).values())
+        assert not any((await done(maintenance.compact_counts())).values())
     assert await shown(case, id) == before
 
 
 async def test_every_process_knows_what_was_done_and_when(kept: Kept) -> None:
-    case, upkeep = kept
-    assert await upkeep.since_done() == {}
-    await upkeep.mark_done("prune jobs")
+    case, maintenance = kept
+    assert await maintenance.since_done() == {}
+    await maintenance.mark_done("prune jobs")
     await case.clock.advance(DAY)
-    await upkeep.mark_done("prune runs")
-    assert await upkeep.since_done() == {"prune jobs": DAY, "prune runs": timedelta(0)}
-    await upkeep.mark_done("prune jobs")
-    assert await upkeep.since_done() == {"prune jobs": timedelta(0), "prune runs": timedelta(0)}
+    await maintenance.mark_done("prune runs")
+    assert await maintenance.since_done() == {"prune jobs": DAY, "prune runs": timedelta(0)}
+    await maintenance.mark_done("prune jobs")
+    assert await maintenance.since_done() == {"prune jobs": timedelta(0), "prune runs": timedelta(0)}
     # A clock that was moved back must not keep a step from being done until it has caught up.
     await case.clock.advance(-DAY)
-    assert await upkeep.since_done() == {}
+    assert await maintenance.since_done() == {}

@@ -1,0 +1,92 @@
+"""The chores of maintenance. They are independent: if one fails, it is reported, and the next one is done.
+
+`store/maintenance.py` has the verbs; `maintenance/runner.py` says when they run.
+"""
+
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from holdfast.domain.errors import HoldfastError, StoreUnavailable
+from holdfast.log import get_logger
+from holdfast.store.maintenance import Batch, MaintenanceStore
+
+log = get_logger("holdfast.maintenance")
+
+_EVERY = timedelta(minutes=10)
+# They are made for days to come.
+_PARTITIONS_EVERY = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long things are kept; None: for ever."""
+
+    jobs: timedelta
+    dead_letters: timedelta | None
+    runs: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Chore:
+    name: str
+    batches: Callable[[], AsyncGenerator[Batch, None]]
+    every: timedelta = _EVERY
+
+
+@dataclass(slots=True)
+class ChoreReport:
+    """`skipped` and `error` begin with the chore's name; `is_done` unless something is left for the next time."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    skipped: list[str] = field(default_factory=list)
+    error: str | None = None
+    is_outage: bool = False
+    is_done: bool = True
+
+
+def all_chores(store: MaintenanceStore, retention: Retention) -> Sequence[Chore]:
+    dead_letters = retention.dead_letters
+    return [
+        Chore("partitions", store.add_partitions, _PARTITIONS_EVERY),
+        Chore("prune jobs", lambda: store.prune_jobs(retention.jobs)),
+        *([Chore("prune dead letters", lambda: store.prune_dead_letters(dead_letters))] if dead_letters else []),
+        Chore("prune runs", lambda: store.prune_runs(retention.runs)),
+        Chore("compact counts", store.compact_counts),
+    ]
+
+
+async def run_chore(store: MaintenanceStore, chore: Chore, is_spent: Callable[[], bool]) -> ChoreReport:
+    """Batch after batch until there is nothing left to do or the time is up; an error ends it."""
+    report = ChoreReport()
+    try:
+        await _run_batches(chore, is_spent, report)
+        if report.is_done:
+            await store.mark_done(chore.name)
+    except StoreUnavailable as error:
+        # The caller logs it: other chores may fail for the same reason.
+        report.error, report.is_outage = f"{chore.name}: {error}", True
+    except HoldfastError as error:
+        report.error = f"{chore.name}: {error}"
+        log.warning("a chore failed", chore=chore.name, error=str(error))
+    except Exception as error:
+        # Whatever it is, the other chores must still be done.
+        report.error = f"{chore.name}: {type(error).__name__}: {error}"
+        log.exception("a chore failed", chore=chore.name)
+    return report
+
+
+async def _run_batches(chore: Chore, is_spent: Callable[[], bool], report: ChoreReport) -> None:
+    async with aclosing(chore.batches()) as batches:
+        while not is_spent():
+            batch = await anext(batches, None)
+            if batch is None:
+                return
+            report.counts.update(batch.counts)
+            if batch.skipped is not None:
+                report.skipped.append(f"{chore.name}: {batch.skipped}")
+            report.is_done &= not batch.is_busy
+    report.skipped.append(f"{chore.name}: the time is up")
+    report.is_done = False
