@@ -17,10 +17,10 @@ from holdfast.domain.limits import check_concurrency, check_lease, check_poll
 from holdfast.domain.options import check_options
 from holdfast.domain.retry import Backoff
 from holdfast.events.subscriptions import Subscribed, kind_for
-from holdfast.rabbitmq.relay import RelayTerms
+from holdfast.rabbitmq.relay import RelayTarget
 from holdfast.rabbitmq.relays import Relays
 from holdfast.runtime.row_queues import RowQueue, RowQueues
-from holdfast.scheduling.schedules import Declarations, job_template, to_terms
+from holdfast.scheduling.schedules import Declarations, job_template, to_timing
 from holdfast.store.events import NewSubscription
 from holdfast.store.rows.mapping import Rows
 
@@ -81,12 +81,12 @@ class Declaring:
     ) -> Callable[[Function], Function]:
         """Make a job at each slot: of the handler below, or of the kind `name`, whose handler the function becomes."""
         check_options("a schedule", options, [*_SCHEDULE_OPTIONS, *HandlerPolicy.__annotations__])
-        terms = to_terms(timetable, tz, missed, missed_limit)
+        timing = to_timing(timetable, tz, missed, missed_limit)
 
         def register(function: Function) -> Function:
             kind = self._kind_of(function, name, options)
             job = job_template(self.handlers, kind, payload, priority=priority)
-            self.declarations.add_job(kind if name is None else name, terms, job)
+            self.declarations.add_job(kind if name is None else name, timing, job)
             return function
 
         return register
@@ -115,10 +115,10 @@ class Declaring:
         lock: str | None = None,
     ) -> Callable[[Runner], Runner]:
         """Run the function itself at each slot, inside a process of the app, on one replica at a time."""
-        terms = to_terms(timetable, tz, missed, missed_limit)
+        timing = to_timing(timetable, tz, missed, missed_limit)
 
         def register(function: Runner) -> Runner:
-            self.declarations.add_inline(name, terms, function, lock)
+            self.declarations.add_inline(name, timing, function, lock)
             return function
 
         return register
@@ -198,8 +198,8 @@ class Declaring:
         `limit` is how many one worker has under way at once.
         """
         kind = f"relay.{exchange}" if name is None else name
-        terms = RelayTerms(exchange, url, mandatory)
+        target = RelayTarget(exchange, url, mandatory)
         subscription = NewSubscription(kind, pattern, queue, priority)
         self.handlers.add(self.relays.handler(kind, queue, limit))
         self.subscribed.add(subscription)
-        self.relays.add(kind, terms)
+        self.relays.add(kind, target)

@@ -115,7 +115,7 @@ def test_what_was_refused_leaves_nothing_and_can_be_put_right(app: Holdfast) -> 
     app.relay("a.*", exchange="events", url="amqp://one")
     with pytest.raises(InvalidInput, match=r"^kind 'relay\.events' has a handler already"):
         app.relay("b.*", exchange="events", url="amqp://another")
-    assert app.relays._terms["relay.events"].url == "amqp://one"
+    assert app.relays._targets["relay.events"].url == "amqp://one"
 
 
 async def test_each_subscriber_fails_and_succeeds_for_itself(app: Holdfast) -> None:

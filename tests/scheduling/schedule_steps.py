@@ -15,7 +15,7 @@ from holdfast.scheduling.board import ScheduleBoard
 from holdfast.scheduling.inline import InlineRunner
 from holdfast.scheduling.inline_attempt import InlineParts
 from holdfast.scheduling.job_schedules import JobSchedules
-from holdfast.scheduling.schedules import Declared, InlineFunction, Terms
+from holdfast.scheduling.schedules import Declared, InlineFunction, Timing
 from holdfast.store.contract import JobFilter
 from holdfast.store.postgres.runs import PostgresRuns
 from holdfast.store.postgres.schedules import PostgresSchedules
@@ -37,7 +37,7 @@ def declared(
     missed_limit: int = 100,
     job: JobTemplate | None = JobTemplate("work", encode({})),  # noqa: B008 - frozen
 ) -> Declared:
-    return Declared(name, Terms(parse_timetable(timetable, zone), missed, missed_limit), job)
+    return Declared(name, Timing(parse_timetable(timetable, zone), missed, missed_limit), job)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class Refused(HoldfastError):
 
 
 @dataclass(frozen=True, slots=True)
-class RelayTerms:
+class RelayTarget:
     """Where the events go. `url` is None for the broker of the app's settings."""
 
     exchange: str
@@ -74,14 +74,14 @@ class Relay:
     one, one message at a time, so that it is known for which of them it is closed.
     """
 
-    def __init__(self, terms: RelayTerms, connection: SharedConnection) -> None:
-        self._terms = terms
+    def __init__(self, target: RelayTarget, connection: SharedConnection) -> None:
+        self._target = target
         self._connection = connection
         self._shared = _Lane()
         self._apart = _Lane()
         self._turn = asyncio.Lock()
         self._outage = Outage(
-            f"RabbitMQ, exchange {terms.exchange}",
+            f"RabbitMQ, exchange {target.exchange}",
             begins="events are not relayed, they wait in the store",
             ends="events are relayed again",
         )
@@ -139,7 +139,7 @@ class Relay:
         exchange = await self._opened(lane)
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                await exchange.publish(message, type, mandatory=self._terms.mandatory)
+                await exchange.publish(message, type, mandatory=self._target.mandatory)
         except PublishError as error:
             raise Refused("no queue is bound for it") from error
         except DeliveryError as error:
@@ -165,7 +165,7 @@ class Relay:
             lane.exchange = None
             try:
                 async with asyncio.timeout(_PATIENCE_SECONDS):
-                    lane.exchange = await self._connection.exchange(self._terms.exchange)
+                    lane.exchange = await self._connection.exchange(self._target.exchange)
             except (Exception, asyncio.CancelledError) as error:
                 self._raise_if_lost(error, lane, None)
                 raise
@@ -198,4 +198,6 @@ class Relay:
     def _tell_refused(self, type: str, error: Refused) -> None:
         if time.monotonic() >= self._refused_logged + _REFUSED_LOGGED_EVERY_SECONDS:
             self._refused_logged = time.monotonic()
-            log.warning("an event is not relayed, it waits", exchange=self._terms.exchange, type=type, error=str(error))
+            log.warning(
+                "an event is not relayed, it waits", exchange=self._target.exchange, type=type, error=str(error)
+            )

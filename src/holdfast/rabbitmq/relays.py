@@ -14,7 +14,7 @@ from holdfast.domain.json_text import Json, decode
 from holdfast.rabbitmq.broker import quietly
 from holdfast.rabbitmq.connection import SharedConnection
 from holdfast.rabbitmq.message import event_of, message_of
-from holdfast.rabbitmq.relay import Relay, RelayTerms
+from holdfast.rabbitmq.relay import Relay, RelayTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Relays:
     """By the name of their subscription. They connect with their first event."""
 
     def __init__(self) -> None:
-        self._terms: dict[str, RelayTerms] = {}
+        self._targets: dict[str, RelayTarget] = {}
         self._open: dict[str, Relay] = {}
         self._connections: dict[str, SharedConnection] = {}
         self._settings_url: str | None = None
@@ -52,13 +52,13 @@ class Relays:
         )
         return replace(handler, room=partial(self._room_of, name))
 
-    def add(self, name: str, terms: RelayTerms) -> None:
-        self._terms[name] = terms
+    def add(self, name: str, target: RelayTarget) -> None:
+        self._targets[name] = target
 
     def use(self, url: str | None) -> None:
         """The broker of those that name none. InvalidInput if there is none either."""
         self._settings_url = url
-        for name in () if self._holds_back else self._terms:
+        for name in () if self._holds_back else self._targets:
             self._url_of(name)
 
     @contextmanager
@@ -79,7 +79,7 @@ class Relays:
         if relay is None:
             url = self._url_of(job.kind)
             connection = self._connections.setdefault(url, SharedConnection(url))
-            relay = self._open[job.kind] = Relay(self._terms[job.kind], connection)
+            relay = self._open[job.kind] = Relay(self._targets[job.kind], connection)
         await relay.handle(job)
 
     async def close(self) -> None:
@@ -97,10 +97,10 @@ class Relays:
 
     def _relayed(self, job: RunningJob[Json]) -> Relayed:
         message, event = message_of(job), event_of(job)
-        return Relayed(self._terms[job.kind].exchange, event.type, event.id, decode(job.payload), message.headers)
+        return Relayed(self._targets[job.kind].exchange, event.type, event.id, decode(job.payload), message.headers)
 
     def _url_of(self, name: str) -> str:
-        url = self._terms[name].url or self._settings_url
+        url = self._targets[name].url or self._settings_url
         if url is None:
             raise InvalidInput(f"relay {name!r}: name the broker, with url= or in HOLDFAST_RABBITMQ_URL")
         return url

@@ -47,7 +47,7 @@ class Inline:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class Timing:
     """When a schedule runs, and what becomes of slots that were missed. Checked."""
 
     timetable: Timetable
@@ -60,25 +60,25 @@ class Declared:
     """A schedule in the application's code. Either `job` is there or `inline`."""
 
     name: str
-    terms: Terms
+    timing: Timing
     job: JobTemplate | None = None
     inline: Inline | None = None
 
     @property
     def timetable(self) -> Timetable:
-        return self.terms.timetable
+        return self.timing.timetable
 
     @property
     def missed(self) -> Missed:
-        return self.terms.missed
+        return self.timing.missed
 
     @property
     def missed_limit(self) -> int:
-        return self.terms.missed_limit
+        return self.timing.missed_limit
 
     def as_new(self, now: datetime) -> NewSchedule:
         """As the store takes it, where `now` is the store's clock."""
-        return _new_schedule(self.name, self.terms, self.job, Origin.CODE, now)
+        return _new_schedule(self.name, self.timing, self.job, Origin.CODE, now)
 
 
 class Declarations:
@@ -87,17 +87,17 @@ class Declarations:
     def __init__(self) -> None:
         self._by_name: dict[str, Declared] = {}
 
-    def add_job(self, name: str, terms: Terms, job: JobTemplate) -> None:
-        self._add(Declared(self._new_name(name), terms, job=job))
+    def add_job(self, name: str, timing: Timing, job: JobTemplate) -> None:
+        self._add(Declared(self._new_name(name), timing, job=job))
 
-    def add_inline(self, name: str, terms: Terms, function: Callable[..., Any], lock: str | None) -> None:
+    def add_inline(self, name: str, timing: Timing, function: Callable[..., Any], lock: str | None) -> None:
         """Several may name the same lock; they then never run at the same time."""
         # A tick's runners are chosen by a list of names with commas between them.
         if "," in self._new_name(name):
             raise InvalidInput(f"runner: {name!r} has a comma, which separates names in --runners")
         if lock is not None:
             check_name("lock", lock)
-        self._add(Declared(name, terms, inline=Inline(_taking_a_slot(name, function), lock)))
+        self._add(Declared(name, timing, inline=Inline(_taking_a_slot(name, function), lock)))
 
     def _new_name(self, name: str) -> str:
         if check_schedule_name(name) in self._by_name:
@@ -148,9 +148,9 @@ class Schedules:
         job = job_template(
             self._handlers, kind, payload, queue=queue, priority=priority, tenant=tenant, attempts=attempts
         )
-        terms = to_terms(timetable, tz, missed, missed_limit)
+        timing = to_timing(timetable, tz, missed, missed_limit)
         now = await self._store.now()
-        await self._store.save(_new_schedule(name, terms, job, Origin.STORED, now))
+        await self._store.save(_new_schedule(name, timing, job, Origin.STORED, now))
 
     async def remove(self, name: str) -> None:
         """Its jobs stay. One that code declares comes back with the next process that does."""
@@ -187,14 +187,14 @@ class Schedules:
             raise InvalidInput(f"schedule {name!r} is declared in the app's code; {verb} it there")
 
 
-def to_terms(timetable: str, tz: str, missed: str, missed_limit: int) -> Terms:
+def to_timing(timetable: str, tz: str, missed: str, missed_limit: int) -> Timing:
     try:
         policy = Missed(missed)
     except ValueError:
         raise InvalidInput(f"missed: {missed!r} is not known; use {', '.join(Missed)}") from None
     if not isinstance(missed_limit, int) or isinstance(missed_limit, bool) or missed_limit not in MISSED_LIMITS:
         raise InvalidInput(f"missed_limit: {missed_limit!r} is not a number from 1 to {MISSED_LIMITS[-1]:,}")
-    return Terms(parse_timetable(timetable, tz), policy, missed_limit)
+    return Timing(parse_timetable(timetable, tz), policy, missed_limit)
 
 
 def job_template(
@@ -227,14 +227,14 @@ def check_schedule_name(name: str) -> str:
     return name
 
 
-def _new_schedule(name: str, terms: Terms, job: JobTemplate | None, origin: Origin, now: datetime) -> NewSchedule:
-    timetable = terms.timetable
+def _new_schedule(name: str, timing: Timing, job: JobTemplate | None, origin: Origin, now: datetime) -> NewSchedule:
+    timetable = timing.timetable
     return NewSchedule(
         name=name,
         timetable=timetable.text,
         zone=timetable.zone,
-        missed=terms.missed,
-        missed_limit=terms.missed_limit,
+        missed=timing.missed,
+        missed_limit=timing.missed_limit,
         job=job,
         origin=origin,
         first_slot=timetable.next_after(now),

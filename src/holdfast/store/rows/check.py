@@ -34,7 +34,7 @@ async def check_rows(store: PostgresStore, rows: Rows) -> list[RowFinding]:
         return findings
     table = RowTable(store, rows)
     indexes = {row["name"]: row for row in await table.fetch(lambda _: _INDEXES, table_name(rows))}
-    columns = (await table.sql()).terms.columns
+    columns = (await table.sql()).item.columns
     statements = index_statements(rows, columns)
     made = {_purpose(sql): " ".join(sql.split()) for sql in statements}
     partial = {name for name, index in indexes.items() if index["is_partial"]}

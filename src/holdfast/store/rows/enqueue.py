@@ -18,8 +18,8 @@ _LATER = "greatest(coalesce(given.run_at, moment.now + coalesce(given.delay, int
 
 def insert_statement(sql: RowSql) -> str:
     """InvalidInput if the application has to insert its rows itself."""
-    terms, rows = sql.terms, sql.terms.rows
-    if rows.payload is None or terms.key_type != "uuid":
+    item, rows = sql.item, sql.item.rows
+    if rows.payload is None or item.key_type != "uuid":
         raise InvalidInput(
             f"rows {rows.name!r}: a job cannot become a row here, which takes a uuid key and a payload column; insert "
             f"the row in your own transaction"
@@ -39,9 +39,9 @@ def insert_statement(sql: RowSql) -> str:
         rows.max_attempts: "given.max_attempts",
         rows.headers: "given.headers",
         rows.cancel_requested: "false",
-        terms.state_key: literal(rows.states.claimable[0]) if rows.states else "",
+        item.state_key: literal(rows.states.claimable[0]) if rows.states else "",
     }
-    return insert(sql, {name: terms.value(name, expression) for name, expression in expressions.items() if name})
+    return insert(sql, {name: item.value(name, expression) for name, expression in expressions.items() if name})
 
 
 def check_jobs(rows: Rows, jobs: Sequence[NewJob]) -> None:

@@ -301,7 +301,7 @@ class Rows:
 
     def migration_sql(self) -> str:
         """What adds the columns and indexes that the table may lack; harmless where they are there."""
-        # Imported here because it is written in the terms of a mapping.
+        # Imported here because it is written in the item of a mapping.
         from holdfast.store.rows.migration import migration_sql
 
         return migration_sql(self)

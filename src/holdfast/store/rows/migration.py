@@ -6,9 +6,9 @@ Printed, never run: the table is the application's, and so are its migrations.
 from hashlib import md5
 
 from holdfast.store.rows.columns import LOCAL_TIME, TEXTS, TIMES, Columns, table_name
+from holdfast.store.rows.item import Item
 from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.quoting import identifier
-from holdfast.store.rows.terms import Terms
 
 # Of 63 bytes, beside "holdfast_" and the longest purpose.
 _LONGEST_BYTES = 40
@@ -81,18 +81,18 @@ def _column_statements(rows: Rows, known: Columns) -> list[str]:
 
 def index_statements(rows: Rows, columns: Columns) -> list[str]:
     """The claim's, that of the next due row where it is another, that of suspects, of the locks, and of the ids."""
-    terms = Terms(rows, columns, "holdfast", prefix="")
+    item = Item(rows, columns, "holdfast", prefix="")
     kind = [identifier(rows.kind_column)] if rows.kind_column else []
-    ordered = [*kind, *(f"({expression}){direction}" for expression, direction in terms.order)]
-    statements = [_index(rows, "claim", ordered, terms.ready)]
-    if terms.order[0][0] != terms.run_at:
-        statements.append(_index(rows, "due", [*kind, f"({terms.run_at})"], terms.ready))
+    ordered = [*kind, *(f"({expression}){direction}" for expression, direction in item.order)]
+    statements = [_index(rows, "claim", ordered, item.ready)]
+    if item.order[0][0] != item.run_at:
+        statements.append(_index(rows, "due", [*kind, f"({item.run_at})"], item.ready))
     if rows.losses is not None:
-        statements.append(_index(rows, "suspect", ordered, f"{terms.ready} AND {terms.suspects(wanted=True)}"))
+        statements.append(_index(rows, "suspect", ordered, f"{item.ready} AND {item.suspects(wanted=True)}"))
     until = identifier(rows.locked_until)
     statements.append(_index(rows, "locks", [until], f"{until} IS NOT NULL"))
-    if terms.key_type in TEXTS and rows.key in columns:
-        statements.append(_index(rows, "ids", [f"({terms.id})"]))
+    if item.key_type in TEXTS and rows.key in columns:
+        statements.append(_index(rows, "ids", [f"({item.id})"]))
     return statements
 
 

@@ -8,10 +8,10 @@ from holdfast.store.rows.sql import RowSql
 
 def leases_of(sql: RowSql) -> str:
     """$1 holder"""
-    terms = sql.terms
-    locked_by, locked_until, fence = map(terms.at, terms.rows.lock_columns)
+    item = sql.item
+    locked_by, locked_until, fence = map(item.at, item.rows.lock_columns)
     return f"""
-SELECT {terms.id} AS id, {fence} AS fence FROM {terms.table} AS item
+SELECT {item.id} AS id, {fence} AS fence FROM {item.table} AS item
 WHERE {locked_until} IS NOT NULL AND {locked_by}::text = $1::text AND {fence} IS NOT NULL"""
 
 
@@ -20,21 +20,21 @@ def cancel(sql: RowSql) -> str:
 
     $1 ids
     """
-    terms, rows = sql.terms, sql.terms.rows
+    item, rows = sql.item, sql.item.rows
     ended = {
         **sql.unlocked,
         **sql.now_in(rows.updated_at),
         **sql.now_in(rows.completed_at),
         rows.fence: "NULL",
-        rows.run_at_columns[0]: terms.run_at_when_final,
+        rows.run_at_columns[0]: item.run_at_when_final,
     }
     if rows.states is not None:
-        ended[rows.states.column] = terms.final_value(JobState.CANCELED)
+        ended[rows.states.column] = item.final_value(JobState.CANCELED)
     elif rows.error_code is not None:
-        ended[rows.error_code] = terms.value(rows.error_code, literal(CANCEL_REQUESTED.code), cut=True)
+        ended[rows.error_code] = item.value(rows.error_code, literal(CANCEL_REQUESTED.code), cut=True)
     asked = (
-        f"UPDATE {terms.table} AS item SET {terms.set({rows.cancel_requested: 'true'})} FROM locked "
-        f"WHERE {terms.is_row('locked.key')} AND locked.state = 'running' RETURNING locked.id"
+        f"UPDATE {item.table} AS item SET {item.set({rows.cancel_requested: 'true'})} FROM locked "
+        f"WHERE {item.is_row('locked.key')} AND locked.state = 'running' RETURNING locked.id"
         if rows.cancel_requested
         else "SELECT locked.id FROM locked WHERE false"
     )
@@ -42,9 +42,9 @@ def cancel(sql: RowSql) -> str:
     return f"""
 WITH {sql.moment}, {_looked_up(sql)},
 ended AS (
-    UPDATE {terms.table} AS item SET {terms.set(ended)}
+    UPDATE {item.table} AS item SET {item.set(ended)}
     FROM locked, moment
-    WHERE {terms.is_row("locked.key")} AND locked.state IN ('ready', 'failed', 'dead'{at_once})
+    WHERE {item.is_row("locked.key")} AND locked.state IN ('ready', 'failed', 'dead'{at_once})
     RETURNING locked.id
 ),
 asked AS ({asked})
@@ -59,26 +59,26 @@ FROM given"""
 
 def retry(sql: RowSql) -> str:
     """$1 ids"""
-    terms, rows = sql.terms, sql.terms.rows
+    item, rows = sql.item, sql.item.rows
     reset = {
         **sql.unlocked,
         **sql.now_in(rows.updated_at),
         rows.fence: "NULL",
         rows.attempt: "0",
         rows.losses: "0",
-        rows.run_at_columns[0]: terms.value(rows.run_at_columns[0], "moment.now"),
+        rows.run_at_columns[0]: item.value(rows.run_at_columns[0], "moment.now"),
         rows.completed_at: "NULL",
         rows.started_at: "NULL",
         rows.result: "NULL",
     }
     if rows.states is not None:
-        reset[rows.states.column] = terms.state_value(literal(rows.states.claimable[0]))
+        reset[rows.states.column] = item.state_value(literal(rows.states.claimable[0]))
     return f"""
 WITH {sql.moment}, {_looked_up(sql)},
 revived AS (
-    UPDATE {terms.table} AS item SET {terms.set(reset)}
+    UPDATE {item.table} AS item SET {item.set(reset)}
     FROM locked, moment
-    WHERE {terms.is_row("locked.key")} AND locked.state NOT IN ('ready', 'running')
+    WHERE {item.is_row("locked.key")} AND locked.state NOT IN ('ready', 'running')
     RETURNING locked.id
 )
 SELECT given.id,
@@ -94,25 +94,25 @@ def _looked_up(sql: RowSql) -> str:
 
     What another mapping runs counts as locked: its lock is nobody else's to take before it has ended.
     """
-    terms = sql.terms
-    until = terms.at(terms.rows.locked_until)
-    is_free = f"({until} IS NULL OR {terms.running} OR {terms.time(terms.rows.locked_until)} <= {terms.now})"
+    item = sql.item
+    until = item.at(item.rows.locked_until)
+    is_free = f"({until} IS NULL OR {item.running} OR {item.time(item.rows.locked_until)} <= {item.now})"
     return f"""
 given AS MATERIALIZED (SELECT DISTINCT id FROM unnest($1::uuid[]) AS given (id)),
 locked AS MATERIALIZED (
     SELECT given.id, found.* FROM given
     CROSS JOIN LATERAL (
-        SELECT {terms.key} AS key, {terms.state} AS state FROM {terms.table} AS item
-        WHERE {terms.has_id("given.id")} AND {terms.state} IS NOT NULL AND {is_free}
+        SELECT {item.key} AS key, {item.state} AS state FROM {item.table} AS item
+        WHERE {item.has_id("given.id")} AND {item.state} IS NOT NULL AND {is_free}
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS found
 )"""
 
 
 def _exists(sql: RowSql) -> str:
-    terms = sql.terms
-    known = f"{terms.has_id('given.id')} AND {terms.state} IS NOT NULL"
-    return f"EXISTS (SELECT FROM {terms.table} AS item WHERE {known})"
+    item = sql.item
+    known = f"{item.has_id('given.id')} AND {item.state} IS NOT NULL"
+    return f"EXISTS (SELECT FROM {item.table} AS item WHERE {known})"
 
 
 def insert(sql: RowSql, columns: dict[str, str]) -> str:
@@ -124,7 +124,7 @@ def insert(sql: RowSql, columns: dict[str, str]) -> str:
     names = ", ".join(map(identifier, columns))
     return f"""
 WITH {sql.moment}
-INSERT INTO {sql.terms.table} ({names})
+INSERT INTO {sql.item.table} ({names})
 SELECT {", ".join(columns.values())}
 FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::interval[], $5::timestamptz[], $6::text[], $7::text[],
             $8::integer[], $9::text[], $10::text[])

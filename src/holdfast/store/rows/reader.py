@@ -38,7 +38,7 @@ class RowReader:
     ) -> "Sequence[asyncpg.Record]":
         """Where the payload of one row cannot be read, all are shown without theirs rather than none."""
         try:
-            return await self._table.fetch(lambda sql: show(sql, sql.terms.payload), *arguments, by_index=by_index)
+            return await self._table.fetch(lambda sql: show(sql, sql.item.payload), *arguments, by_index=by_index)
         except RowRefused:
             return await self._table.fetch(lambda sql: show(sql, "'null'"), *arguments, by_index=by_index)
 
@@ -85,53 +85,53 @@ def _uuid(text: str | None) -> UUID | None:
 
 
 def _shown(sql: RowSql, payload: str) -> str:
-    terms, rows = sql.terms, sql.terms.rows
+    item, rows = sql.item, sql.item.rows
     live, final = "shown.state = 'running'", "shown.state NOT IN ('ready', 'running')"
-    started = [terms.time(column) for column in (rows.started_at, rows.locked_at) if column is not None]
-    kept_start = terms.time(rows.started_at) if rows.started_at else "NULL::timestamptz"
-    finished = terms.time(rows.completed_at) if rows.completed_at else "NULL::timestamptz"
+    started = [item.time(column) for column in (rows.started_at, rows.locked_at) if column is not None]
+    kept_start = item.time(rows.started_at) if rows.started_at else "NULL::timestamptz"
+    finished = item.time(rows.completed_at) if rows.completed_at else "NULL::timestamptz"
     return f"""
-SELECT {terms.job(payload=payload)}, shown.state,
-       CASE WHEN NOT ({final}) THEN {terms.run_at_time} END AS run_at,
+SELECT {item.job(payload=payload)}, shown.state,
+       CASE WHEN NOT ({final}) THEN {item.run_at_time} END AS run_at,
        CASE WHEN {live} THEN coalesce({", ".join([*started, "NULL::timestamptz"])})
             WHEN {final} THEN {kept_start} END AS started_at,
        CASE WHEN {final} THEN {finished} END AS finished_at,
-       CASE WHEN {live} OR {final} THEN {terms.at(rows.fence)} END AS fence,
-       CASE WHEN {live} THEN {terms.text(rows.locked_by)} END AS holder,
-       CASE WHEN {live} THEN {terms.time(rows.locked_until)} END AS lease_until,
-       {live} AND {terms.cancel_requested} AS cancel_requested,
-       CASE WHEN {final} THEN {terms.text(rows.result)} END AS result,
-       {terms.text(rows.error_code)} AS error_code, {terms.text(rows.error_message)} AS error_message,
-       {terms.text(rows.error)} AS error
-FROM {terms.table} AS item CROSS JOIN LATERAL (SELECT {terms.state} AS state) AS shown
+       CASE WHEN {live} OR {final} THEN {item.at(rows.fence)} END AS fence,
+       CASE WHEN {live} THEN {item.text(rows.locked_by)} END AS holder,
+       CASE WHEN {live} THEN {item.time(rows.locked_until)} END AS lease_until,
+       {live} AND {item.cancel_requested} AS cancel_requested,
+       CASE WHEN {final} THEN {item.text(rows.result)} END AS result,
+       {item.text(rows.error_code)} AS error_code, {item.text(rows.error_message)} AS error_message,
+       {item.text(rows.error)} AS error
+FROM {item.table} AS item CROSS JOIN LATERAL (SELECT {item.state} AS state) AS shown
 WHERE shown.state IS NOT NULL"""
 
 
 def show_one(sql: RowSql, payload: str) -> str:
     """$1 id"""
-    return f"{_shown(sql, payload)} AND {sql.terms.has_id('$1::uuid')}"
+    return f"{_shown(sql, payload)} AND {sql.item.has_id('$1::uuid')}"
 
 
 def _list(sql: RowSql, payload: str) -> str:
     """$1 state or null, $2 kind or null, $3 tenant or null, $4 at most"""
-    terms = sql.terms
-    tenant = f"coalesce({terms.text(terms.rows.tenant)}, '')"
+    item = sql.item
+    tenant = f"coalesce({item.text(item.rows.tenant)}, '')"
     return f"""{_shown(sql, payload)}
-  AND ($1::text IS NULL OR shown.state = $1) AND ($2::text IS NULL OR {terms.kind} = $2)
+  AND ($1::text IS NULL OR shown.state = $1) AND ($2::text IS NULL OR {item.kind} = $2)
   AND ($3::text IS NULL OR {tenant} = $3)
-ORDER BY {terms.key} DESC LIMIT $4"""
+ORDER BY {item.key} DESC LIMIT $4"""
 
 
 def _count(sql: RowSql) -> str:
     return f"""
-SELECT {sql.terms.state} AS state, count(*) AS jobs FROM {sql.terms.table} AS item
-WHERE {sql.terms.state} IS NOT NULL GROUP BY 1"""
+SELECT {sql.item.state} AS state, count(*) AS jobs FROM {sql.item.table} AS item
+WHERE {sql.item.state} IS NOT NULL GROUP BY 1"""
 
 
 def _backlog(sql: RowSql) -> str:
-    terms = sql.terms
+    item = sql.item
     return f"""
 WITH {sql.moment}
-SELECT count(*) AS jobs, (SELECT moment.now FROM moment) - min({terms.run_at_time}) AS oldest
-FROM {terms.table} AS item
-WHERE {terms.ready} AND {terms.run_at} <= (SELECT {terms.moment("moment.now")} FROM moment)"""
+SELECT count(*) AS jobs, (SELECT moment.now FROM moment) - min({item.run_at_time}) AS oldest
+FROM {item.table} AS item
+WHERE {item.ready} AND {item.run_at} <= (SELECT {item.moment("moment.now")} FROM moment)"""

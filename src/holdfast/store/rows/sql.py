@@ -14,9 +14,9 @@ from holdfast.domain.json_text import encode
 from holdfast.domain.lifecycle import CANCEL_REQUESTED, LEASE_LOST
 from holdfast.store.postgres.sql_files import quoted
 from holdfast.store.rows.columns import Columns
+from holdfast.store.rows.item import Item
 from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.quoting import literal
-from holdfast.store.rows.terms import Terms
 
 _ENDING = ("event", "goes_back", "delay", "at", "value", "completes", "code", "message", "error", "result")
 _MOMENT = "moment AS MATERIALIZED (SELECT {now} AS now)"
@@ -24,27 +24,27 @@ _MOMENT = "moment AS MATERIALIZED (SELECT {now} AS now)"
 
 @dataclass(frozen=True)
 class RowSql:
-    terms: Terms
+    item: Item
 
     @classmethod
     def of(cls, rows: Rows, columns: Columns, schema: str) -> "RowSql":
-        return cls(Terms(rows, columns, schema))
+        return cls(Item(rows, columns, schema))
 
     @property
     def moment(self) -> str:
-        return _MOMENT.format(now=self.terms.now)
+        return _MOMENT.format(now=self.item.now)
 
     @cached_property
     def unlocked(self) -> dict[str | None, str]:
         """What every end of a claim does to the lock; the fence stays where it tells who finished the row."""
-        rows = self.terms.rows
+        rows = self.item.rows
         cleared: dict[str | None, str] = {rows.locked_by: "NULL", rows.locked_until: "NULL", rows.locked_at: "NULL"}
         if rows.cancel_requested is not None:
             cleared[rows.cancel_requested] = "false"
         return cleared
 
     def now_in(self, column: str | None) -> dict[str | None, str]:
-        return {} if column is None else {column: self.terms.value(column, "moment.now")}
+        return {} if column is None else {column: self.item.value(column, "moment.now")}
 
     def claim(self, *, suspects: bool, past: bool = False) -> str:
         """One range of the index for each kind, read up to what is wanted of it; the fences rise in claim order.
@@ -52,31 +52,31 @@ class RowSql:
         $1 kinds, $2 how many of each, $3 how long each is leased, $4 how many in all, $5 holder, $6 shard, $7 number of
         shards; to get `past` some rows: $8 keys to leave alone, $9 keys of which alone to look at, or null
         """
-        terms, rows = self.terms, self.terms.rows
+        item, rows = self.item, self.item.rows
         taken = {
-            rows.locked_by: terms.value(rows.locked_by, "$5::text"),
-            rows.locked_until: terms.value(rows.locked_until, "moment.now + chosen.lease"),
+            rows.locked_by: item.value(rows.locked_by, "$5::text"),
+            rows.locked_until: item.value(rows.locked_until, "moment.now + chosen.lease"),
             rows.fence: "chosen.fence",
-            rows.attempt: f"{terms.attempt} + 1",
+            rows.attempt: f"{item.attempt} + 1",
             **self.now_in(rows.locked_at),
             **self.now_in(rows.started_at),
             **self.now_in(rows.updated_at),
         }
         if rows.states is not None and rows.states.running is not None:
-            taken[rows.states.column] = terms.state_value(literal(rows.states.running))
+            taken[rows.states.column] = item.state_value(literal(rows.states.running))
         return f"""
 WITH {self._found(suspects=suspects, past=past)},
-chosen AS MATERIALIZED (SELECT found.key, found.lease, {terms.next_fence} AS fence FROM found),
+chosen AS MATERIALIZED (SELECT found.key, found.lease, {item.next_fence} AS fence FROM found),
 claimed AS (
-    UPDATE {terms.table} AS item SET {terms.set(taken)}
+    UPDATE {item.table} AS item SET {item.set(taken)}
     FROM chosen, moment
-    WHERE {terms.is_row("chosen.key")} AND {terms.at(rows.locked_until)} IS NULL
+    WHERE {item.is_row("chosen.key")} AND {item.at(rows.locked_until)} IS NULL
     RETURNING item.*
 )
-SELECT {terms.job(payload="NULL::text" if rows.payload_query else terms.payload)},
-       {terms.key}::text AS key, {terms.at(rows.fence)} AS fence, {terms.time(rows.locked_until)} AS until
+SELECT {item.job(payload="NULL::text" if rows.payload_query else item.payload)},
+       {item.key}::text AS key, {item.at(rows.fence)} AS fence, {item.time(rows.locked_until)} AS until
 FROM claimed AS item
-ORDER BY {terms.at(rows.fence)}"""
+ORDER BY {item.at(rows.fence)}"""
 
     def claimable_keys(self, *, suspects: bool) -> str:
         """What a claim `past` some rows would take. The parameters are those of the claim."""
@@ -84,22 +84,22 @@ ORDER BY {terms.at(rows.fence)}"""
         return f"WITH {found} SELECT found.key::text AS key FROM found WHERE $5::text IS NOT NULL"
 
     def _found(self, *, suspects: bool, past: bool) -> str:
-        terms = self.terms
-        sorted_by = [f"{expression} AS order_{number}" for number, (expression, _) in enumerate(terms.order)]
-        inner = ", ".join(f"{expression}{direction}" for expression, direction in terms.order)
-        outer = ", ".join(f"found.order_{number}{direction}" for number, (_, direction) in enumerate(terms.order))
+        item = self.item
+        sorted_by = [f"{expression} AS order_{number}" for number, (expression, _) in enumerate(item.order)]
+        inner = ", ".join(f"{expression}{direction}" for expression, direction in item.order)
+        outer = ", ".join(f"found.order_{number}{direction}" for number, (_, direction) in enumerate(item.order))
         source = "unnest($1::text[], $2::integer[], $3::interval[]) AS wanted (kind, at_most, lease)"
         return f"""{self.moment},
-wanted AS MATERIALIZED ({terms.wanted(source, ", wanted.at_most, wanted.lease")}),
+wanted AS MATERIALIZED ({item.wanted(source, ", wanted.at_most, wanted.lease")}),
 found AS MATERIALIZED (
     SELECT found.*, wanted.lease
     FROM wanted
     CROSS JOIN LATERAL (
-        SELECT {terms.key} AS key, {", ".join(sorted_by)}
-        FROM {terms.table} AS item
-        WHERE {terms.ready} AND {terms.is_kind("wanted.kind")}
-          AND {terms.run_at} <= (SELECT {terms.moment("moment.now")} FROM moment)
-          AND {terms.suspects(wanted=suspects)} AND {self._is_in_shard(6)}{self._is_past(8) if past else ""}
+        SELECT {item.key} AS key, {", ".join(sorted_by)}
+        FROM {item.table} AS item
+        WHERE {item.ready} AND {item.is_kind("wanted.kind")}
+          AND {item.run_at} <= (SELECT {item.moment("moment.now")} FROM moment)
+          AND {item.suspects(wanted=suspects)} AND {self._is_in_shard(6)}{self._is_past(8) if past else ""}
         ORDER BY {inner}
         LIMIT wanted.at_most
         FOR NO KEY UPDATE SKIP LOCKED
@@ -109,7 +109,7 @@ found AS MATERIALIZED (
 )"""
 
     def _is_past(self, parameter: int) -> str:
-        key, keys = self.terms.key, f"::text[]::{self.terms.key_type}[]"
+        key, keys = self.item.key, f"::text[]::{self.item.key_type}[]"
         only = parameter + 1
         return f" AND NOT {key} = ANY (${parameter}{keys}) AND (${only}::text[] IS NULL OR {key} = ANY (${only}{keys}))"
 
@@ -120,27 +120,27 @@ found AS MATERIALIZED (
 
         $1 keys
         """
-        terms = self.terms
+        item = self.item
         return f"""
-SELECT {terms.key}::text AS key, {terms.payload} AS payload
-FROM {terms.table} AS item WHERE {terms.key} = ANY ($1::text[]::{terms.key_type}[])"""
+SELECT {item.key}::text AS key, {item.payload} AS payload
+FROM {item.table} AS item WHERE {item.key} = ANY ($1::text[]::{item.key_type}[])"""
 
     def _is_in_shard(self, parameter: int) -> str:
-        shard_of = f"{quoted(self.terms.schema)}.shard_of"
+        shard_of = f"{quoted(self.item.schema)}.shard_of"
         index, count = f"${parameter}::integer", f"${parameter + 1}::integer"
-        return f"({count} IS NULL OR {shard_of}({self.terms.id}, {count}) = {index})"
+        return f"({count} IS NULL OR {shard_of}({self.item.id}, {count}) = {index})"
 
     def _held(self, columns: str, source: str) -> str:
         """Lock the rows that are still under these leases, skipping those that a transaction holds."""
-        terms = self.terms
+        item = self.item
         return f"""
 held AS MATERIALIZED (
     SELECT locked.*, given.number, given.fence{columns}
     FROM {source}
     CROSS JOIN LATERAL (
-        SELECT {terms.key} AS key, {terms.cancel_requested} AS cancel_requested, ({terms.is_live}) IS TRUE AS is_live
-        FROM {terms.table} AS item
-        WHERE {terms.has_id("given.id")} AND {terms.is_held("given")}
+        SELECT {item.key} AS key, {item.cancel_requested} AS cancel_requested, ({item.is_live}) IS TRUE AS is_live
+        FROM {item.table} AS item
+        WHERE {item.has_id("given.id")} AND {item.is_held("given")}
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS locked
 )"""
@@ -151,16 +151,16 @@ held AS MATERIALIZED (
 
         $1 ids, $2 fences, $3 holders, $4 extensions
         """
-        terms, until = self.terms, self.terms.rows.locked_until
+        item, until = self.item, self.item.rows.locked_until
         source = (
             "unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::interval[]) WITH ORDINALITY "
             "AS given (id, fence, holder, extension, number)"
         )
         return f"""
 WITH {self.moment}, {self._held(", given.extension", source)}
-UPDATE {terms.table} AS item SET {terms.set({until: terms.value(until, "moment.now + held.extension")})}
+UPDATE {item.table} AS item SET {item.set({until: item.value(until, "moment.now + held.extension")})}
 FROM held, moment
-WHERE {terms.is_row("held.key")} AND {terms.at(terms.rows.fence)} = held.fence AND held.is_live
+WHERE {item.is_row("held.key")} AND {item.at(item.rows.fence)} = held.fence AND held.is_live
 RETURNING held.number, held.cancel_requested"""
 
     @cached_property
@@ -172,7 +172,7 @@ RETURNING held.number, held.cancel_requested"""
         $8 values of the state column, $9 whether the row is complete, $10 error codes, $11 their messages,
         $12 whole errors, $13 results
         """
-        terms, rows = self.terms, self.terms.rows
+        item, rows = self.item, self.item.rows
         source = (
             "unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::text[], $5::boolean[], $6::interval[], "
             "$7::timestamptz[], $8::text[], $9::boolean[], $10::text[], $11::text[], $12::text[], $13::text[]) "
@@ -187,21 +187,21 @@ ended AS MATERIALIZED (
     FROM held WHERE held.is_live OR NOT held.goes_back
 ),
 left_alone AS (
-    UPDATE {terms.table} AS item SET {terms.set({**self.unlocked, rows.fence: "NULL"})}
+    UPDATE {item.table} AS item SET {item.set({**self.unlocked, rows.fence: "NULL"})}
     FROM held
-    WHERE {terms.is_row("held.key")} AND {terms.at(rows.fence)} = held.fence AND held.goes_back AND NOT held.is_live
+    WHERE {item.is_row("held.key")} AND {item.at(rows.fence)} = held.fence AND held.goes_back AND NOT held.is_live
 )
-UPDATE {terms.table} AS item SET {terms.set(self._finished())}
+UPDATE {item.table} AS item SET {item.set(self._finished())}
 FROM ended, moment
-WHERE {terms.is_row("ended.key")} AND {terms.at(rows.fence)} = ended.fence
+WHERE {item.is_row("ended.key")} AND {item.at(rows.fence)} = ended.fence
 RETURNING ended.number"""
 
     def _finished(self) -> dict[str | None, str]:
-        terms, rows = self.terms, self.terms.rows
+        item, rows = self.item, self.item.rows
         gives_back = "ended.is_ready AND ended.event IN ('release', 'snooze')"
-        attempt = f"{terms.attempt} - CASE WHEN {gives_back} THEN 1 ELSE 0 END"
+        attempt = f"{item.attempt} - CASE WHEN {gives_back} THEN 1 ELSE 0 END"
         first_run_at = rows.run_at_columns[0]
-        next_time = terms.value(first_run_at, "greatest(coalesce(ended.at, moment.now + ended.delay), moment.now)")
+        next_time = item.value(first_run_at, "greatest(coalesce(ended.at, moment.now + ended.delay), moment.now)")
         request = (CANCEL_REQUESTED.code, CANCEL_REQUESTED.message, encode(CANCEL_REQUESTED.as_dict()))
         noted = [
             f"CASE WHEN ended.is_canceled THEN coalesce(ended.{name}, {literal(said)}) ELSE ended.{name} END"
@@ -210,17 +210,17 @@ RETURNING ended.number"""
         assigned = {
             **self.unlocked,
             **self.now_in(rows.updated_at),
-            rows.fence: f"CASE WHEN ended.is_ready THEN NULL ELSE {terms.at(rows.fence)} END",
+            rows.fence: f"CASE WHEN ended.is_ready THEN NULL ELSE {item.at(rows.fence)} END",
             rows.attempt: attempt,
-            first_run_at: f"""CASE WHEN ended.is_ready AND ended.event = 'release' THEN {terms.at(first_run_at)}
-                 WHEN ended.is_ready THEN {next_time} ELSE {terms.run_at_when_final} END""",
-            **terms.note_error(*noted),
+            first_run_at: f"""CASE WHEN ended.is_ready AND ended.event = 'release' THEN {item.at(first_run_at)}
+                 WHEN ended.is_ready THEN {next_time} ELSE {item.run_at_when_final} END""",
+            **item.note_error(*noted),
         }
         if rows.states is not None:
             assigned[rows.states.column] = f"""CASE
-                 WHEN ended.is_canceled THEN {terms.final_value(JobState.CANCELED)}
-                 WHEN ended.value IS NOT NULL THEN {terms.state_value("ended.value")}
-                 ELSE {terms.value_back(attempt)} END"""
+                 WHEN ended.is_canceled THEN {item.final_value(JobState.CANCELED)}
+                 WHEN ended.value IS NOT NULL THEN {item.state_value("ended.value")}
+                 ELSE {item.value_back(attempt)} END"""
         elif rows.error_code is not None:
             # Without states the code of the last error tells a failure from a success.
             failed = assigned[rows.error_code]
@@ -228,11 +228,11 @@ RETURNING ended.number"""
         if rows.completed_at is not None:
             assigned[rows.completed_at] = f"""CASE
                  WHEN NOT ended.is_ready AND (ended.completes OR ended.is_canceled)
-                 THEN {terms.value(rows.completed_at, "moment.now")} ELSE {terms.at(rows.completed_at)} END"""
+                 THEN {item.value(rows.completed_at, "moment.now")} ELSE {item.at(rows.completed_at)} END"""
         if rows.started_at is not None:
-            assigned[rows.started_at] = f"CASE WHEN ended.is_ready THEN NULL ELSE {terms.at(rows.started_at)} END"
+            assigned[rows.started_at] = f"CASE WHEN ended.is_ready THEN NULL ELSE {item.at(rows.started_at)} END"
         if rows.result is not None:
-            assigned[rows.result] = terms.value(rows.result, "CASE WHEN NOT ended.goes_back THEN ended.result END")
+            assigned[rows.result] = item.value(rows.result, "CASE WHEN NOT ended.goes_back THEN ended.result END")
         return assigned
 
     @cached_property
@@ -242,14 +242,14 @@ RETURNING ended.number"""
 
         $1 ids, $2 fences, $3 holders
         """
-        terms = self.terms
-        fence, until = terms.at(terms.rows.fence), terms.at(terms.rows.locked_until)
+        item = self.item
+        fence, until = item.at(item.rows.fence), item.at(item.rows.locked_until)
         return f"""
-SELECT CASE WHEN {terms.is_held("given")} AND {terms.is_live} THEN 'locked'
+SELECT CASE WHEN {item.is_held("given")} AND {item.is_live} THEN 'locked'
             WHEN {fence} = given.fence AND {until} IS NULL THEN 'already'
             ELSE 'stale' END AS fenced
 FROM unnest($1::uuid[], $2::bigint[], $3::uuid[]) WITH ORDINALITY AS given (id, fence, holder, number)
-LEFT JOIN {terms.table} AS item ON {terms.has_id("given.id")}
+LEFT JOIN {item.table} AS item ON {item.has_id("given.id")}
 ORDER BY given.number"""
 
     @cached_property
@@ -258,92 +258,92 @@ ORDER BY given.number"""
 
         $1 at most, $2 keys to leave alone, $3 keys of which alone to look at, or null
         """
-        terms, rows = self.terms, self.terms.rows
+        item, rows = self.item, self.item.rows
         first_run_at = rows.run_at_columns[0]
         error = LEASE_LOST
         assigned = {
             **self.unlocked,
             **self.now_in(rows.updated_at),
             rows.fence: "NULL",
-            rows.losses: f"{terms.losses} + 1",
-            first_run_at: f"CASE WHEN lost.then = 'ready' THEN {terms.value(first_run_at, 'moment.now')} "
-            f"ELSE {terms.run_at_when_final} END",
-            **terms.note_error(literal(error.code), literal(error.message), literal(encode(error.as_dict()))),
+            rows.losses: f"{item.losses} + 1",
+            first_run_at: f"CASE WHEN lost.then = 'ready' THEN {item.value(first_run_at, 'moment.now')} "
+            f"ELSE {item.run_at_when_final} END",
+            **item.note_error(literal(error.code), literal(error.message), literal(encode(error.as_dict()))),
         }
         if rows.states is not None:
             assigned[rows.states.column] = (
-                f"CASE lost.then WHEN 'dead' THEN {terms.final_value(JobState.DEAD)} "
-                f"WHEN 'canceled' THEN {terms.final_value(JobState.CANCELED)} "
-                f"ELSE {terms.value_back(terms.attempt)} END"
+                f"CASE lost.then WHEN 'dead' THEN {item.final_value(JobState.DEAD)} "
+                f"WHEN 'canceled' THEN {item.final_value(JobState.CANCELED)} "
+                f"ELSE {item.value_back(item.attempt)} END"
             )
         if rows.completed_at is not None:
             assigned[rows.completed_at] = (
-                f"CASE WHEN lost.then <> 'ready' THEN {terms.value(rows.completed_at, 'moment.now')} "
-                f"ELSE {terms.at(rows.completed_at)} END"
+                f"CASE WHEN lost.then <> 'ready' THEN {item.value(rows.completed_at, 'moment.now')} "
+                f"ELSE {item.at(rows.completed_at)} END"
             )
         if rows.started_at is not None:
-            assigned[rows.started_at] = f"CASE WHEN lost.then = 'ready' THEN NULL ELSE {terms.at(rows.started_at)} END"
+            assigned[rows.started_at] = f"CASE WHEN lost.then = 'ready' THEN NULL ELSE {item.at(rows.started_at)} END"
         return f"""
 WITH {self.moment},
 lost AS MATERIALIZED (
-    SELECT {terms.key} AS key, {terms.at(rows.locked_until)} AS until, {terms.id} AS id,
-           CASE WHEN {terms.is_last_loss} THEN 'dead' WHEN {terms.cancel_requested} THEN 'canceled'
+    SELECT {item.key} AS key, {item.at(rows.locked_until)} AS until, {item.id} AS id,
+           CASE WHEN {item.is_last_loss} THEN 'dead' WHEN {item.cancel_requested} THEN 'canceled'
                 ELSE 'ready' END AS then
     {self._expired_rows}
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 rescued AS (
-    UPDATE {terms.table} AS item SET {terms.set(assigned)}
+    UPDATE {item.table} AS item SET {item.set(assigned)}
     FROM lost, moment
-    WHERE {terms.is_row("lost.key")} AND {terms.running} AND {self._is_expired}
+    WHERE {item.is_row("lost.key")} AND {item.running} AND {self._is_expired}
     RETURNING lost.id, lost.then AS state, lost.until
 )
 SELECT rescued.id, rescued.state FROM rescued ORDER BY rescued.until, rescued.id"""
 
     @property
     def _is_expired(self) -> str:
-        until = self.terms.rows.locked_until
-        return f"{self.terms.at(until)} <= (SELECT {self.terms.value(until, 'moment.now')} FROM moment)"
+        until = self.item.rows.locked_until
+        return f"{self.item.at(until)} <= (SELECT {self.item.value(until, 'moment.now')} FROM moment)"
 
     @property
     def _expired_rows(self) -> str:
-        terms = self.terms
-        return f"""FROM {terms.table} AS item
-    WHERE {terms.running} AND {self._is_expired} AND NOT {terms.key} = ANY ($2::text[]::{terms.key_type}[])
-      AND ($3::text[] IS NULL OR {terms.key} = ANY ($3::text[]::{terms.key_type}[]))
-    ORDER BY {terms.at(terms.rows.locked_until)}, {terms.key}
+        item = self.item
+        return f"""FROM {item.table} AS item
+    WHERE {item.running} AND {self._is_expired} AND NOT {item.key} = ANY ($2::text[]::{item.key_type}[])
+      AND ($3::text[] IS NULL OR {item.key} = ANY ($3::text[]::{item.key_type}[]))
+    ORDER BY {item.at(item.rows.locked_until)}, {item.key}
     LIMIT $1"""
 
     @property
     def expired_keys(self) -> str:
         """The parameters are those of the rescue."""
-        return f"WITH {self.moment} SELECT {self.terms.key}::text AS key {self._expired_rows}"
+        return f"WITH {self.moment} SELECT {self.item.key}::text AS key {self._expired_rows}"
 
     def look(self, *, past: bool = False) -> str:
         """When the first row may run, and the first suspect where losses are counted; one index probe a kind.
 
         $1 kinds, $2 shard, $3 number of shards; to get `past` some rows: $4 and $5 as the claim's
         """
-        terms = self.terms
-        first = f"SELECT {terms.run_at_time} AS run_at {self._waiting(suspects=False, past=past)}"
+        item = self.item
+        first = f"SELECT {item.run_at_time} AS run_at {self._waiting(suspects=False, past=past)}"
         suspect_due_in = "NULL::interval"
-        if terms.rows.losses is not None:
+        if item.rows.losses is not None:
             # All of them: they are few, and with a LIMIT the planner may walk over all other rows to the first one.
-            suspects = f"SELECT min({terms.run_at_time}) AS run_at {self._waiting(suspects=True, past=past)}"
+            suspects = f"SELECT min({item.run_at_time}) AS run_at {self._waiting(suspects=True, past=past)}"
             suspect_due_in = self._first_due(suspects)
         return f"""
-SELECT {self._first_due(f"{first} ORDER BY {terms.run_at} LIMIT 1")} AS due_in,
+SELECT {self._first_due(f"{first} ORDER BY {item.run_at} LIMIT 1")} AS due_in,
        {suspect_due_in} AS suspect_due_in"""
 
     def _first_due(self, of_kind: str) -> str:
-        wanted = self.terms.wanted("unnest($1::text[]) AS wanted (kind)")
-        return f"""(SELECT min(first.run_at) - {self.terms.now} FROM ({wanted}) AS wanted
+        wanted = self.item.wanted("unnest($1::text[]) AS wanted (kind)")
+        return f"""(SELECT min(first.run_at) - {self.item.now} FROM ({wanted}) AS wanted
     CROSS JOIN LATERAL ({of_kind}) AS first)"""
 
     def _waiting(self, *, suspects: bool, past: bool) -> str:
-        terms = self.terms
-        return f"""FROM {terms.table} AS item
-        WHERE {terms.ready} AND {terms.is_kind("wanted.kind")} AND {terms.suspects(wanted=suspects)}
+        item = self.item
+        return f"""FROM {item.table} AS item
+        WHERE {item.ready} AND {item.is_kind("wanted.kind")} AND {item.suspects(wanted=suspects)}
           AND {self._is_in_shard(2)}{self._is_past(4) if past else ""}"""
 
     @cached_property
@@ -352,28 +352,28 @@ SELECT {self._first_due(f"{first} ORDER BY {terms.run_at} LIMIT 1")} AS due_in,
 
         $1 id, $2 fence, $3 holder, $4 result
         """
-        terms, rows = self.terms, self.terms.rows
+        item, rows = self.item, self.item.rows
         first_run_at = rows.run_at_columns[0]
         assigned = {
             **self.unlocked,
             **self.now_in(rows.updated_at),
-            first_run_at: terms.run_at_when_final,
+            first_run_at: item.run_at_when_final,
         }
         if rows.states is not None:
-            assigned[rows.states.column] = terms.final_value(JobState.SUCCEEDED)
+            assigned[rows.states.column] = item.final_value(JobState.SUCCEEDED)
         elif rows.error_code is not None:
             assigned[rows.error_code] = "NULL"
         if rows.completed_at is not None and (rows.states is None or rows.completes(rows.states.succeeded)):
-            assigned[rows.completed_at] = terms.value(rows.completed_at, "moment.now")
+            assigned[rows.completed_at] = item.value(rows.completed_at, "moment.now")
         if rows.result is not None:
-            assigned[rows.result] = terms.value(rows.result, "given.result")
+            assigned[rows.result] = item.value(rows.result, "given.result")
         return f"""
 WITH {self.moment},
 given AS MATERIALIZED (SELECT $1::uuid AS id, $2::bigint AS fence, $3::uuid AS holder, $4::text AS result),
 done AS (
-    UPDATE {terms.table} AS item SET {terms.set(assigned)}
+    UPDATE {item.table} AS item SET {item.set(assigned)}
     FROM given, moment
-    WHERE {terms.has_id("given.id")} AND {terms.is_held("given")}
+    WHERE {item.has_id("given.id")} AND {item.is_held("given")}
     RETURNING 1
 )
-SELECT {quoted(terms.schema)}.held_or_raise(count(*) = 1, {literal(rows.name)}) FROM done"""
+SELECT {quoted(item.schema)}.held_or_raise(count(*) = 1, {literal(rows.name)}) FROM done"""

@@ -26,7 +26,7 @@ from holdfast.runtime.queue_runs import QueueRuns
 from holdfast.runtime.tick import TickLimits
 from holdfast.scheduling.board import ScheduleBoard
 from holdfast.scheduling.job_schedules import JobSchedules
-from holdfast.scheduling.schedules import Declared, job_template, to_terms
+from holdfast.scheduling.schedules import Declared, job_template, to_timing
 from holdfast.store.contract import JobFilter, Store
 from holdfast.store.memory.schedules import MemoryRuns, MemorySchedules
 from holdfast.store.memory.store import MemoryClock
@@ -481,7 +481,7 @@ def _handlers() -> Handlers:
 
 
 _HANDLERS = _handlers()
-_DECLARED = [Declared(SCHEDULE, to_terms("every 1s", "UTC", Missed.ALL, 1000), job_template(_HANDLERS, USUAL))]
+_DECLARED = [Declared(SCHEDULE, to_timing("every 1s", "UTC", Missed.ALL, 1000), job_template(_HANDLERS, USUAL))]
 
 
 class _VirtualClock(MemoryClock):

@@ -1,4 +1,4 @@
-"""The terms in which the statements on an application's table are written: its columns, states and times as SQL.
+"""A row of an application's table as SQL expressions: its columns, states and times.
 
 Every statement calls the row `item`. Names and constants are quoted here and nowhere else; only `due` and
 `payload_query` are the developer's own SQL.
@@ -25,7 +25,7 @@ _UNKNOWN = Column("text", "text")
 
 
 @dataclass(frozen=True)
-class Terms:
+class Item:
     rows: Rows
     columns: Columns
     schema: str
