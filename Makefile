@@ -103,7 +103,7 @@ bench-peers: $(STAMP) ## Measure Holdfast beside other job systems and write doc
 	@out=bench/peers/results/$$(date -u +%Y-%m-%d-%H%M).jsonl && \
 	$(BIN)/python -m bench.peers run --out $$out $(ARGS) && $(BIN)/python -m bench.peers report $$out
 
-bench-targets: $(STAMP) ## Measure every target of speed in interleaved pairs (about 25 minutes); ARGS="--quick" to try it
+bench-targets: $(STAMP) ## Measure every target of speed in interleaved pairs (about 25 minutes), or ARGS="--against COMMIT"
 	@$(BIN)/python -m bench.targets $(ARGS)
 
 clean: ## Remove .venv, caches and build output

@@ -21,6 +21,7 @@ import asyncpg
 import uvloop
 
 from bench.targets import crowds, drains, enqueuing, footprint, pick_up, snapshots
+from bench.targets.against.command import FITTING, add_options, compare
 from bench.targets.figures import Line
 from bench.targets.measuring import QUICK, Bench, Sizes, say
 from bench.targets.report import PAGE, BrokenReport, write
@@ -46,7 +47,7 @@ LINES: dict[str, Callable[[Bench], Awaitable[Line]]] = {
     "idle": footprint.idle,
 }
 Figures = dict[str, Any]
-_SERVER_SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "autovacuum", "shared_buffers")
+PAIRS = 7
 
 
 def arguments() -> argparse.Namespace:
@@ -56,14 +57,19 @@ def arguments() -> argparse.Namespace:
         "--only", action="append", choices=LINES, metavar="NAME", help=f"repeatable: {', '.join(LINES)}"
     )
     parser.add_argument("--skip", action="append", default=[], choices=LINES, metavar="NAME", help="all but this one")
-    parser.add_argument("--pairs", type=_number, default=7, help="interleaved pairs (default: %(default)s)")
+    parser.add_argument("--pairs", type=_number, help=f"interleaved pairs (default: {PAIRS}; {FITTING})")
     parser.add_argument("--minutes", type=_minutes, help="how long a snapshot is held open (default: 5)")
     parser.add_argument("--quick", action="store_true", help="one small pair of everything, to see that it works")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     parser.add_argument("--report", action="store_true", help=f"and then their tables into {PAGE.name}; needs --json")
+    add_options(parser)
     chosen = parser.parse_args()
     if chosen.report and chosen.json is None:
         parser.error("--report needs --json FILE")
+    if chosen.against is None and (chosen.measures or chosen.python):
+        parser.error("--measures and --python need --against COMMIT")
+    if chosen.against is not None and (chosen.only or chosen.skip or chosen.minutes or chosen.report):
+        parser.error("--against has no --only, --skip, --minutes and --report; it has --measures")
     return chosen
 
 
@@ -81,8 +87,8 @@ def _minutes(text: str) -> float:
     return minutes
 
 
-async def measure(chosen: argparse.Namespace) -> tuple[str, bool]:
-    """The tables, and whether something broke."""
+async def measure(chosen: argparse.Namespace) -> tuple[str, int]:
+    """The tables, and the exit code: 1 if something broke."""
     sizes = QUICK if chosen.quick else Sizes()
     if chosen.minutes is not None:
         sizes = replace(sizes, snapshot_minutes=chosen.minutes)
@@ -90,12 +96,14 @@ async def measure(chosen: argparse.Namespace) -> tuple[str, bool]:
     problems: dict[str, str] = {}
     say("preparing PostgreSQL")
     async with Server.opened(chosen.url) as server:
-        bench = Bench(server, sizes, 1 if chosen.quick else chosen.pairs)
+        bench = Bench(server, sizes, 1 if chosen.quick else chosen.pairs or PAIRS)
         environment = {
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
             "command": _command(chosen),
             "commit": _commit(),
-            **await _environment(server),
+            "Python": platform.python_version(),
+            "cores": os.cpu_count(),
+            **await server.description(),
             "pairs": bench.pairs,
             "load before": f"{os.getloadavg()[0]:.1f}",
         }
@@ -112,7 +120,7 @@ async def measure(chosen: argparse.Namespace) -> tuple[str, bool]:
             if chosen.json is not None:
                 chosen.json.write_text(json.dumps(_for_programs(environment, lines, problems), indent=1) + "\n")
     title = ", ".join(f"{name} {value}" for name, value in environment.items())
-    return as_text(title, lines, problems), bool(problems)
+    return as_text(title, lines, problems), int(bool(problems))
 
 
 def _for_programs(environment: Figures, lines: Mapping[str, Line], problems: Mapping[str, str]) -> Figures:
@@ -130,7 +138,7 @@ def _command(chosen: argparse.Namespace) -> str:
     """Without the addresses and files of this machine."""
     words = ["python -m bench.targets"]
     words += [f"--only {name}" for name in chosen.only or ()] + [f"--skip {name}" for name in chosen.skip]
-    words.append("--quick" if chosen.quick else f"--pairs {chosen.pairs}")
+    words.append("--quick" if chosen.quick else f"--pairs {chosen.pairs or PAIRS}")
     words += [] if chosen.minutes is None else [f"--minutes {chosen.minutes:g}"]
     words += [] if chosen.url is None else ["--url URL"]
     return " ".join(words)
@@ -146,18 +154,7 @@ def _commit() -> str:
     return done.stdout.strip()
 
 
-async def _environment(server: Server) -> Figures:
-    environment: Figures = {
-        "PostgreSQL": await server.administrator.fetchval("SHOW server_version"),
-        "Python": platform.python_version(),
-        "cores": os.cpu_count(),
-    }
-    for name in _SERVER_SETTINGS:
-        environment[name] = await server.administrator.fetchval("SELECT current_setting($1)", name)
-    return environment
-
-
-async def _until_told_to_stop(work: Coroutine[Any, Any, tuple[str, bool]]) -> tuple[str, bool]:
+async def _until_told_to_stop(work: Coroutine[Any, Any, tuple[str, int]]) -> tuple[str, int]:
     """SIGTERM unwinds it, so that no server and no worker is left behind."""
     task = asyncio.create_task(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -170,7 +167,8 @@ def main() -> int:
         if chosen.json is not None:
             # Before an hour is spent on what could then not be written.
             chosen.json.touch()
-        shown, broke = uvloop.run(_until_told_to_stop(measure(chosen)))
+        work = measure(chosen) if chosen.against is None else compare(chosen)
+        shown, exit_code = uvloop.run(_until_told_to_stop(work))
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
     except (HoldfastError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
@@ -183,7 +181,7 @@ def main() -> int:
         except BrokenReport as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
-    return 1 if broke else 0
+    return exit_code
 
 
 if __name__ == "__main__":

@@ -21,10 +21,13 @@ from holdfast.store.opening import migrate, server_url
 SCHEMA = "holdfast"
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 Fill = Callable[["Stage"], Awaitable[None]]
+Install = Callable[[str], Awaitable[None]]
+"""Creates Holdfast's tables in the database at this address."""
 
 _PATIENCE_SECONDS = 60.0
 _TURN_SECONDS = 0.02
 _COMMAND_SECONDS = 1800.0
+_SETTINGS_OF_COST = ("fsync", "synchronous_commit", "full_page_writes", "autovacuum", "shared_buffers")
 # Those of clients alone: what autovacuum reads depends on when it comes, and is nothing that a statement costs.
 _BUFFERS_OF_CLIENTS = """
 SELECT sum(hits) + sum(coalesce(
@@ -39,6 +42,10 @@ SELECT coalesce(sum(calls), 0) FROM pg_stat_statements
 WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())"""
 
 
+async def _install(url: str) -> None:
+    await migrate(url, SCHEMA)
+
+
 class Server:
     def __init__(self, url: str, folder: Path, administrator: Connection, *, is_ours: bool) -> None:
         self.folder = folder
@@ -51,9 +58,9 @@ class Server:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def opened(cls, url: str | None) -> AsyncIterator[Self]:
-        """An embedded one that is gone afterwards, or databases of our own on another one."""
-        with tempfile.TemporaryDirectory(prefix="holdfast-targets-", ignore_cleanup_errors=True) as name:
+    async def opened(cls, url: str | None, parent: Path | None = None) -> AsyncIterator[Self]:
+        """An embedded one below `parent` that is gone afterwards, or databases of our own on another one."""
+        with tempfile.TemporaryDirectory(prefix="holdfast-targets-", dir=parent, ignore_cleanup_errors=True) as name:
             async with server_url(url or f"embedded:{Path(name, 'postgres')}") as address:
                 administrator = await _connect(address)
                 server = cls(address, Path(name), administrator, is_ours=url is None)
@@ -67,14 +74,21 @@ class Server:
     async def version(self) -> int:
         return int(await self.administrator.fetchval("SELECT current_setting('server_version_num')::integer / 10000"))
 
-    async def prepare(self, template: str, fill: Fill | None = None) -> None:
+    async def description(self) -> dict[str, str]:
+        """Its version, and the settings that decide what a commit costs."""
+        found = {"PostgreSQL": await self.administrator.fetchval("SHOW server_version")}
+        for name in _SETTINGS_OF_COST:
+            found[name] = await self.administrator.fetchval("SELECT current_setting($1)", name)
+        return found
+
+    async def prepare(self, template: str, fill: Fill | None = None, install: Install = _install) -> None:
         """Make a database to copy, once: Holdfast's tables, filled, in the state in which autovacuum leaves them."""
         if template in self._templates:
             return
         database = self._database(template)
         await self.administrator.execute(f'CREATE DATABASE "{database}"')
         self._templates.add(template)
-        await migrate(self._address(database), SCHEMA)
+        await install(self._address(database))
         stage = await Stage.on(self, self._address(database))
         try:
             if fill is not None:
