@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from bench.layout.report import table
+from bench.markdown import table
 from bench.runtime.workers import say, spread
 
 _PATIENCE_SECONDS = 120

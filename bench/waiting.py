@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 from uuid import UUID, uuid4
 
-from bench.layout.report import table
+from bench.markdown import table
 from bench.runtime.workers import Scene, say, spread
 from holdfast.app import Holdfast
 from holdfast.domain.job import LeasedJob

@@ -9,7 +9,7 @@ import json
 import os
 from typing import Any
 
-from bench.layout.report import table
+from bench.markdown import table
 from bench.runtime.app import app
 from bench.runtime.lateness import beside_a_drain, beside_a_slow_job
 from bench.runtime.stopping import stopped_under_load
