@@ -1,56 +1,54 @@
 -- The first job of every lane that exists in these queues (sorted, each once; null for all), and in the last row, without
--- a queue, the time. A skip scan: each step is one descent of the claim index to the first row behind the lane before, so
--- it costs what exists and not what is wanted. It locks nothing; claims go on while it walks over deleted rows that a
--- pinned snapshot keeps.
+-- a queue, the time. A skip scan: each step is one descent of the claim index to the first row behind the lane before, and
+-- from a lane of another queue to the next queue that is wanted. So it costs what exists and not what is wanted. It locks
+-- nothing; claims go on while it walks over deleted rows that a pinned snapshot keeps.
+-- As a recursive query, because a loop takes twice as long.
 CREATE OR REPLACE FUNCTION holdfast.look(queues text[], shard_index integer, shard_count integer) RETURNS TABLE (
     queue text, is_suspect boolean, priority smallint, kind text, run_at timestamptz, id uuid
 )
 LANGUAGE plpgsql STABLE
-SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan SET jit = off
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
     moment timestamptz := holdfast.now();
-    at_queue text := CASE WHEN queues IS NULL THEN '' ELSE queues[1] END;
-    at_suspect boolean := false;
-    at_priority smallint := -1;
-    at_kind text := '';
-    reached integer;
 BEGIN
-    WHILE at_queue IS NOT NULL LOOP
-        SELECT ready.queue, ready.is_suspect, ready.priority, ready.kind, ready.run_at, ready.id
-        INTO queue, is_suspect, priority, kind, run_at, id
-        FROM holdfast.ready
-        WHERE (ready.queue, ready.is_suspect, ready.priority, ready.kind) > (at_queue, at_suspect, at_priority, at_kind)
-        ORDER BY ready.queue, ready.is_suspect, ready.priority, ready.kind, ready.run_at, ready.id
-        LIMIT 1;
-        EXIT WHEN NOT FOUND;
-        reached := width_bucket(queue COLLATE "C", queues);
-        IF reached = 0 OR queues[reached] <> queue THEN
-            -- A lane of another queue: on to the next queue that is wanted.
-            at_queue := queues[reached + 1];
-            at_suspect := false;
-            at_priority := -1;
-            at_kind := '';
-            CONTINUE;
-        END IF;
-        at_queue := queue;
-        at_suspect := is_suspect;
-        at_priority := priority;
-        at_kind := kind;
-        IF shard_count IS NOT NULL AND holdfast.shard_of(id, shard_count) <> shard_index THEN
-            SELECT ready.run_at, ready.id INTO run_at, id
+    RETURN QUERY
+    WITH RECURSIVE lane AS (
+        SELECT '' COLLATE "C" AS queue, false AS is_suspect, -1::smallint AS priority, '' COLLATE "C" AS kind,
+               NULL::timestamptz AS run_at, NULL::uuid AS id,
+               queues IS NULL AS is_wanted, queues[1] COLLATE "C" AS next_queue
+        UNION ALL
+        SELECT found.queue, found.is_suspect, found.priority, found.kind, found.run_at, found.id,
+               queues IS NULL OR coalesce(queues[passed.number] = found.queue, false), queues[passed.number + 1]
+        FROM lane
+        CROSS JOIN LATERAL (
+            SELECT ready.queue, ready.is_suspect, ready.priority, ready.kind, ready.run_at, ready.id
             FROM holdfast.ready
-            WHERE ready.queue = at_queue AND ready.is_suspect = at_suspect AND ready.priority = at_priority
-              AND ready.kind = at_kind AND holdfast.shard_of(ready.id, shard_count) = shard_index
-            ORDER BY ready.run_at, ready.id
-            LIMIT 1;
-            CONTINUE WHEN NOT FOUND;
-        END IF;
-        RETURN NEXT;
-    END LOOP;
-    queue := NULL;
-    run_at := moment;
-    RETURN NEXT;
+            WHERE (ready.queue, ready.is_suspect, ready.priority, ready.kind)
+                > (CASE WHEN lane.is_wanted THEN lane.queue ELSE lane.next_queue END,
+                   lane.is_wanted AND lane.is_suspect,
+                   CASE WHEN lane.is_wanted THEN lane.priority ELSE -1 END,
+                   CASE WHEN lane.is_wanted THEN lane.kind ELSE '' END)
+            ORDER BY ready.queue, ready.is_suspect, ready.priority, ready.kind, ready.run_at, ready.id
+            LIMIT 1
+        ) AS found
+        CROSS JOIN LATERAL (SELECT width_bucket(found.queue COLLATE "C", queues) AS number OFFSET 0) AS passed
+    )
+    SELECT lane.queue, lane.is_suspect, lane.priority, lane.kind, first.run_at, first.id
+    FROM lane
+    CROSS JOIN LATERAL (
+        SELECT lane.run_at, lane.id WHERE shard_count IS NULL
+        UNION ALL
+        (SELECT ready.run_at, ready.id FROM holdfast.ready
+         WHERE shard_count IS NOT NULL AND ready.queue = lane.queue AND ready.is_suspect = lane.is_suspect
+           AND ready.priority = lane.priority AND ready.kind = lane.kind
+           AND holdfast.shard_of(ready.id, shard_count) = shard_index
+         ORDER BY ready.run_at, ready.id LIMIT 1)
+    ) AS first
+    WHERE lane.is_wanted AND lane.id IS NOT NULL
+    UNION ALL
+    SELECT NULL, NULL, NULL, NULL, moment, NULL;
 END
 $$;
