@@ -23,7 +23,7 @@ def time_claims(file: Path) -> None:
         output.write(f"{sent:.6f} {time.perf_counter() - started:.6f} {len(jobs)}\n")
         return jobs
 
-    PostgresStore.claim = timed  # type: ignore[method-assign]
+    PostgresStore.claim = timed  # type: ignore[assignment, method-assign]
 
 
 if __name__ == "__main__":

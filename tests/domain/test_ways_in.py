@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.domain.job import NewJob
 from holdfast.domain.json_text import Json
-from holdfast.store.postgres.bulk import Bulk, is_copy_faster
+from holdfast.store.postgres.enqueuing import Bulk, is_copy_faster
 
 
 @pytest.mark.parametrize(

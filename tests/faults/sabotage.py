@@ -17,6 +17,8 @@ from holdfast.domain.lifecycle import PLAIN_SUCCESS, Transition
 from holdfast.domain.outcome import Outcome
 from holdfast.runtime.queue_runner import QueueRunner
 from holdfast.store.contract import ClaimRequest, Fenced, Finish, Rescued
+from holdfast.store.postgres.finishing import Finishing
+from holdfast.store.postgres.leasing import Leasing
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.wake.postgres import Listener
 from holdfast.worker.claimer import Turn
@@ -35,7 +37,7 @@ def no_fence_check() -> None:
     """Whoever finishes a job finishes it, in the name of whoever has it."""
     finish = PostgresStore.finish
 
-    async def unfenced(self: PostgresStore, finishes: Sequence[Finish]) -> list[Fenced]:
+    async def unfenced(self: Finishing, finishes: Sequence[Finish]) -> list[Fenced]:
         async with self.acquired() as connection:
             rows = await connection.fetch(
                 f"SELECT id, fence, holder FROM {self.schema}.lease WHERE id = ANY ($1)",
@@ -55,11 +57,11 @@ def acknowledge_before_running() -> None:
         await self.finish([Finish(job.lease, PLAIN_SUCCESS) for job in jobs])
         return jobs
 
-    PostgresStore.claim = acknowledged  # type: ignore[method-assign]
+    PostgresStore.claim = acknowledged  # type: ignore[assignment, method-assign]
 
 
 def no_rescue() -> None:
-    async def nobody(self: PostgresStore, limit: int) -> list[Rescued]:
+    async def nobody(self: Leasing, limit: int) -> list[Rescued]:
         return []
 
     PostgresStore.rescue = nobody  # type: ignore[method-assign]
@@ -96,7 +98,7 @@ def attempt_not_counted() -> None:
             )
         return jobs
 
-    PostgresStore.claim = uncounted  # type: ignore[method-assign]
+    PostgresStore.claim = uncounted  # type: ignore[assignment, method-assign]
 
 
 def notify_trusted() -> None:

@@ -78,7 +78,7 @@ async def test_a_claim_never_waits_for_a_claim_that_has_not_committed(database: 
 async def test_a_person_who_cancels_does_not_wait_for_a_claim_that_has_not_committed(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.store.postgres.store._LOCKED_SECONDS", 0)
+    monkeypatch.setattr("holdfast.store.postgres.changing._LOCKED_SECONDS", 0)
     async with opened_store(impatient(database.url, 50)) as store, connected(database.url) as other:
         first, second = job(), job()
         await store.enqueue([first, second])

@@ -14,7 +14,7 @@ from holdfast.domain.errors import DuplicateJob, InvalidInput, StoreUnavailable
 from holdfast.domain.job import JobState, NewJob
 from holdfast.domain.json_text import Json, encode
 from holdfast.store.contract import Enqueued
-from holdfast.store.postgres import bulk, copying, driver
+from holdfast.store.postgres import copying, driver, enqueuing
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from holdfast.wake.postgres import channel
@@ -64,7 +64,7 @@ JOBS = st.lists(
 @pytest.fixture(autouse=True)
 def _however_far_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """How long a round trip takes here must not choose the way in."""
-    monkeypatch.setattr(bulk, "_MORE_ROUND_TRIPS", 0)
+    monkeypatch.setattr(enqueuing, "_MORE_ROUND_TRIPS", 0)
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ async def test_all_ways_in_write_the_same_rows(
     written = []
     for least_copied, is_single in ((1, False), (len(said) + 1, False), (len(said) + 1, True)):
         jobs = [NewJob(**each) for each in said]
-        monkeypatch.setattr(bulk, "_LEAST_COPIED", least_copied)
+        monkeypatch.setattr(enqueuing, "_LEAST_COPIED", least_copied)
         for part in [[each] for each in jobs] if is_single else [jobs]:
             assert await store.enqueue(part) == [Enqueued(each.id, is_new=True) for each in part]
         written.append(await rows_of(store, [each.id for each in jobs]))

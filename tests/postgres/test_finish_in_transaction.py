@@ -54,7 +54,7 @@ class Scene:
 
 @pytest.fixture
 async def scene(database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    monkeypatch.setattr("holdfast.store.postgres.store._LOCKED_SECONDS", 0)
+    monkeypatch.setattr("holdfast.store.postgres.changing._LOCKED_SECONDS", 0)
     async with opened_store(impatient(database.url, 150)) as store, connected(database.url) as connection:
         await connection.execute("CREATE TABLE effect (number integer GENERATED ALWAYS AS IDENTITY)")
         clock = PostgresClock(store)

@@ -167,8 +167,7 @@ async def test_a_claim_under_way_beside_a_look_hides_nothing_that_the_look_found
     await transaction.start()
     late = await scene.plain.fetchval("SELECT id FROM holdfast.enqueue('work', '{}')")
     await move_floor(scene)
-    lanes = scene.store._claims._lanes
-    claim_from = lanes.claim_from
+    claim_from = scene.store.claim_from
 
     async def beside_a_look(*arguments: object) -> object:
         taken = await claim_from(*arguments)  # type: ignore[arg-type]
@@ -177,6 +176,6 @@ async def test_a_claim_under_way_beside_a_look_hides_nothing_that_the_look_found
         return taken
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lanes, "claim_from", beside_a_look)
+        patch.setattr(scene.store, "claim_from", beside_a_look)
         assert late not in [each.id for each in await scene.store.claim(wants(limit=5))]
     assert [each.id for each in await scene.store.claim(wants(limit=1))] == [late]

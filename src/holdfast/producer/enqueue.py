@@ -13,7 +13,7 @@ from holdfast.domain.options import options_of
 from holdfast.domain.statement import Statement
 from holdfast.producer.arguments import encoded_headers
 from holdfast.store.contract import Enqueued
-from holdfast.store.postgres.bulk import Bulk, read_enqueued
+from holdfast.store.postgres.enqueuing import Bulk, read_enqueued
 from holdfast.store.postgres.sql_files import quoted, statement
 
 _ARGUMENTS = (

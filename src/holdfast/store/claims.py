@@ -1,10 +1,12 @@
 """Claims and looks through floors, over anything that can read lanes: PostgreSQL, or the simulation's store."""
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from functools import cached_property
+from typing import NamedTuple
 
 from holdfast.domain.job import LeasedJob
 from holdfast.store.contract import ClaimRequest, KindClaim, Looked, Shard
@@ -18,23 +20,23 @@ class Taken(NamedTuple):
     floors: Mapping[Lane, Position]
 
 
-class LaneReader(Protocol):
+class Claims(ABC):
+    """`claim` and `look` of the store contract, for a store that reads lane by lane."""
+
+    @abstractmethod
     async def claim_from(self, request: ClaimRequest, starts: Starts) -> Taken:
         """Claim from these lanes alone, past their floors."""
 
+    @abstractmethod
     async def firsts(self, queues: Sequence[str], shard: Shard | None) -> tuple[list[First], datetime]:
         """The first job of every lane of these queues, due or not, and the store's time just before."""
 
-
-class Claims:
-    """`claim` and `look` of the store contract."""
-
-    def __init__(self, lanes: LaneReader) -> None:
-        self._lanes = lanes
-        self._floors: dict[Shard | None, Floors] = {}
+    @cached_property
+    def _floors(self) -> dict[Shard | None, Floors]:
         """What one shard has claimed says nothing about the others."""
+        return {}
 
-    def forget(self) -> None:
+    def forget_floors(self) -> None:
         """Jobs came back behind the floors: the next claim looks first."""
         for floors in self._floors.values():
             floors.forget()
@@ -50,7 +52,7 @@ class Claims:
             starts = floors.starts(request)
             if not starts.lanes:
                 return jobs
-            taken = await self._lanes.claim_from(request, starts)
+            taken = await self.claim_from(request, starts)
             jobs = jobs + taken.jobs if jobs else taken.jobs
             if taken.floors:
                 floors.left(starts, taken.floors)
@@ -61,7 +63,7 @@ class Claims:
     async def look(self, queues: Sequence[str], kinds: Sequence[str], *, shard: Shard | None = None) -> Looked:
         floors = self._floors_of(shard)
         generation, wanted = floors.generation, sorted(set(queues))
-        firsts, moment = await self._lanes.firsts(wanted, shard)
+        firsts, moment = await self.firsts(wanted, shard)
         floors.looked(wanted, firsts, moment, generation)
         return looked(firsts, kinds, moment)
 

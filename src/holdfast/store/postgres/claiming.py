@@ -1,4 +1,4 @@
-"""Claims and looks as statements over lanes; `store/claims.py` decides where they start."""
+"""Claiming: statements over lanes. `store/claims.py` decides where they start."""
 
 import time
 from collections import Counter
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from holdfast.domain.job import Lease, LeasedJob
-from holdfast.store.claims import Taken
+from holdfast.store.claims import Claims, Taken
 from holdfast.store.contract import ClaimRequest, Shard
 from holdfast.store.floors import MARGIN, First, Lane, Position, Starts
-from holdfast.store.postgres.sql_files import Fetch
+from holdfast.store.postgres.connected import ConnectedStore
 
 if TYPE_CHECKING:
     import asyncpg
@@ -19,17 +19,19 @@ if TYPE_CHECKING:
 _FLOOR = 13
 
 
-class PostgresLanes:
-    def __init__(self, fetch: Fetch) -> None:
-        self._fetch = fetch
-        self._asked_floors_at = 0.0
-        self._last: tuple[ClaimRequest, Starts, tuple[Any, ...]] | None = None
+class Claiming(Claims, ConnectedStore):
+    _asked_floors_at = 0.0
+    _last: tuple[ClaimRequest, Starts, tuple[Any, ...]] | None = None
+
+    async def open(self) -> None:
+        await super().open()
+        self.forget_floors()
 
     async def claim_from(self, request: ClaimRequest, starts: Starts) -> Taken:
         now = time.monotonic()
         # Decoding a timestamp for each job makes a drain a tenth slower, and floors stay behind by a margin anyway.
         wants_floors = now - self._asked_floors_at >= MARGIN.total_seconds()
-        rows = await self._fetch("claim", MARGIN if wants_floors else None, *self._arguments(request, starts))
+        rows = await self.fetch("claim", MARGIN if wants_floors else None, *self._arguments(request, starts))
         if not wants_floors or not rows:
             return Taken(_leased(rows, request.holder), {})
         self._asked_floors_at = now
@@ -43,7 +45,7 @@ class PostgresLanes:
         return self._last[2]
 
     async def firsts(self, queues: Sequence[str], shard: Shard | None) -> tuple[list[First], datetime]:
-        rows = await self._fetch("look", queues, *_shard(shard))
+        rows = await self.fetch("look", queues, *_shard(shard))
         firsts = [First(Lane(row[0], row[1], row[2], row[3]), Position(row[4], row[5])) for row in rows[:-1]]
         moment: datetime = rows[-1][4]
         return firsts, moment

@@ -1,7 +1,6 @@
 """Many jobs without keys by COPY: the server writes rows while the next ones are packed, whole pages at a time.
 
-Neighbours: store.py, which calls it on its pool; bulk.py, whose statements write the same rows for few jobs and on a
-caller's connection.
+Above it is enqueuing.py, whose statements write the same rows for few jobs and on a caller's connection.
 """
 
 import struct
@@ -36,7 +35,7 @@ _READY = ("queue", "kind", "priority", "run_at", "id")
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-# A sleeper looks at least as often; sql/enqueue.sql has the same.
+# A sleeper looks at least as often; keep in sync with sql/enqueue.sql.
 _SOON = timedelta(minutes=1) // _MICROSECOND
 # The server writes such a part while the next one is packed.
 _PART_BYTES = 64 * 1024

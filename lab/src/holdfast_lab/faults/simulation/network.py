@@ -22,7 +22,6 @@ from holdfast.store.contract import (
     ClaimRequest,
     Fenced,
     Finish,
-    Looked,
     Renewal,
     Renewed,
     Renewer,
@@ -144,7 +143,7 @@ def _refuse(answer: "asyncio.Future[Any]", what: str) -> None:
         answer.set_exception(StoreUnavailable(f"{what}: the connection was lost"))
 
 
-class Link:
+class Link(Claims):
     """The store as one process sees it: as much of it as a worker asks for."""
 
     def __init__(self, world: "World", process: "Process") -> None:
@@ -152,7 +151,6 @@ class Link:
         self._witness = process.witness
         self._oracle = world.oracle
         self._store = world.store
-        self._claims = Claims(self)
         self._ask = _Network(world, process).ask
         self.schedules = cast(ScheduleStore, _ScheduleLink(world, process))
         self.runs = cast(RunStore, _RunLink(world, process))
@@ -164,7 +162,7 @@ class Link:
         await self._ask("connect", lambda: None)
 
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
-        answer = await self._claims.claim(request)
+        answer = await super().claim(request)
         self._oracle.heard(answer)
         return answer
 
@@ -178,9 +176,6 @@ class Link:
         # claim does so before it takes effect, and a process that is dead by then gets no suspect.
         what = "claim of a suspect" if request.suspects else "claim"
         return await self._ask(what, effect, spared=request.suspects)
-
-    async def look(self, queues: Sequence[str], kinds: Sequence[str], *, shard: Shard | None = None) -> Looked:
-        return await self._claims.look(queues, kinds, shard=shard)
 
     async def firsts(self, queues: Sequence[str], shard: Shard | None) -> tuple[list[First], datetime]:
         return await self._ask("look", lambda: done(self._store.firsts(queues, shard)))
@@ -207,7 +202,7 @@ class Link:
             return await self._ask("finish", effect)
         finally:
             if any(finish.transition.event is Event.RELEASE for finish in finishes):
-                self._claims.forget()
+                self.forget_floors()
 
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
         return await self.finish([Finish(lease, Transition(Event.RELEASE)) for lease in leases])
@@ -220,7 +215,7 @@ class Link:
 
         rescued = await self._ask("rescue", effect)
         if rescued:
-            self._claims.forget()
+            self.forget_floors()
         return rescued
 
 

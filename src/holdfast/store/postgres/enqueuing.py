@@ -1,6 +1,7 @@
-"""Jobs to enqueue by one statement: which one, its parameters, and what its rows mean.
+"""Enqueuing: one job or many, with keys or without, each by the cheapest statement that does it.
 
-The store runs it on its pool, producer/enqueue.py in a caller's transaction.
+`Bulk` chooses the statement, also for producer/enqueue.py, which runs it in a caller's transaction. copying.py takes
+over where a COPY is faster.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,10 +10,15 @@ from operator import attrgetter
 from uuid import UUID
 
 from holdfast.domain.connections import Parameters, Rows, text_of
+from holdfast.domain.crash_points import around
+from holdfast.domain.errors import KeyLocked
 from holdfast.domain.job import NewJob
 from holdfast.store.contract import Enqueued
+from holdfast.store.postgres.connected import ConnectedStore
+from holdfast.store.postgres.copying import copy_jobs
+from holdfast.store.postgres.driver import CopyRefused, LeaseLocked
 
-# However short a round trip is: what is asked before and after a COPY costs the server as much as it saves on so many.
+# A COPY takes as long as the statement for 300 jobs, 0.85 of its time for 1,000, and half for 20,000.
 _LEAST_COPIED = 300
 # A COPY saves so much of a job's time, and asks so many times more than a statement, which asks once.
 _SAVED_BY_COPY = timedelta(microseconds=3)
@@ -24,6 +30,32 @@ _COLUMNS = (
 )  # fmt: skip
 one_row = attrgetter(*_COLUMNS)
 _columns = [attrgetter(name) for name in _COLUMNS]
+
+
+class Enqueuing(ConnectedStore):
+    _may_copy = True
+
+    @around("enqueue")
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        if not jobs:
+            return []
+        if len(jobs) == 1 and jobs[0].key is None:
+            await self.fetch("enqueue_one", *one_row(jobs[0]))
+            return [Enqueued(jobs[0].id, is_new=True)]
+        bulk = Bulk(jobs)
+        if self._may_copy and bulk.is_worth_a_copy(self._round_trip):
+            try:
+                async with self._acquire() as connection:
+                    await copy_jobs(connection, self.schema, jobs)
+                return bulk.read([])
+            except CopyRefused:
+                self._may_copy = False
+        try:
+            return bulk.read(await self.fetch(bulk.verb, *bulk.parameters))
+        except LeaseLocked as error:
+            if not bulk.has_keys:
+                raise
+            raise KeyLocked.of([job.key for job in jobs if job.key is not None]) from error
 
 
 class Bulk:
