@@ -138,7 +138,7 @@ async def test_many_jobs_are_copied_and_few_are_not(store: PostgresStore, verbs:
     await store.enqueue(many(2))
     await store.enqueue(many(1))
     await store.enqueue([*many(), job(key="a")])
-    assert verbs == ["enqueue", "enqueue_one", "enqueue_keyed"]
+    assert verbs == ["enqueue_many", "enqueue_one", "enqueue_many_keyed"]
     await store.enqueue(many())
     assert len(verbs) == 3
 

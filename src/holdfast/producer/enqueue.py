@@ -13,15 +13,8 @@ from holdfast.domain.options import options_of
 from holdfast.domain.statement import Statement
 from holdfast.producer.arguments import encoded_headers
 from holdfast.store.contract import Enqueued
-from holdfast.store.postgres.enqueuing import Bulk, read_enqueued
-from holdfast.store.postgres.sql_files import quoted, statement
-
-_ARGUMENTS = (
-    "kind => $1::text, payload => $2::text::json, queue => $3::text, priority => $4::integer, delay => $5::interval, "
-    "run_at => $6::timestamptz, tenant => $7::text, key => $8::text, correlation_id => $9::text, "
-    "max_attempts => $10::integer, headers => $11::text::json, job_id => $12::uuid, if_exists => $13::text, "
-    "key_window => $14::interval"
-)
+from holdfast.store.postgres.enqueuing import Bulk
+from holdfast.store.postgres.sql_files import statement
 
 
 @options_of("a job")
@@ -66,17 +59,10 @@ def new_job(
 
 def enqueue_statement(schema: str, job: NewJob) -> Statement[Enqueued]:
     """Enqueues in the caller's transaction: commit makes the job visible, rollback leaves nothing."""
-    function = f"{quoted(schema)}.enqueue"
-    sql = f"SELECT id::text, is_new, replaced FROM {function}({_ARGUMENTS})"  # noqa: S608 - the schema is checked and quoted
+    bulk = Bulk([job])
     return Statement.in_text(
-        sql,
-        (
-            job.kind, job.payload, job.queue, job.priority, job.delay, job.run_at, job.tenant, job.key,
-            job.correlation_id, job.max_attempts, job.headers, job.id, job.if_exists.value, job.window,
-        ),
-        lambda rows: read_enqueued(rows[0]),
-        "app.enqueue_statement(job)",
-    )  # fmt: skip
+        statement(bulk.verb, schema), bulk.parameters, lambda rows: bulk.read(rows)[0], "app.enqueue_statement(job)"
+    )
 
 
 def enqueue_many_statement(schema: str, jobs: Sequence[NewJob]) -> Statement[list[Enqueued]]:

@@ -35,7 +35,7 @@ _READY = ("queue", "kind", "priority", "run_at", "id")
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-# A sleeper looks at least as often; keep in sync with sql/enqueue.sql.
+# A sleeper looks at least as often; keep in sync with sql/enqueue_many.sql.
 _SOON = timedelta(minutes=1) // _MICROSECOND
 # The server writes such a part while the next one is packed.
 _PART_BYTES = 64 * 1024
@@ -52,7 +52,7 @@ _long = struct.Struct("!iq").pack
 
 
 async def copy_jobs(connection: "asyncpg.Connection[asyncpg.Record]", schema: str, jobs: Sequence[NewJob]) -> None:
-    """Both rows of each job in one transaction, the same ones that sql/enqueue.sql would write."""
+    """Both rows of each job in one transaction, the same ones that sql/enqueue_many.sql would write."""
     # Read committed, so that the ring sees who went to sleep while the rows were written.
     async with while_connected(connection), read_committed(connection):
         packing = Packing(jobs, await connection.fetchval(statement("enqueue_moment", schema)))

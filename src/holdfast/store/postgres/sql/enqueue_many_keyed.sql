@@ -2,7 +2,7 @@
 -- back as text, because a caller's connection may read them as anything.
 -- $1 ids, $2 kinds, $3 queues, $4 priorities, $5 delays, $6 run_ats, $7 tenants, $8 correlation ids, $9 max attempts,
 -- $10 payloads, $11 headers, $12 keys, $13 what to do if it exists, $14 windows
-SELECT given.number, enqueued.id::text, enqueued.is_new, enqueued.replaced
+SELECT enqueued.id::text, enqueued.is_new, enqueued.replaced
 FROM (
     SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::smallint[], $5::interval[], $6::timestamptz[],
                          $7::text[], $8::text[], $9::smallint[], $10::text[], $11::text[], $12::text[],

@@ -1,5 +1,5 @@
--- One statement for any number of jobs without keys: both rows of a job are there or neither is. At last it wakes who
--- sleeps on a queue that got a job due within a minute: a sleeper looks and then waits until just then.
+-- One statement for any number of jobs without keys: both rows of a job are there or neither is. Finally, it wakes
+-- processes that sleep on a queue which received a job due within a minute: a sleeper looks, and then waits until just then.
 -- $1 ids, $2 kinds, $3 queues, $4 priorities, $5 delays, $6 run_ats, $7 tenants, $8 correlation ids, $9 max attempts,
 -- $10 payloads, $11 headers
 WITH moment AS MATERIALIZED (SELECT holdfast.now() AS now),
