@@ -59,15 +59,15 @@ class RowRefused(InvalidInput):
 class RowTable:
     """One mapping's table. Its columns are read when first needed, and again after an error that they may explain."""
 
-    def __init__(self, store: PostgresStore, rows: Rows) -> None:
-        self.rows = rows
+    def __init__(self, store: PostgresStore, mapping: Rows) -> None:
+        self.mapping = mapping
         self.store = store
         self.known_sql: RowSql | None = None
         """None until the columns were read."""
 
     def row(self, key: str) -> str:
         """A row as log lines name it."""
-        return f"{self.rows.name}:{key}"
+        return f"{self.mapping.name}:{key}"
 
     async def fetch(
         self, choose: Choose, *arguments: object, on: "Connection | None" = None, by_index: bool = True
@@ -91,19 +91,19 @@ class RowTable:
     async def sql(self, on: "Connection | None" = None) -> RowSql:
         if self.known_sql is None:
             async with self._connection(on) as connection:
-                columns = await read_columns(connection, self.rows)
+                columns = await read_columns(connection, self.mapping)
             if not columns:
                 raise SchemaMismatch(
-                    f"rows {self.rows.name!r}: there is no table {'.'.join(self.rows.place)!r} in this database; "
+                    f"rows {self.mapping.name!r}: there is no table {'.'.join(self.mapping.place)!r} in this database; "
                     f"create it, or correct `table`"
                 )
-            key = columns.get(self.rows.key)
+            key = columns.get(self.mapping.key)
             if key is not None and not key.is_unique:
                 raise SchemaMismatch(
-                    f"rows {self.rows.name!r}: the key {self.rows.key!r} is not unique, so one job would be several "
-                    f"rows; name a column that has a unique index of its own"
+                    f"rows {self.mapping.name!r}: the key {self.mapping.key!r} is not unique, so one job would be "
+                    f"several rows; name a column that has a unique index of its own"
                 )
-            self.known_sql = RowSql.of(self.rows, columns, self.store.schema)
+            self.known_sql = RowSql.of(self.mapping, columns, self.store.schema)
         return self.known_sql
 
     @asynccontextmanager
@@ -117,7 +117,7 @@ class RowTable:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        name = self.rows.name
+        name = self.mapping.name
         with translated():
             try:
                 yield

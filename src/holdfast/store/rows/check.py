@@ -28,57 +28,57 @@ _INDEX_SCANS = frozenset({"Index Scan", "Index Only Scan"})
 _MOST_COUNTED = 1000
 
 
-async def check_rows(store: PostgresStore, rows: Rows) -> list[RowFinding]:
+async def check_rows(store: PostgresStore, mapping: Rows) -> list[RowFinding]:
     """Empty: the worker can drain the table, and no claim reads more of it than it takes."""
-    if findings := await misfits(store, rows):
+    if findings := await misfits(store, mapping):
         return findings
-    table = RowTable(store, rows)
-    indexes = {row["name"]: row for row in await table.fetch(lambda _: _INDEXES, table_name(rows))}
+    table = RowTable(store, mapping)
+    indexes = {row["name"]: row for row in await table.fetch(lambda _: _INDEXES, table_name(mapping))}
     columns = (await table.sql()).item.columns
-    statements = index_statements(rows, columns)
+    statements = index_statements(mapping, columns)
     made = {_purpose(sql): " ".join(sql.split()) for sql in statements}
     partial = {name for name, index in indexes.items() if index["is_partial"]}
     unserved = [each async for each in _unserved(table, made, partial)]
-    found = [(line, _step(rows, purpose, made, indexes)) for line, purpose in unserved]
-    found += _never_claimed(rows, columns)
+    found = [(line, _step(mapping, purpose, made, indexes)) for line, purpose in unserved]
+    found += _never_claimed(mapping, columns)
     found += [each async for each in _left_running(table)]
-    return [RowFinding(rows.name, *each) for each in found]
+    return [RowFinding(mapping.name, *each) for each in found]
 
 
-def _step(rows: Rows, purpose: str, made: Mapping[str, str], indexes: "Mapping[str, asyncpg.Record]") -> str:
-    name = index_name(rows, purpose)
+def _step(mapping: Rows, purpose: str, made: Mapping[str, str], indexes: "Mapping[str, asyncpg.Record]") -> str:
+    name = index_name(mapping, purpose)
     if name not in indexes:
         return f"create one: {made[purpose]}"
     if not indexes[name]["is_valid"]:
         return f"{name} was not built to its end: drop it, then create it again: {made[purpose]}"
-    analyze = f"run ANALYZE {table_name(rows)}, or if that is no help drop it and create it again: {made[purpose]}"
+    analyze = f"run ANALYZE {table_name(mapping)}, or if that is no help drop it and create it again: {made[purpose]}"
     return f"{name} is there, but PostgreSQL does not choose it: {analyze}"
 
 
-def _never_claimed(rows: Rows, columns: Columns) -> Iterator[tuple[str, str]]:
+def _never_claimed(mapping: Rows, columns: Columns) -> Iterator[tuple[str, str]]:
     """A row without a key or a time is not an error of anybody's, and waits for ever."""
-    if not columns[rows.key].not_null:
-        yield f"column {rows.key!r} (key) may be null, and such a row is never claimed", "make it NOT NULL"
-    if not any(columns[name].not_null for name in rows.run_at_columns):
-        last = rows.run_at_columns[-1]
+    if not columns[mapping.key].not_null:
+        yield f"column {mapping.key!r} (key) may be null, and such a row is never claimed", "make it NOT NULL"
+    if not any(columns[name].not_null for name in mapping.run_at_columns):
+        last = mapping.run_at_columns[-1]
         step = "make it NOT NULL, or name after it in run_at a column that is"
         yield f"column {last!r} (run_at) may be null, and such a row is never claimed", step
 
 
 async def _left_running(table: RowTable) -> AsyncIterator[tuple[str, str]]:
     """Rows that another worker left in the value of a claim: nobody holds them, and nobody would ever take them."""
-    rows, states = table.rows, table.rows.states
+    mapping, states = table.mapping, table.mapping.states
     if states is None or states.running is None:
         return
-    status, until = identifier(states.column), identifier(rows.locked_until)
+    status, until = identifier(states.column), identifier(mapping.locked_until)
     where = f"{status} = {literal(states.running)} AND {until} IS NULL"
     counted = (
-        f"SELECT count(*) AS rows FROM (SELECT FROM {table_name(rows)} WHERE {where} LIMIT {_MOST_COUNTED}) AS one"
+        f"SELECT count(*) AS rows FROM (SELECT FROM {table_name(mapping)} WHERE {where} LIMIT {_MOST_COUNTED}) AS one"
     )
     (row,) = await table.fetch(lambda _: counted, by_index=False)
     if number := row["rows"]:
         shown = f"{_MOST_COUNTED} or more" if number == _MOST_COUNTED else str(number)
-        back = f"UPDATE {table_name(rows)} SET {status} = {literal(states.claimable[0])} WHERE {where}"
+        back = f"UPDATE {table_name(mapping)} SET {status} = {literal(states.claimable[0])} WHERE {where}"
         line = (
             f"{shown} rows are {states.running!r} without a lock, left by another worker; they would stay so for ever"
         )
@@ -89,19 +89,19 @@ async def _unserved(
     table: RowTable, index: Mapping[str, str], partial: Collection[str]
 ) -> AsyncIterator[tuple[str, str]]:
     """What no index serves, and which of ours would."""
-    rows, kinds, second = table.rows, [table.rows.kind or "kind"], timedelta(seconds=1)
+    mapping, kinds, second = table.mapping, [table.mapping.kind or "kind"], timedelta(seconds=1)
     claim = await _plan(table, lambda sql: sql.claim(suspects=False), kinds, [1], [second], 1, "", None, None)
-    if not _reads_in_order(claim, rows, partial):
+    if not _reads_in_order(claim, mapping, partial):
         yield "no index serves the claim: each one would read and sort all that is ready", "claim"
     due = await _plan(table, lambda sql: sql.look(), kinds, None, None)
-    if not _reads_in_order(due, rows, partial):
+    if not _reads_in_order(due, table.mapping, partial):
         yield "no index tells when the next row is due", "due" if "due" in index else "claim"
     rescue = await _plan(table, lambda sql: sql.rescue, 1, [], None)
-    if not _reads_by(rescue, rows, rows.locked_until):
+    if not _reads_by(rescue, mapping, mapping.locked_until):
         yield "no index serves the rescue: each one would read the whole table", "locks"
     if "ids" in index:
         shown = await _plan(table, lambda sql: show_one(sql, "'null'"), UUID(int=0))
-        if not _reads_by(shown, rows, "md5"):
+        if not _reads_by(shown, mapping, "md5"):
             yield "no index finds a row by its job id: each change of one would read the whole table", "ids"
 
 
@@ -125,25 +125,25 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _nodes(inner)
 
 
-def _reads_in_order(plan: dict[str, Any], rows: Rows, partial: Collection[str]) -> bool:
+def _reads_in_order(plan: dict[str, Any], mapping: Rows, partial: Collection[str]) -> bool:
     """Whether the LIMIT over the table is fed by an index in its order, and one without the rows that are over."""
     for node in _nodes(plan):
         below = list(_nodes(node))[1:]
         types = {inner["Node Type"] for inner in below}
-        scans = [inner for inner in below if inner.get("Relation Name") == rows.place[-1]]
+        scans = [inner for inner in below if inner.get("Relation Name") == mapping.place[-1]]
         if node["Node Type"] == "Limit" and "Limit" not in types and scans:
             by_index = all(scan["Node Type"] in _INDEX_SCANS for scan in scans)
-            return by_index and "Sort" not in types and all(_skips_final_rows(scan, rows, partial) for scan in scans)
+            return by_index and "Sort" not in types and all(_skips_final_rows(scan, mapping, partial) for scan in scans)
     return False
 
 
-def _skips_final_rows(scan: dict[str, Any], rows: Rows, partial: Collection[str]) -> bool:
+def _skips_final_rows(scan: dict[str, Any], mapping: Rows, partial: Collection[str]) -> bool:
     """A partial index has only what is ready; a whole one must have the state among its conditions."""
-    column = rows.states.column if rows.states else rows.completed_at or ""
+    column = mapping.states.column if mapping.states else mapping.completed_at or ""
     return scan.get("Index Name") in partial or column in scan.get("Index Cond", "")
 
 
-def _reads_by(plan: dict[str, Any], rows: Rows, wanted: str) -> bool:
-    scans = [node for node in _nodes(plan) if node.get("Relation Name") == rows.place[-1]]
+def _reads_by(plan: dict[str, Any], mapping: Rows, wanted: str) -> bool:
+    scans = [node for node in _nodes(plan) if node.get("Relation Name") == mapping.place[-1]]
     found = [scan.get("Index Cond", "") for scan in scans if scan["Node Type"] in _INDEX_SCANS]
     return any(wanted.replace('"', '""') in condition for condition in found)

@@ -61,7 +61,7 @@ class RowClaim:
         async with self._table.transaction() as (connection, sql):
             claim = sql.claim(suspects=suspects, past=past)
             rows = await connection.fetch(claim, *arguments, *((left_alone, only) if past else ()))
-            if not rows or not self._table.rows.payload_query:
+            if not rows or not self._table.mapping.payload_query:
                 return [ClaimedRow(row, row["payload"]) for row in rows]
             await connection.execute(AS_PLANNED)
             payloads = await self._payloads(connection, sql, [row["key"] for row in rows])

@@ -50,17 +50,17 @@ class Column:
 Columns = Mapping[str, Column]
 
 
-def table_name(rows: Rows) -> str:
-    return ".".join(map(identifier, rows.place))
+def table_name(mapping: Rows) -> str:
+    return ".".join(map(identifier, mapping.place))
 
 
-async def read_sort(connection: "asyncpg.Connection[asyncpg.Record]", rows: Rows) -> str | None:
+async def read_sort(connection: "asyncpg.Connection[asyncpg.Record]", mapping: Rows) -> str | None:
     """What stands in the place of an ordinary table; None if it is one, or nothing."""
-    sort: str | None = await connection.fetchval(_SORT, table_name(rows))
+    sort: str | None = await connection.fetchval(_SORT, table_name(mapping))
     return sort
 
 
-async def read_columns(connection: "asyncpg.Connection[asyncpg.Record]", rows: Rows) -> Columns:
+async def read_columns(connection: "asyncpg.Connection[asyncpg.Record]", mapping: Rows) -> Columns:
     """Empty if there is no such table."""
-    found = await connection.fetch(_COLUMNS, table_name(rows))
+    found = await connection.fetch(_COLUMNS, table_name(mapping))
     return {row["name"]: Column(*tuple(row)[1:]) for row in found}

@@ -18,47 +18,47 @@ _LATER = "greatest(coalesce(given.run_at, moment.now + coalesce(given.delay, int
 
 def insert_statement(sql: RowSql) -> str:
     """InvalidInput if the application has to insert its rows itself."""
-    item, rows = sql.item, sql.item.rows
-    if rows.payload is None or item.key_type != "uuid":
+    item, mapping = sql.item, sql.item.mapping
+    if mapping.payload is None or item.key_type != "uuid":
         raise InvalidInput(
-            f"rows {rows.name!r}: a job cannot become a row here, which takes a uuid key and a payload column; insert "
-            f"the row in your own transaction"
+            f"rows {mapping.name!r}: a job cannot become a row here, which takes a uuid key and a payload column; "
+            f"insert the row in your own transaction"
         )
     expressions = {
-        rows.key: "given.id",
-        rows.payload: "given.payload",
-        rows.run_at_columns[0]: _LATER,
-        rows.attempt: "0",
-        rows.kind_column: "given.kind",
-        rows.created_at: "moment.now",
-        rows.updated_at: "moment.now",
-        rows.losses: "0",
-        rows.priority: "given.priority",
-        rows.tenant: "given.tenant",
-        rows.correlation_id: "given.correlation_id",
-        rows.max_attempts: "given.max_attempts",
-        rows.headers: "given.headers",
-        rows.cancel_requested: "false",
-        item.state_key: literal(rows.states.claimable[0]) if rows.states else "",
+        mapping.key: "given.id",
+        mapping.payload: "given.payload",
+        mapping.run_at_columns[0]: _LATER,
+        mapping.attempt: "0",
+        mapping.kind_column: "given.kind",
+        mapping.created_at: "moment.now",
+        mapping.updated_at: "moment.now",
+        mapping.losses: "0",
+        mapping.priority: "given.priority",
+        mapping.tenant: "given.tenant",
+        mapping.correlation_id: "given.correlation_id",
+        mapping.max_attempts: "given.max_attempts",
+        mapping.headers: "given.headers",
+        mapping.cancel_requested: "false",
+        item.state_key: literal(mapping.states.claimable[0]) if mapping.states else "",
     }
     return insert(sql, {name: item.value(name, expression) for name, expression in expressions.items() if name})
 
 
-def check_jobs(rows: Rows, jobs: Sequence[NewJob]) -> None:
+def check_jobs(mapping: Rows, jobs: Sequence[NewJob]) -> None:
     """Refuse what the table has no place for, rather than lose it."""
     for job in jobs:
         said = {
             "key": job.key is not None,
-            "queue": job.queue != rows.queue,
-            "kind": rows.kind not in (None, job.kind),
-            "priority": rows.priority is None and job.priority != DEFAULT_PRIORITY,
-            "tenant": rows.tenant is None and bool(job.tenant),
-            "correlation_id": rows.correlation_id is None and job.correlation_id != str(job.id),
-            "max_attempts": rows.max_attempts is None and job.max_attempts is not None,
-            "headers": rows.headers is None and job.headers is not None,
+            "queue": job.queue != mapping.queue,
+            "kind": mapping.kind not in (None, job.kind),
+            "priority": mapping.priority is None and job.priority != DEFAULT_PRIORITY,
+            "tenant": mapping.tenant is None and bool(job.tenant),
+            "correlation_id": mapping.correlation_id is None and job.correlation_id != str(job.id),
+            "max_attempts": mapping.max_attempts is None and job.max_attempts is not None,
+            "headers": mapping.headers is None and job.headers is not None,
         }
         if refused := [name for name, is_said in said.items() if is_said]:
-            raise InvalidInput(f"rows {rows.name!r}: has no place for the {refused[0]} of a job; leave it out")
+            raise InvalidInput(f"rows {mapping.name!r}: has no place for the {refused[0]} of a job; leave it out")
 
 
 def columns_of(jobs: Sequence[NewJob]) -> tuple[list[object], ...]:

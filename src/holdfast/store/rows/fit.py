@@ -66,98 +66,100 @@ class RowFinding:
 Said = tuple[str, str]
 
 
-async def ensure_fits(store: PostgresStore, rows: Rows) -> None:
+async def ensure_fits(store: PostgresStore, mapping: Rows) -> None:
     """SchemaMismatch in one line unless the worker can work on the table; slow for want of an index is none."""
-    if findings := await misfits(store, rows):
+    if findings := await misfits(store, mapping):
         first, *more = findings
         others = f" (and {len(more)} more: run `holdfast rows check`)" if more else ""
-        raise SchemaMismatch(f"rows {rows.name!r}: {first.line} → {first.next_step}{others}")
+        raise SchemaMismatch(f"rows {mapping.name!r}: {first.line} → {first.next_step}{others}")
 
 
-def ensure_addable(rows: Rows, columns: Columns) -> None:
+def ensure_addable(mapping: Rows, columns: Columns) -> None:
     """SchemaMismatch if the table lacks what only the application can add, so that no migration would make it fit."""
     if not columns:
-        raise SchemaMismatch(f"rows {rows.name!r}: {_no_table(rows)}; create it, or correct `table` in the mapping")
-    for role, name, types in _mapped(rows):
-        if name not in columns and name not in addable(rows):
-            step = _step_for_missing(rows, role, name, types, columns)
-            raise SchemaMismatch(f"rows {rows.name!r}: column {name!r} ({role}) is missing → {step}")
+        raise SchemaMismatch(
+            f"rows {mapping.name!r}: {_no_table(mapping)}; create it, or correct `table` in the mapping"
+        )
+    for role, name, types in _mapped(mapping):
+        if name not in columns and name not in addable(mapping):
+            step = _step_for_missing(mapping, role, name, types, columns)
+            raise SchemaMismatch(f"rows {mapping.name!r}: column {name!r} ({role}) is missing → {step}")
 
 
-def _no_table(rows: Rows) -> str:
-    return f"there is no table {'.'.join(rows.place)!r}"
+def _no_table(mapping: Rows) -> str:
+    return f"there is no table {'.'.join(mapping.place)!r}"
 
 
-async def misfits(store: PostgresStore, rows: Rows) -> list[RowFinding]:
+async def misfits(store: PostgresStore, mapping: Rows) -> list[RowFinding]:
     """Of columns first, of values if there is none, and of SQL if there is none of those either."""
     async with store.acquired() as connection:
-        columns = await read_columns(connection, rows)
-        sort = await read_sort(connection, rows)
+        columns = await read_columns(connection, mapping)
+        sort = await read_sort(connection, mapping)
     if sort is not None:
-        line = f"{'.'.join(rows.place)!r} is {sort}, which is not supported"
-        return [RowFinding(rows.name, line, "name an ordinary table in the mapping")]
+        line = f"{'.'.join(mapping.place)!r} is {sort}, which is not supported"
+        return [RowFinding(mapping.name, line, "name an ordinary table in the mapping")]
     if not columns:
-        return [RowFinding(rows.name, _no_table(rows), "create it, or correct `table` in the mapping")]
-    table = RowTable(store, rows)
-    said = list(_column_findings(rows, columns))
+        return [RowFinding(mapping.name, _no_table(mapping), "create it, or correct `table` in the mapping")]
+    table = RowTable(store, mapping)
+    said = list(_column_findings(mapping, columns))
     said = said or [each async for each in _value_findings(table, columns)]
     said = said or [each async for each in _statement_findings(table)]
-    return [RowFinding(rows.name, *each) for each in said]
+    return [RowFinding(mapping.name, *each) for each in said]
 
 
-def _column_findings(rows: Rows, columns: Columns) -> Iterator[Said]:
-    for role, name, types in _mapped(rows):
+def _column_findings(mapping: Rows, columns: Columns) -> Iterator[Said]:
+    for role, name, types in _mapped(mapping):
         if name not in columns:
-            yield f"column {name!r} ({role}) is missing", _step_for_missing(rows, role, name, types, columns)
+            yield f"column {name!r} ({role}) is missing", _step_for_missing(mapping, role, name, types, columns)
         elif types and columns[name].type not in types:
             wanted = ", ".join(sorted(types))
             yield f"column {name!r} ({role}) is {columns[name].type}; it must be one of {wanted}", "change its type"
-    if rows.key in columns and not columns[rows.key].is_unique:
-        line = f"column {rows.key!r} (key) is not unique by itself"
+    if mapping.key in columns and not columns[mapping.key].is_unique:
+        line = f"column {mapping.key!r} (key) is not unique by itself"
         yield line, "name a column that has a unique index of its own"
-    for name in emptied(rows):
+    for name in emptied(mapping):
         if name in columns and columns[name].not_null:
             yield f"column {name!r} must allow null", _MIGRATION
-    holder = columns.get(rows.locked_by)
+    holder = columns.get(mapping.locked_by)
     length = None if holder is None else _LENGTH.match(holder.whole_type)
     if length is not None and int(length[1]) < _HOLDER_CHARACTERS:
-        line = f"column {rows.locked_by!r} (locked_by) has room for {length[1]} characters"
+        line = f"column {mapping.locked_by!r} (locked_by) has room for {length[1]} characters"
         yield line, f"give it {_HOLDER_CHARACTERS}, which the name of a worker has"
 
 
-def _step_for_missing(rows: Rows, role: str, name: str, types: frozenset[str], columns: Columns) -> str:
+def _step_for_missing(mapping: Rows, role: str, name: str, types: frozenset[str], columns: Columns) -> str:
     """A second counter beside one that was only misspelt would be no cure."""
     if role in _CERTAINLY_OURS:
         return _MIGRATION
-    mapped = {mapped for _, mapped, _ in _mapped(rows)}
+    mapped = {mapped for _, mapped, _ in _mapped(mapping)}
     others = [other for other in columns if other not in mapped and (not types or columns[other].type in types)]
     shown = ", ".join(others[:_MOST_NAMED]) + (", …" if len(others) > _MOST_NAMED else "")
     corrected = f"correct `{role}` in the mapping" + (f" (the table has: {shown})" if others else "")
-    return f"{corrected}, or {_MIGRATION if name in addable(rows) else 'add the column in a migration of your own'}"
+    return f"{corrected}, or {_MIGRATION if name in addable(mapping) else 'add the column in a migration of your own'}"
 
 
-def _mapped(rows: Rows) -> Iterator[tuple[str, str, frozenset[str]]]:
+def _mapped(mapping: Rows) -> Iterator[tuple[str, str, frozenset[str]]]:
     for role in (*_TYPES, *_ANY_TYPE):
-        name = getattr(rows, role)
+        name = getattr(mapping, role)
         if name is not None:
             yield role, name, _TYPES.get(role, frozenset())
-    for name in rows.run_at_columns:
+    for name in mapping.run_at_columns:
         yield "run_at", name, TIMES
-    for name in rows.order:
+    for name in mapping.order:
         yield "order", name.removeprefix("-"), frozenset()
-    for name in rows.payload_columns:
+    for name in mapping.payload_columns:
         yield "payload_columns", name, frozenset()
-    if rows.states is not None:
-        yield "states", rows.states.column, frozenset()
+    if mapping.states is not None:
+        yield "states", mapping.states.column, frozenset()
 
 
 async def _value_findings(table: RowTable, columns: Columns) -> AsyncIterator[Said]:
     """Each value that the mapping names for the state is tried on the column's type and on its CHECK constraints."""
-    states = table.rows.states
+    states = table.mapping.states
     if states is None:
         return
     kind = columns[states.column].whole_type
-    checks = await table.fetch(lambda _: _CHECKS, table_name(table.rows), states.column)
+    checks = await table.fetch(lambda _: _CHECKS, table_name(table.mapping), states.column)
     for value in states.values:
         said = await _refusal(table, states.column, kind, value, [tuple(check) for check in checks])
         if said is not None:

@@ -26,7 +26,7 @@ _UNKNOWN = Column("text", "text")
 
 @dataclass(frozen=True)
 class Item:
-    rows: Rows
+    mapping: Rows
     columns: Columns
     schema: str
     prefix: str = "item."
@@ -34,7 +34,7 @@ class Item:
 
     @property
     def table(self) -> str:
-        return table_name(self.rows)
+        return table_name(self.mapping)
 
     @property
     def now(self) -> str:
@@ -77,11 +77,11 @@ class Item:
 
     @property
     def key(self) -> str:
-        return self.at(self.rows.key)
+        return self.at(self.mapping.key)
 
     @property
     def key_type(self) -> str:
-        return self.type_of(self.rows.key)
+        return self.type_of(self.mapping.key)
 
     def is_row(self, key: str) -> str:
         """`= ANY (ARRAY[…])` keeps a join from being turned round; see schema/tables.sql."""
@@ -93,9 +93,9 @@ class Item:
         if self.key_type == "uuid":
             return self.key
         if self.key_type in INTEGERS:
-            first_half = md5(self.rows.name.encode(), usedforsecurity=False).hexdigest()[:16]
+            first_half = md5(self.mapping.name.encode(), usedforsecurity=False).hexdigest()[:16]
             return f"({literal(first_half)} || lpad(to_hex({self.key}::bigint), 16, '0'))::uuid"
-        return f"md5({literal(self.rows.name + ':')} || {self.key}::text)::uuid"
+        return f"md5({literal(self.mapping.name + ':')} || {self.key}::text)::uuid"
 
     def has_id(self, id: str) -> str:
         """Read by an index: that of the key, or for a text one on the hash."""
@@ -109,7 +109,7 @@ class Item:
 
     def is_held(self, lease: str) -> str:
         """Whether the lock is still that of a claim; `lease` has a fence and a holder."""
-        locked_by, locked_until, fence = map(self.at, self.rows.lock_columns)
+        locked_by, locked_until, fence = map(self.at, self.mapping.lock_columns)
         return f"{fence} = {lease}.fence AND {locked_by}::text = {lease}.holder::text AND {locked_until} IS NOT NULL"
 
     # States
@@ -117,11 +117,11 @@ class Item:
     @property
     def completed_at(self) -> str:
         """For tables without states, which have it."""
-        return self.at(self.rows.completed_at or "")
+        return self.at(self.mapping.completed_at or "")
 
     @property
     def state_column(self) -> str:
-        return "" if self.rows.states is None else self.at(self.rows.states.column)
+        return "" if self.mapping.states is None else self.at(self.mapping.states.column)
 
     def _is_one_of(self, values: Iterable[str]) -> str:
         return f"{self.state_column} IN ({', '.join(map(literal, values))})"
@@ -130,17 +130,17 @@ class Item:
     def due(self) -> str:
         """In the definition of an index only what surely is the same at any time and for any session."""
         if self.prefix:
-            return self.rows.due
-        calls = {name.lower() for name in _CALLED.findall(self.rows.due)} - _NO_CALLS
-        return "" if calls or _CHANGING.search(self.rows.due) else _ALIAS.sub("", self.rows.due)
+            return self.mapping.due
+        calls = {name.lower() for name in _CALLED.findall(self.mapping.due)} - _NO_CALLS
+        return "" if calls or _CHANGING.search(self.mapping.due) else _ALIAS.sub("", self.mapping.due)
 
     @cached_property
     def ready(self) -> str:
         """Also the predicate of the index for the claim, so it has constants and nothing else."""
-        states = self.rows.states
+        states = self.mapping.states
         conditions = [
             self._is_one_of(states.claimable) if states else f"{self.completed_at} IS NULL",
-            f"{self.at(self.rows.locked_until)} IS NULL",
+            f"{self.at(self.mapping.locked_until)} IS NULL",
         ]
         if self.due:
             conditions.append(f"({self.due})")
@@ -149,24 +149,24 @@ class Item:
     @cached_property
     def is_live(self) -> str:
         """A row of this mapping that is not over. A claimable value under a lock was set back by hand."""
-        states = self.rows.states
+        states = self.mapping.states
         return self._is_one_of(states.live) if states else f"{self.completed_at} IS NULL"
 
     @cached_property
     def running(self) -> str:
         """Whose lock this is, where several mappings share the lock columns of one table."""
         own = self.is_live
-        if self.rows.states is None and self.rows.due:
+        if self.mapping.states is None and self.mapping.due:
             own += f" AND ({self.due})"
-        return f"{self.at(self.rows.locked_until)} IS NOT NULL AND {own}"
+        return f"{self.at(self.mapping.locked_until)} IS NOT NULL AND {own}"
 
     @cached_property
     def state(self) -> str:
         """The row's state in Holdfast's words; null: it is none of this mapping's."""
-        states = self.rows.states
+        states = self.mapping.states
         if states is None:
             done = f"{self.completed_at} IS NOT NULL"
-            failed = f"{done} AND {self.at(self.rows.error_code or '')} IS NOT NULL"
+            failed = f"{done} AND {self.at(self.mapping.error_code or '')} IS NOT NULL"
             return (
                 f"CASE WHEN {self.running} THEN 'running' WHEN {failed} THEN 'failed' WHEN {done} THEN 'succeeded' "
                 f"WHEN {self.ready} THEN 'ready' END"
@@ -177,12 +177,12 @@ class Item:
         return f"CASE WHEN {self.running} THEN 'running' {live}{ready} {final} END"
 
     def state_value(self, expression: str) -> str:
-        states = self.rows.states
+        states = self.mapping.states
         return "" if states is None else self.value(states.column, expression)
 
     def value_back(self, attempt: str) -> str:
         """What a row that goes back had before its claim. A claim that leaves the value as it is needs no memory."""
-        states = self.rows.states
+        states = self.mapping.states
         if states is None or states.running is None:
             return self.state_column
         first = states.claimable[0]
@@ -192,18 +192,18 @@ class Item:
         return self.state_value(f"CASE WHEN {attempt} > 0 THEN {literal(again or first)} ELSE {literal(first)} END")
 
     def final_value(self, state: JobState) -> str:
-        states = self.rows.states
+        states = self.mapping.states
         return "" if states is None else self.state_value(literal(states.value_of(state)))
 
     @property
     def state_key(self) -> str | None:
-        return self.rows.states.column if self.rows.states else None
+        return self.mapping.states.column if self.mapping.states else None
 
     # Times and order
 
     @cached_property
     def run_at(self) -> str:
-        columns = [self.at(column) for column in self.rows.run_at_columns]
+        columns = [self.at(column) for column in self.mapping.run_at_columns]
         return columns[0] if len(columns) == 1 else f"COALESCE({', '.join(columns)})"
 
     @property
@@ -212,7 +212,7 @@ class Item:
 
     @property
     def _run_at_is_local(self) -> bool:
-        return self.type_of(self.rows.run_at_columns[0]) == LOCAL_TIME
+        return self.type_of(self.mapping.run_at_columns[0]) == LOCAL_TIME
 
     def moment(self, now: str) -> str:
         """The store's time as run_at has it, so that a comparison can use an index."""
@@ -221,74 +221,74 @@ class Item:
     @property
     def run_at_when_final(self) -> str:
         """Where another column steps in, null is the way of saying that nothing is planned."""
-        first = self.rows.run_at_columns[0]
-        return "NULL" if len(self.rows.run_at_columns) > 1 else self.at(first)
+        first = self.mapping.run_at_columns[0]
+        return "NULL" if len(self.mapping.run_at_columns) > 1 else self.at(first)
 
     @cached_property
     def order(self) -> list[tuple[str, str]]:
         """What the claim sorts by, each with its direction."""
-        if self.rows.order:
+        if self.mapping.order:
             return [
                 (self.at(column.removeprefix("-")), " DESC" if column.startswith("-") else "")
-                for column in self.rows.order
+                for column in self.mapping.order
             ]
-        urgency = [(self.at(self.rows.priority), "")] if self.rows.priority else []
+        urgency = [(self.at(self.mapping.priority), "")] if self.mapping.priority else []
         return [*urgency, (self.run_at, ""), (self.key, "")]
 
     # Counters and limits
 
     @property
     def attempt(self) -> str:
-        return f"coalesce({self.at(self.rows.attempt)}, 0)"
+        return f"coalesce({self.at(self.mapping.attempt)}, 0)"
 
     @property
     def losses(self) -> str:
-        return "0" if self.rows.losses is None else f"coalesce({self.at(self.rows.losses)}, 0)"
+        return "0" if self.mapping.losses is None else f"coalesce({self.at(self.mapping.losses)}, 0)"
 
     @property
     def limit_of_attempts(self) -> str:
-        fixed = "NULL" if self.rows.attempts is None else str(self.rows.attempts)
-        column = self.rows.max_attempts
+        fixed = "NULL" if self.mapping.attempts is None else str(self.mapping.attempts)
+        column = self.mapping.max_attempts
         return f"{fixed}::integer" if column is None else f"coalesce({self.at(column)}, {fixed})::integer"
 
     @property
     def is_last_loss(self) -> str:
         """A lost lease ends the row: its third one, or where losses are not counted the last attempt."""
-        if self.rows.losses is not None:
+        if self.mapping.losses is not None:
             return f"{self.losses} + 1 >= {MAX_LOSSES}"
         return f"{self.attempt} >= coalesce({self.limit_of_attempts}, {MAX_LOSSES})"
 
     def suspects(self, *, wanted: bool) -> str:
-        if self.rows.losses is None:
+        if self.mapping.losses is None:
             return "true"
-        column = self.at(self.rows.losses)
+        column = self.at(self.mapping.losses)
         return f"{column} >= {SUSPECT_LOSSES}" if wanted else f"({column} < {SUSPECT_LOSSES} OR {column} IS NULL)"
 
     @property
     def cancel_requested(self) -> str:
-        column = self.rows.cancel_requested
+        column = self.mapping.cancel_requested
         return "false" if column is None else f"coalesce({self.at(column)}, false)"
 
     # What a job is
 
     @property
     def kind(self) -> str:
-        column = self.rows.kind_column
-        return f"{literal(self.rows.kind or '')}::text" if column is None else f"{self.at(column)}::text"
+        column = self.mapping.kind_column
+        return f"{literal(self.mapping.kind or '')}::text" if column is None else f"{self.at(column)}::text"
 
     @property
     def kind_is_enum(self) -> bool:
-        return self.columns.get(self.rows.kind_column or "", _UNKNOWN).is_enum
+        return self.columns.get(self.mapping.kind_column or "", _UNKNOWN).is_enum
 
     def wanted(self, source: str, columns: str = "") -> str:
         """The kinds of `source` as the column has them, so that an index can be asked; others can be no row's."""
         if not self.kind_is_enum:
             return f"SELECT wanted.kind{columns} FROM {source}"
-        labels = f"unnest(enum_range(NULL::{self.type_of(self.rows.kind_column or '')})) AS label (kind)"
+        labels = f"unnest(enum_range(NULL::{self.type_of(self.mapping.kind_column or '')})) AS label (kind)"
         return f"SELECT label.kind{columns} FROM {source} JOIN {labels} ON label.kind::text = wanted.kind"
 
     def is_kind(self, kind: str) -> str:
-        column = self.rows.kind_column
+        column = self.mapping.kind_column
         if column is None:
             return "true"
         if self.kind_is_enum:
@@ -297,36 +297,38 @@ class Item:
 
     @property
     def payload(self) -> str:
-        rows = self.rows
-        if rows.payload is not None:
-            return f"coalesce({self.text(rows.payload)}, 'null')"
-        if rows.payload_query:
-            return f"coalesce((SELECT to_json(payload)::text FROM ({rows.payload_query}) AS payload LIMIT 1), 'null')"
-        if rows.payload_columns:
-            chosen = ", ".join(f"{self.at(column)} AS {identifier(column)}" for column in rows.payload_columns)
+        mapping = self.mapping
+        if mapping.payload is not None:
+            return f"coalesce({self.text(mapping.payload)}, 'null')"
+        if mapping.payload_query:
+            return (
+                f"coalesce((SELECT to_json(payload)::text FROM ({mapping.payload_query}) AS payload LIMIT 1), 'null')"
+            )
+        if mapping.payload_columns:
+            chosen = ", ".join(f"{self.at(column)} AS {identifier(column)}" for column in mapping.payload_columns)
             return f"(SELECT to_json(payload)::text FROM (SELECT {chosen}) AS payload)"
         return "to_json(item)::text"
 
     def job(self, *, payload: str) -> str:
         """The columns that a claim and a reader have in common."""
-        rows = self.rows
-        given = "NULL" if rows.priority is None else self.at(rows.priority)
+        mapping = self.mapping
+        given = "NULL" if mapping.priority is None else self.at(mapping.priority)
         priority = f"coalesce({given}, {DEFAULT_PRIORITY})"
-        created = self.now if rows.created_at is None else self.time(rows.created_at)
+        created = self.now if mapping.created_at is None else self.time(mapping.created_at)
         return f"""{self.id} AS id, {self.kind} AS kind, {priority}::integer AS priority, {payload} AS payload,
-               {self.text(rows.headers)} AS headers, coalesce({self.text(rows.tenant)}, '') AS tenant,
-               coalesce({self.text(rows.correlation_id)}, {self.id}::text) AS correlation_id,
+               {self.text(mapping.headers)} AS headers, coalesce({self.text(mapping.tenant)}, '') AS tenant,
+               coalesce({self.text(mapping.correlation_id)}, {self.id}::text) AS correlation_id,
                {self.attempt}::integer AS attempt, {self.losses}::integer AS losses,
                {self.limit_of_attempts} AS max_attempts, {created} AS created_at"""
 
     def note_error(self, code: str, message: str, whole: str) -> dict[str | None, str]:
         """Assignments for the last error; null stands for none, and then the one before stays."""
-        rows, assigned = self.rows, dict[str | None, str]()
-        for column, expression in ((rows.error_code, code), (rows.error_message, message)):
+        mapping, assigned = self.mapping, dict[str | None, str]()
+        for column, expression in ((mapping.error_code, code), (mapping.error_message, message)):
             if column is not None:
                 assigned[column] = f"coalesce({self.value(column, expression, cut=True)}, {self.at(column)})"
-        if rows.error is not None:
+        if mapping.error is not None:
             moment = "to_char(moment.now AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
             noted = f"(({whole})::jsonb || jsonb_build_object('attempt', {self.attempt}, 'at', {moment}))::text"
-            assigned[rows.error] = f"coalesce({self.value(rows.error, noted)}, {self.at(rows.error)})"
+            assigned[mapping.error] = f"coalesce({self.value(mapping.error, noted)}, {self.at(mapping.error)})"
         return assigned

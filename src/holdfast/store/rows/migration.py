@@ -35,77 +35,88 @@ _ADDED = {
 }
 
 
-def addable(rows: Rows) -> dict[str, str]:
+def addable(mapping: Rows) -> dict[str, str]:
     """Columns that Holdfast keeps for itself, with their types; a new row is due at once unless it says otherwise."""
-    added = {getattr(rows, role): kind for role, kind in _ADDED.items() if getattr(rows, role) is not None}
-    added[rows.run_at_columns[0]] = "time" if len(rows.run_at_columns) > 1 else "due time"
+    added = {getattr(mapping, role): kind for role, kind in _ADDED.items() if getattr(mapping, role) is not None}
+    added[mapping.run_at_columns[0]] = "time" if len(mapping.run_at_columns) > 1 else "due time"
     return added
 
 
-def emptied(rows: Rows) -> list[str]:
+def emptied(mapping: Rows) -> list[str]:
     """Columns that are set to null."""
-    always = (rows.fence, rows.locked_by, rows.locked_until, rows.locked_at, rows.started_at, rows.completed_at)
-    first = rows.run_at_columns[:1] if len(rows.run_at_columns) > 1 else ()
+    always = (
+        mapping.fence,
+        mapping.locked_by,
+        mapping.locked_until,
+        mapping.locked_at,
+        mapping.started_at,
+        mapping.completed_at,
+    )
+    first = mapping.run_at_columns[:1] if len(mapping.run_at_columns) > 1 else ()
     # Without states an empty error_code is what tells a success.
-    code = rows.error_code if rows.states is None else None
-    return [column for column in (*always, rows.result, code, *first) if column is not None]
+    code = mapping.error_code if mapping.states is None else None
+    return [column for column in (*always, mapping.result, code, *first) if column is not None]
 
 
-def migration_sql(rows: Rows, columns: Columns | None = None) -> str:
+def migration_sql(mapping: Rows, columns: Columns | None = None) -> str:
     """For a table whose columns are known only what is missing; the indexes always, `IF NOT EXISTS`.
 
     Without statistics of the new columns PostgreSQL would not choose their indexes; hence the ANALYZE.
     """
     known = columns or {}
-    statements = [*_column_statements(rows, known), *index_statements(rows, known), f"ANALYZE {table_name(rows)}"]
+    statements = [
+        *_column_statements(mapping, known),
+        *index_statements(mapping, known),
+        f"ANALYZE {table_name(mapping)}",
+    ]
     return "\n".join(["-- Outside a transaction, because of CONCURRENTLY.", *(f"{each};" for each in statements)])
 
 
-def _column_statements(rows: Rows, known: Columns) -> list[str]:
+def _column_statements(mapping: Rows, known: Columns) -> list[str]:
     times = {column.type for column in known.values()} & TIMES
     time, now = ("timestamp", "(now() AT TIME ZONE 'UTC')") if times == {LOCAL_TIME} else ("timestamptz", "now()")
     types = {"time": time, "due time": f"{time} NOT NULL DEFAULT {now}"}
     added = [
         f"ADD COLUMN IF NOT EXISTS {identifier(name)} {types.get(kind, kind)}"
-        for name, kind in addable(rows).items()
+        for name, kind in addable(mapping).items()
         if name not in known
     ]
     freed = [
         f"ALTER COLUMN {identifier(name)} DROP NOT NULL"
-        for name in emptied(rows)
+        for name in emptied(mapping)
         if name in known and known[name].not_null
     ]
     changes = ",\n    ".join([*added, *freed])
-    return [f"ALTER TABLE {table_name(rows)}\n    {changes}"] if changes else []
+    return [f"ALTER TABLE {table_name(mapping)}\n    {changes}"] if changes else []
 
 
-def index_statements(rows: Rows, columns: Columns) -> list[str]:
+def index_statements(mapping: Rows, columns: Columns) -> list[str]:
     """The claim's, that of the next due row where it is another, that of suspects, of the locks, and of the ids."""
-    item = Item(rows, columns, "holdfast", prefix="")
-    kind = [identifier(rows.kind_column)] if rows.kind_column else []
+    item = Item(mapping, columns, "holdfast", prefix="")
+    kind = [identifier(mapping.kind_column)] if mapping.kind_column else []
     ordered = [*kind, *(f"({expression}){direction}" for expression, direction in item.order)]
-    statements = [_index(rows, "claim", ordered, item.ready)]
+    statements = [_index(mapping, "claim", ordered, item.ready)]
     if item.order[0][0] != item.run_at:
-        statements.append(_index(rows, "due", [*kind, f"({item.run_at})"], item.ready))
-    if rows.losses is not None:
-        statements.append(_index(rows, "suspect", ordered, f"{item.ready} AND {item.suspects(wanted=True)}"))
-    until = identifier(rows.locked_until)
-    statements.append(_index(rows, "locks", [until], f"{until} IS NOT NULL"))
-    if item.key_type in TEXTS and rows.key in columns:
-        statements.append(_index(rows, "ids", [f"({item.id})"]))
+        statements.append(_index(mapping, "due", [*kind, f"({item.run_at})"], item.ready))
+    if mapping.losses is not None:
+        statements.append(_index(mapping, "suspect", ordered, f"{item.ready} AND {item.suspects(wanted=True)}"))
+    until = identifier(mapping.locked_until)
+    statements.append(_index(mapping, "locks", [until], f"{until} IS NOT NULL"))
+    if item.key_type in TEXTS and mapping.key in columns:
+        statements.append(_index(mapping, "ids", [f"({item.id})"]))
     return statements
 
 
-def index_name(rows: Rows, purpose: str) -> str:
+def index_name(mapping: Rows, purpose: str) -> str:
     """Mappings of one table share the index of its locks."""
-    whose = rows.place[-1] if purpose == "locks" else rows.name
+    whose = mapping.place[-1] if purpose == "locks" else mapping.name
     if len(whose.encode()) > _LONGEST_BYTES:
         told_apart = md5(whose.encode(), usedforsecurity=False).hexdigest()[:8]
         whose = f"{whose.encode()[: _LONGEST_BYTES - 9].decode(errors='ignore')}_{told_apart}"
     return f"holdfast_{whose}_{purpose}"
 
 
-def _index(rows: Rows, purpose: str, columns: list[str], where: str = "") -> str:
-    name = identifier(index_name(rows, purpose))
+def _index(mapping: Rows, purpose: str, columns: list[str], where: str = "") -> str:
+    name = identifier(index_name(mapping, purpose))
     condition = f"\n    WHERE {where}" if where else ""
-    return f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON {table_name(rows)} ({', '.join(columns)}){condition}"
+    return f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON {table_name(mapping)} ({', '.join(columns)}){condition}"

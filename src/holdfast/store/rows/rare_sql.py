@@ -9,7 +9,7 @@ from holdfast.store.rows.sql import RowSql
 def leases_of(sql: RowSql) -> str:
     """$1 holder"""
     item = sql.item
-    locked_by, locked_until, fence = map(item.at, item.rows.lock_columns)
+    locked_by, locked_until, fence = map(item.at, item.mapping.lock_columns)
     return f"""
 SELECT {item.id} AS id, {fence} AS fence FROM {item.table} AS item
 WHERE {locked_until} IS NOT NULL AND {locked_by}::text = $1::text AND {fence} IS NOT NULL"""
@@ -20,25 +20,25 @@ def cancel(sql: RowSql) -> str:
 
     $1 ids
     """
-    item, rows = sql.item, sql.item.rows
+    item, mapping = sql.item, sql.item.mapping
     ended = {
         **sql.unlocked,
-        **sql.now_in(rows.updated_at),
-        **sql.now_in(rows.completed_at),
-        rows.fence: "NULL",
-        rows.run_at_columns[0]: item.run_at_when_final,
+        **sql.now_in(mapping.updated_at),
+        **sql.now_in(mapping.completed_at),
+        mapping.fence: "NULL",
+        mapping.run_at_columns[0]: item.run_at_when_final,
     }
-    if rows.states is not None:
-        ended[rows.states.column] = item.final_value(JobState.CANCELED)
-    elif rows.error_code is not None:
-        ended[rows.error_code] = item.value(rows.error_code, literal(CANCEL_REQUESTED.code), cut=True)
+    if mapping.states is not None:
+        ended[mapping.states.column] = item.final_value(JobState.CANCELED)
+    elif mapping.error_code is not None:
+        ended[mapping.error_code] = item.value(mapping.error_code, literal(CANCEL_REQUESTED.code), cut=True)
     asked = (
-        f"UPDATE {item.table} AS item SET {item.set({rows.cancel_requested: 'true'})} FROM locked "
+        f"UPDATE {item.table} AS item SET {item.set({mapping.cancel_requested: 'true'})} FROM locked "
         f"WHERE {item.is_row('locked.key')} AND locked.state = 'running' RETURNING locked.id"
-        if rows.cancel_requested
+        if mapping.cancel_requested
         else "SELECT locked.id FROM locked WHERE false"
     )
-    at_once = "" if rows.cancel_requested else ", 'running'"
+    at_once = "" if mapping.cancel_requested else ", 'running'"
     return f"""
 WITH {sql.moment}, {_looked_up(sql)},
 ended AS (
@@ -59,20 +59,20 @@ FROM given"""
 
 def retry(sql: RowSql) -> str:
     """$1 ids"""
-    item, rows = sql.item, sql.item.rows
+    item, mapping = sql.item, sql.item.mapping
     reset = {
         **sql.unlocked,
-        **sql.now_in(rows.updated_at),
-        rows.fence: "NULL",
-        rows.attempt: "0",
-        rows.losses: "0",
-        rows.run_at_columns[0]: item.value(rows.run_at_columns[0], "moment.now"),
-        rows.completed_at: "NULL",
-        rows.started_at: "NULL",
-        rows.result: "NULL",
+        **sql.now_in(mapping.updated_at),
+        mapping.fence: "NULL",
+        mapping.attempt: "0",
+        mapping.losses: "0",
+        mapping.run_at_columns[0]: item.value(mapping.run_at_columns[0], "moment.now"),
+        mapping.completed_at: "NULL",
+        mapping.started_at: "NULL",
+        mapping.result: "NULL",
     }
-    if rows.states is not None:
-        reset[rows.states.column] = item.state_value(literal(rows.states.claimable[0]))
+    if mapping.states is not None:
+        reset[mapping.states.column] = item.state_value(literal(mapping.states.claimable[0]))
     return f"""
 WITH {sql.moment}, {_looked_up(sql)},
 revived AS (
@@ -95,8 +95,8 @@ def _looked_up(sql: RowSql) -> str:
     What another mapping runs counts as locked: its lock is nobody else's to take before it has ended.
     """
     item = sql.item
-    until = item.at(item.rows.locked_until)
-    is_free = f"({until} IS NULL OR {item.running} OR {item.time(item.rows.locked_until)} <= {item.now})"
+    until = item.at(item.mapping.locked_until)
+    is_free = f"({until} IS NULL OR {item.running} OR {item.time(item.mapping.locked_until)} <= {item.now})"
     return f"""
 given AS MATERIALIZED (SELECT DISTINCT id FROM unnest($1::uuid[]) AS given (id)),
 locked AS MATERIALIZED (

@@ -27,7 +27,7 @@ class RowReader:
         return self._job(rows[0]) if rows else None
 
     async def list(self, filter: JobFilter, limit: int) -> "list[Job]":
-        if filter.queue not in (None, self._table.rows.queue):
+        if filter.queue not in (None, self._table.mapping.queue):
             return []
         state = filter.state.value if filter.state else None
         rows = await self._shown(_list, state, filter.kind, filter.tenant, limit, by_index=False)
@@ -51,7 +51,7 @@ class RowReader:
     async def backlog(self, limit: int = MOST_DUE) -> Sequence[Backlog]:
         at_least("limit", limit, 0)
         (row,) = await self._table.fetch(_backlog)
-        return [Backlog.of(self._table.rows.queue, row["jobs"], row["oldest"], limit)] if row["jobs"] else []
+        return [Backlog.of(self._table.mapping.queue, row["jobs"], row["oldest"], limit)] if row["jobs"] else []
 
     def _job(self, row: "asyncpg.Record") -> Job:
         values = dict(row)
@@ -60,7 +60,7 @@ class RowReader:
             **{
                 **values,
                 "state": JobState(values["state"]),
-                "queue": self._table.rows.queue,
+                "queue": self._table.mapping.queue,
                 "key": None,
                 "holder": _uuid(values["holder"]),
                 "errors": _errors(code, message, whole),
@@ -85,24 +85,24 @@ def _uuid(text: str | None) -> UUID | None:
 
 
 def _shown(sql: RowSql, payload: str) -> str:
-    item, rows = sql.item, sql.item.rows
+    item, mapping = sql.item, sql.item.mapping
     live, final = "shown.state = 'running'", "shown.state NOT IN ('ready', 'running')"
-    started = [item.time(column) for column in (rows.started_at, rows.locked_at) if column is not None]
-    kept_start = item.time(rows.started_at) if rows.started_at else "NULL::timestamptz"
-    finished = item.time(rows.completed_at) if rows.completed_at else "NULL::timestamptz"
+    started = [item.time(column) for column in (mapping.started_at, mapping.locked_at) if column is not None]
+    kept_start = item.time(mapping.started_at) if mapping.started_at else "NULL::timestamptz"
+    finished = item.time(mapping.completed_at) if mapping.completed_at else "NULL::timestamptz"
     return f"""
 SELECT {item.job(payload=payload)}, shown.state,
        CASE WHEN NOT ({final}) THEN {item.run_at_time} END AS run_at,
        CASE WHEN {live} THEN coalesce({", ".join([*started, "NULL::timestamptz"])})
             WHEN {final} THEN {kept_start} END AS started_at,
        CASE WHEN {final} THEN {finished} END AS finished_at,
-       CASE WHEN {live} OR {final} THEN {item.at(rows.fence)} END AS fence,
-       CASE WHEN {live} THEN {item.text(rows.locked_by)} END AS holder,
-       CASE WHEN {live} THEN {item.time(rows.locked_until)} END AS lease_until,
+       CASE WHEN {live} OR {final} THEN {item.at(mapping.fence)} END AS fence,
+       CASE WHEN {live} THEN {item.text(mapping.locked_by)} END AS holder,
+       CASE WHEN {live} THEN {item.time(mapping.locked_until)} END AS lease_until,
        {live} AND {item.cancel_requested} AS cancel_requested,
-       CASE WHEN {final} THEN {item.text(rows.result)} END AS result,
-       {item.text(rows.error_code)} AS error_code, {item.text(rows.error_message)} AS error_message,
-       {item.text(rows.error)} AS error
+       CASE WHEN {final} THEN {item.text(mapping.result)} END AS result,
+       {item.text(mapping.error_code)} AS error_code, {item.text(mapping.error_message)} AS error_message,
+       {item.text(mapping.error)} AS error
 FROM {item.table} AS item CROSS JOIN LATERAL (SELECT {item.state} AS state) AS shown
 WHERE shown.state IS NOT NULL"""
 
@@ -115,7 +115,7 @@ def show_one(sql: RowSql, payload: str) -> str:
 def _list(sql: RowSql, payload: str) -> str:
     """$1 state or null, $2 kind or null, $3 tenant or null, $4 at most"""
     item = sql.item
-    tenant = f"coalesce({item.text(item.rows.tenant)}, '')"
+    tenant = f"coalesce({item.text(item.mapping.tenant)}, '')"
     return f"""{_shown(sql, payload)}
   AND ($1::text IS NULL OR shown.state = $1) AND ($2::text IS NULL OR {item.kind} = $2)
   AND ($3::text IS NULL OR {tenant} = $3)

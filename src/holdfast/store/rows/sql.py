@@ -27,8 +27,8 @@ class RowSql:
     item: Item
 
     @classmethod
-    def of(cls, rows: Rows, columns: Columns, schema: str) -> "RowSql":
-        return cls(Item(rows, columns, schema))
+    def of(cls, mapping: Rows, columns: Columns, schema: str) -> "RowSql":
+        return cls(Item(mapping, columns, schema))
 
     @property
     def moment(self) -> str:
@@ -37,10 +37,14 @@ class RowSql:
     @cached_property
     def unlocked(self) -> dict[str | None, str]:
         """What every end of a claim does to the lock; the fence stays where it tells who finished the row."""
-        rows = self.item.rows
-        cleared: dict[str | None, str] = {rows.locked_by: "NULL", rows.locked_until: "NULL", rows.locked_at: "NULL"}
-        if rows.cancel_requested is not None:
-            cleared[rows.cancel_requested] = "false"
+        mapping = self.item.mapping
+        cleared: dict[str | None, str] = {
+            mapping.locked_by: "NULL",
+            mapping.locked_until: "NULL",
+            mapping.locked_at: "NULL",
+        }
+        if mapping.cancel_requested is not None:
+            cleared[mapping.cancel_requested] = "false"
         return cleared
 
     def now_in(self, column: str | None) -> dict[str | None, str]:
@@ -52,31 +56,31 @@ class RowSql:
         $1 kinds, $2 how many of each, $3 how long each is leased, $4 how many in all, $5 holder, $6 shard, $7 number of
         shards; to get `past` some rows: $8 keys to leave alone, $9 keys of which alone to look at, or null
         """
-        item, rows = self.item, self.item.rows
+        item, mapping = self.item, self.item.mapping
         taken = {
-            rows.locked_by: item.value(rows.locked_by, "$5::text"),
-            rows.locked_until: item.value(rows.locked_until, "moment.now + chosen.lease"),
-            rows.fence: "chosen.fence",
-            rows.attempt: f"{item.attempt} + 1",
-            **self.now_in(rows.locked_at),
-            **self.now_in(rows.started_at),
-            **self.now_in(rows.updated_at),
+            mapping.locked_by: item.value(mapping.locked_by, "$5::text"),
+            mapping.locked_until: item.value(mapping.locked_until, "moment.now + chosen.lease"),
+            mapping.fence: "chosen.fence",
+            mapping.attempt: f"{item.attempt} + 1",
+            **self.now_in(mapping.locked_at),
+            **self.now_in(mapping.started_at),
+            **self.now_in(mapping.updated_at),
         }
-        if rows.states is not None and rows.states.running is not None:
-            taken[rows.states.column] = item.state_value(literal(rows.states.running))
+        if mapping.states is not None and mapping.states.running is not None:
+            taken[mapping.states.column] = item.state_value(literal(mapping.states.running))
         return f"""
 WITH {self._found(suspects=suspects, past=past)},
 chosen AS MATERIALIZED (SELECT found.key, found.lease, {item.next_fence} AS fence FROM found),
 claimed AS (
     UPDATE {item.table} AS item SET {item.set(taken)}
     FROM chosen, moment
-    WHERE {item.is_row("chosen.key")} AND {item.at(rows.locked_until)} IS NULL
+    WHERE {item.is_row("chosen.key")} AND {item.at(mapping.locked_until)} IS NULL
     RETURNING item.*
 )
-SELECT {item.job(payload="NULL::text" if rows.payload_query else item.payload)},
-       {item.key}::text AS key, {item.at(rows.fence)} AS fence, {item.time(rows.locked_until)} AS until
+SELECT {item.job(payload="NULL::text" if mapping.payload_query else item.payload)},
+       {item.key}::text AS key, {item.at(mapping.fence)} AS fence, {item.time(mapping.locked_until)} AS until
 FROM claimed AS item
-ORDER BY {item.at(rows.fence)}"""
+ORDER BY {item.at(mapping.fence)}"""
 
     def claimable_keys(self, *, suspects: bool) -> str:
         """What a claim `past` some rows would take. The parameters are those of the claim."""
@@ -151,7 +155,7 @@ held AS MATERIALIZED (
 
         $1 ids, $2 fences, $3 holders, $4 extensions
         """
-        item, until = self.item, self.item.rows.locked_until
+        item, until = self.item, self.item.mapping.locked_until
         source = (
             "unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::interval[]) WITH ORDINALITY "
             "AS given (id, fence, holder, extension, number)"
@@ -160,7 +164,7 @@ held AS MATERIALIZED (
 WITH {self.moment}, {self._held(", given.extension", source)}
 UPDATE {item.table} AS item SET {item.set({until: item.value(until, "moment.now + held.extension")})}
 FROM held, moment
-WHERE {item.is_row("held.key")} AND {item.at(item.rows.fence)} = held.fence AND held.is_live
+WHERE {item.is_row("held.key")} AND {item.at(item.mapping.fence)} = held.fence AND held.is_live
 RETURNING held.number, held.cancel_requested"""
 
     @cached_property
@@ -172,7 +176,7 @@ RETURNING held.number, held.cancel_requested"""
         $8 values of the state column, $9 whether the row is complete, $10 error codes, $11 their messages,
         $12 whole errors, $13 results
         """
-        item, rows = self.item, self.item.rows
+        item, mapping = self.item, self.item.mapping
         source = (
             "unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::text[], $5::boolean[], $6::interval[], "
             "$7::timestamptz[], $8::text[], $9::boolean[], $10::text[], $11::text[], $12::text[], $13::text[]) "
@@ -187,20 +191,20 @@ ended AS MATERIALIZED (
     FROM held WHERE held.is_live OR NOT held.goes_back
 ),
 left_alone AS (
-    UPDATE {item.table} AS item SET {item.set({**self.unlocked, rows.fence: "NULL"})}
+    UPDATE {item.table} AS item SET {item.set({**self.unlocked, mapping.fence: "NULL"})}
     FROM held
-    WHERE {item.is_row("held.key")} AND {item.at(rows.fence)} = held.fence AND held.goes_back AND NOT held.is_live
+    WHERE {item.is_row("held.key")} AND {item.at(mapping.fence)} = held.fence AND held.goes_back AND NOT held.is_live
 )
 UPDATE {item.table} AS item SET {item.set(self._finished())}
 FROM ended, moment
-WHERE {item.is_row("ended.key")} AND {item.at(rows.fence)} = ended.fence
+WHERE {item.is_row("ended.key")} AND {item.at(mapping.fence)} = ended.fence
 RETURNING ended.number"""
 
     def _finished(self) -> dict[str | None, str]:
-        item, rows = self.item, self.item.rows
+        item, mapping = self.item, self.item.mapping
         gives_back = "ended.is_ready AND ended.event IN ('release', 'snooze')"
         attempt = f"{item.attempt} - CASE WHEN {gives_back} THEN 1 ELSE 0 END"
-        first_run_at = rows.run_at_columns[0]
+        first_run_at = mapping.run_at_columns[0]
         next_time = item.value(first_run_at, "greatest(coalesce(ended.at, moment.now + ended.delay), moment.now)")
         request = (CANCEL_REQUESTED.code, CANCEL_REQUESTED.message, encode(CANCEL_REQUESTED.as_dict()))
         noted = [
@@ -209,30 +213,30 @@ RETURNING ended.number"""
         ]
         assigned = {
             **self.unlocked,
-            **self.now_in(rows.updated_at),
-            rows.fence: f"CASE WHEN ended.is_ready THEN NULL ELSE {item.at(rows.fence)} END",
-            rows.attempt: attempt,
+            **self.now_in(mapping.updated_at),
+            mapping.fence: f"CASE WHEN ended.is_ready THEN NULL ELSE {item.at(mapping.fence)} END",
+            mapping.attempt: attempt,
             first_run_at: f"""CASE WHEN ended.is_ready AND ended.event = 'release' THEN {item.at(first_run_at)}
                  WHEN ended.is_ready THEN {next_time} ELSE {item.run_at_when_final} END""",
             **item.note_error(*noted),
         }
-        if rows.states is not None:
-            assigned[rows.states.column] = f"""CASE
+        if mapping.states is not None:
+            assigned[mapping.states.column] = f"""CASE
                  WHEN ended.is_canceled THEN {item.final_value(JobState.CANCELED)}
                  WHEN ended.value IS NOT NULL THEN {item.state_value("ended.value")}
                  ELSE {item.value_back(attempt)} END"""
-        elif rows.error_code is not None:
+        elif mapping.error_code is not None:
             # Without states the code of the last error tells a failure from a success.
-            failed = assigned[rows.error_code]
-            assigned[rows.error_code] = f"CASE WHEN ended.event = 'succeed' THEN NULL ELSE {failed} END"
-        if rows.completed_at is not None:
-            assigned[rows.completed_at] = f"""CASE
+            failed = assigned[mapping.error_code]
+            assigned[mapping.error_code] = f"CASE WHEN ended.event = 'succeed' THEN NULL ELSE {failed} END"
+        if mapping.completed_at is not None:
+            assigned[mapping.completed_at] = f"""CASE
                  WHEN NOT ended.is_ready AND (ended.completes OR ended.is_canceled)
-                 THEN {item.value(rows.completed_at, "moment.now")} ELSE {item.at(rows.completed_at)} END"""
-        if rows.started_at is not None:
-            assigned[rows.started_at] = f"CASE WHEN ended.is_ready THEN NULL ELSE {item.at(rows.started_at)} END"
-        if rows.result is not None:
-            assigned[rows.result] = item.value(rows.result, "CASE WHEN NOT ended.goes_back THEN ended.result END")
+                 THEN {item.value(mapping.completed_at, "moment.now")} ELSE {item.at(mapping.completed_at)} END"""
+        if mapping.started_at is not None:
+            assigned[mapping.started_at] = f"CASE WHEN ended.is_ready THEN NULL ELSE {item.at(mapping.started_at)} END"
+        if mapping.result is not None:
+            assigned[mapping.result] = item.value(mapping.result, "CASE WHEN NOT ended.goes_back THEN ended.result END")
         return assigned
 
     @cached_property
@@ -243,7 +247,7 @@ RETURNING ended.number"""
         $1 ids, $2 fences, $3 holders
         """
         item = self.item
-        fence, until = item.at(item.rows.fence), item.at(item.rows.locked_until)
+        fence, until = item.at(item.mapping.fence), item.at(item.mapping.locked_until)
         return f"""
 SELECT CASE WHEN {item.is_held("given")} AND {item.is_live} THEN 'locked'
             WHEN {fence} = given.fence AND {until} IS NULL THEN 'already'
@@ -258,35 +262,37 @@ ORDER BY given.number"""
 
         $1 at most, $2 keys to leave alone, $3 keys of which alone to look at, or null
         """
-        item, rows = self.item, self.item.rows
-        first_run_at = rows.run_at_columns[0]
+        item, mapping = self.item, self.item.mapping
+        first_run_at = mapping.run_at_columns[0]
         error = LEASE_LOST
         assigned = {
             **self.unlocked,
-            **self.now_in(rows.updated_at),
-            rows.fence: "NULL",
-            rows.losses: f"{item.losses} + 1",
+            **self.now_in(mapping.updated_at),
+            mapping.fence: "NULL",
+            mapping.losses: f"{item.losses} + 1",
             first_run_at: f"CASE WHEN lost.then = 'ready' THEN {item.value(first_run_at, 'moment.now')} "
             f"ELSE {item.run_at_when_final} END",
             **item.note_error(literal(error.code), literal(error.message), literal(encode(error.as_dict()))),
         }
-        if rows.states is not None:
-            assigned[rows.states.column] = (
+        if mapping.states is not None:
+            assigned[mapping.states.column] = (
                 f"CASE lost.then WHEN 'dead' THEN {item.final_value(JobState.DEAD)} "
                 f"WHEN 'canceled' THEN {item.final_value(JobState.CANCELED)} "
                 f"ELSE {item.value_back(item.attempt)} END"
             )
-        if rows.completed_at is not None:
-            assigned[rows.completed_at] = (
-                f"CASE WHEN lost.then <> 'ready' THEN {item.value(rows.completed_at, 'moment.now')} "
-                f"ELSE {item.at(rows.completed_at)} END"
+        if mapping.completed_at is not None:
+            assigned[mapping.completed_at] = (
+                f"CASE WHEN lost.then <> 'ready' THEN {item.value(mapping.completed_at, 'moment.now')} "
+                f"ELSE {item.at(mapping.completed_at)} END"
             )
-        if rows.started_at is not None:
-            assigned[rows.started_at] = f"CASE WHEN lost.then = 'ready' THEN NULL ELSE {item.at(rows.started_at)} END"
+        if mapping.started_at is not None:
+            assigned[mapping.started_at] = (
+                f"CASE WHEN lost.then = 'ready' THEN NULL ELSE {item.at(mapping.started_at)} END"
+            )
         return f"""
 WITH {self.moment},
 lost AS MATERIALIZED (
-    SELECT {item.key} AS key, {item.at(rows.locked_until)} AS until, {item.id} AS id,
+    SELECT {item.key} AS key, {item.at(mapping.locked_until)} AS until, {item.id} AS id,
            CASE WHEN {item.is_last_loss} THEN 'dead' WHEN {item.cancel_requested} THEN 'canceled'
                 ELSE 'ready' END AS then
     {self._expired_rows}
@@ -302,7 +308,7 @@ SELECT rescued.id, rescued.state FROM rescued ORDER BY rescued.until, rescued.id
 
     @property
     def _is_expired(self) -> str:
-        until = self.item.rows.locked_until
+        until = self.item.mapping.locked_until
         return f"{self.item.at(until)} <= (SELECT {self.item.value(until, 'moment.now')} FROM moment)"
 
     @property
@@ -311,7 +317,7 @@ SELECT rescued.id, rescued.state FROM rescued ORDER BY rescued.until, rescued.id
         return f"""FROM {item.table} AS item
     WHERE {item.running} AND {self._is_expired} AND NOT {item.key} = ANY ($2::text[]::{item.key_type}[])
       AND ($3::text[] IS NULL OR {item.key} = ANY ($3::text[]::{item.key_type}[]))
-    ORDER BY {item.at(item.rows.locked_until)}, {item.key}
+    ORDER BY {item.at(item.mapping.locked_until)}, {item.key}
     LIMIT $1"""
 
     @property
@@ -327,7 +333,7 @@ SELECT rescued.id, rescued.state FROM rescued ORDER BY rescued.until, rescued.id
         item = self.item
         first = f"SELECT {item.run_at_time} AS run_at {self._waiting(suspects=False, past=past)}"
         suspect_due_in = "NULL::interval"
-        if item.rows.losses is not None:
+        if item.mapping.losses is not None:
             # All of them: they are few, and with a LIMIT the planner may walk over all other rows to the first one.
             suspects = f"SELECT min({item.run_at_time}) AS run_at {self._waiting(suspects=True, past=past)}"
             suspect_due_in = self._first_due(suspects)
@@ -352,21 +358,21 @@ SELECT {self._first_due(f"{first} ORDER BY {item.run_at} LIMIT 1")} AS due_in,
 
         $1 id, $2 fence, $3 holder, $4 result
         """
-        item, rows = self.item, self.item.rows
-        first_run_at = rows.run_at_columns[0]
+        item, mapping = self.item, self.item.mapping
+        first_run_at = mapping.run_at_columns[0]
         assigned = {
             **self.unlocked,
-            **self.now_in(rows.updated_at),
+            **self.now_in(mapping.updated_at),
             first_run_at: item.run_at_when_final,
         }
-        if rows.states is not None:
-            assigned[rows.states.column] = item.final_value(JobState.SUCCEEDED)
-        elif rows.error_code is not None:
-            assigned[rows.error_code] = "NULL"
-        if rows.completed_at is not None and (rows.states is None or rows.completes(rows.states.succeeded)):
-            assigned[rows.completed_at] = item.value(rows.completed_at, "moment.now")
-        if rows.result is not None:
-            assigned[rows.result] = item.value(rows.result, "given.result")
+        if mapping.states is not None:
+            assigned[mapping.states.column] = item.final_value(JobState.SUCCEEDED)
+        elif mapping.error_code is not None:
+            assigned[mapping.error_code] = "NULL"
+        if mapping.completed_at is not None and (mapping.states is None or mapping.completes(mapping.states.succeeded)):
+            assigned[mapping.completed_at] = item.value(mapping.completed_at, "moment.now")
+        if mapping.result is not None:
+            assigned[mapping.result] = item.value(mapping.result, "given.result")
         return f"""
 WITH {self.moment},
 given AS MATERIALIZED (SELECT $1::uuid AS id, $2::bigint AS fence, $3::uuid AS holder, $4::text AS result),
@@ -376,4 +382,4 @@ done AS (
     WHERE {item.has_id("given.id")} AND {item.is_held("given")}
     RETURNING 1
 )
-SELECT {quoted(item.schema)}.held_or_raise(count(*) = 1, {literal(rows.name)}) FROM done"""
+SELECT {quoted(item.schema)}.held_or_raise(count(*) = 1, {literal(mapping.name)}) FROM done"""

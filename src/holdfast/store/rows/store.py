@@ -50,20 +50,20 @@ _LOCKED_SECONDS = 0.05
 class RowStore:
     """Uses the pool of a PostgreSQL store: the table is in the database that has Holdfast's schema."""
 
-    def __init__(self, store: PostgresStore, rows: Rows) -> None:
-        self.rows = rows
-        self.table = RowTable(store, rows)
+    def __init__(self, store: PostgresStore, mapping: Rows) -> None:
+        self.mapping = mapping
+        self.table = RowTable(store, mapping)
         self._rescue = RowRescue(self.table)
         self._claim = RowClaim(self.table)
 
     async def check(self) -> None:
         """SchemaMismatch in one line if the mapping and its table do not fit together."""
-        await ensure_fits(self.table.store, self.rows)
+        await ensure_fits(self.table.store, self.mapping)
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """InvalidInput for what the table has no place for; see enqueue.py."""
         if jobs:
-            check_jobs(self.rows, jobs)
+            check_jobs(self.mapping, jobs)
             try:
                 await self.table.fetch(insert_statement, *columns_of(jobs), by_index=False)
             except RowRefused as refused:
@@ -73,7 +73,7 @@ class RowStore:
         return [Enqueued(job.id, is_new=True) for job in jobs]
 
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
-        kinds = {kind: claim for kind, claim in request.kinds.items() if self.rows.kind in (None, kind)}
+        kinds = {kind: claim for kind, claim in request.kinds.items() if self.mapping.kind in (None, kind)}
         if request.limit <= 0 or not kinds or not self._serves(request.queues, suspects=request.suspects):
             return []
         arguments = (
@@ -108,13 +108,13 @@ class RowStore:
 
     def _serves(self, queues: Sequence[str], *, suspects: bool) -> bool:
         """Where losses are not counted, nothing is a suspect."""
-        return self.rows.queue in queues and not (suspects and self.rows.losses is None)
+        return self.mapping.queue in queues and not (suspects and self.mapping.losses is None)
 
     def _leased(self, row: "asyncpg.Record", holder: UUID, payload: Json) -> LeasedJob:
         return LeasedJob(
             lease=Lease(row["id"], row["fence"], holder),
             kind=row["kind"],
-            queue=self.rows.queue,
+            queue=self.mapping.queue,
             priority=row["priority"],
             payload=payload,
             headers=row["headers"],
@@ -155,7 +155,7 @@ class RowStore:
             return []
         leases = [finish.lease for finish in finishes]
         transitions = [finish.transition for finish in finishes]
-        values = [self.rows.value_of(transition) for transition in transitions]
+        values = [self.mapping.value_of(transition) for transition in transitions]
         errors = [transition.error for transition in transitions]
         rows = await self.table.fetch(
             lambda sql: sql.finish,
@@ -165,7 +165,7 @@ class RowStore:
             [transition.delay for transition in transitions],
             [transition.at for transition in transitions],
             values,
-            [self.rows.completes(value) for value in values],
+            [self.mapping.completes(value) for value in values],
             [error and error.code for error in errors],
             [error and error.message for error in errors],
             [error and encode(error.as_dict()) for error in errors],
@@ -212,8 +212,8 @@ class RowStore:
         return answers
 
     async def look(self, queues: Sequence[str], kinds: Sequence[str], *, shard: Shard | None = None) -> Looked:
-        wanted = [kind for kind in kinds if self.rows.kind in (None, kind)]
-        if not wanted or self.rows.queue not in queues:
+        wanted = [kind for kind in kinds if self.mapping.kind in (None, kind)]
+        if not wanted or self.mapping.queue not in queues:
             return Looked()
         left_alone = self._claim.left_alone
         (row,) = await self.table.fetch(
