@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from uuid import UUID
 
 from holdfast.domain.job import JobState
@@ -24,6 +24,9 @@ _TURN_SECONDS = 0.02
 _NOISE_SECONDS = 0.5
 _BACKLOG = 300
 _GRACE_SECONDS = 1.5
+_LASTING_SECONDS = 1.0
+"""Of a job that is begun before SIGTERM and ends after it: half of it is long for a signal, and all is in the grace."""
+_BUSY_SECONDS = 20.0
 _STOPPED_SECONDS = 5.0
 _LEASES_OF_A_STOP = 0.9
 """How long each takes at most on average, with what comes before and after it."""
@@ -235,11 +238,12 @@ async def orderly_ends(lab: Lab) -> None:
     """Nothing is explained by it: what has begun ends or is interrupted, the rest is given back at once."""
     seats = lab.count("side by side")
     plans = [[lab.random.uniform(0.2, 1.0) for _ in range(lab.count("ends") // seats)] for _ in range(seats)]
+    lasting: set[UUID] = set()
     async with lab.workers(seats, shutdown=f"{_GRACE_SECONDS:g}s") as crew:
-        loading = lab.beside(_load(lab))
+        loading = lab.beside(_load(lab, lasting))
         try:
             slowest = await asyncio.gather(
-                *(_end_each(lab, crew, worker, plan) for worker, plan in zip(crew.alive, plans, strict=True))
+                *(_end_each(lab, crew, worker, plan, lasting) for worker, plan in zip(crew.alive, plans, strict=True))
             )
         finally:
             loading.cancel()
@@ -252,24 +256,37 @@ async def orderly_ends(lab: Lab) -> None:
     lab.check("exit after SIGTERM", max(slowest), "s", at_most=_GRACE_SECONDS + 2)
 
 
-async def _load(lab: Lab) -> None:
+async def _load(lab: Lab, lasting: set[UUID]) -> None:
     """Enough for every worker to have jobs ahead, and no more than they will be done with in the end."""
-    mixture = ((WORK, 100, 0.0), (WORK, 20, 0.2), (EFFECT, 10, 0.0), (WORK, 2, 2 * _GRACE_SECONDS))
+    mixture = ((WORK, 100, 0.0), (WORK, 10, 0.2), (EFFECT, 10, 0.0), (WORK, 2, 2 * _GRACE_SECONDS))
     while True:
         if await lab.open_jobs() < _BACKLOG:
             for kind, number, seconds in mixture:
                 await lab.enqueue_many(kind, number, {"seconds": seconds, "again": 0.1})
+            lasting.update(await lab.enqueue_many(WORK, 12, {"seconds": _LASTING_SECONDS}))
         await asyncio.sleep(0.1)
 
 
-async def _end_each(lab: Lab, crew: Crew, worker: FaultyProcess, plan: Sequence[float]) -> float:
+async def _end_each(lab: Lab, crew: Crew, worker: FaultyProcess, plan: Sequence[float], lasting: Set[UUID]) -> float:
     """After so many seconds each, with another one in its place. How long the slowest took to end."""
     slowest = 0.0
     for seconds in plan:
         await asyncio.sleep(seconds)
+        await _until_busy(lab, worker, lasting)
         slowest = max(slowest, await _orderly_end(lab, worker))
         (worker,) = await crew.start()
     return slowest
+
+
+async def _until_busy(lab: Lab, worker: FaultyProcess, lasting: Set[UUID]) -> None:
+    """Until it has begun one of these jobs a moment ago: told to end now, it still has that one's outcome to write."""
+
+    def has_just_begun_one() -> bool:
+        jobs = lasting & _at_work(lab, worker)
+        starts = lab.starts()
+        return any(starts[job][0].at > time.monotonic() - _LASTING_SECONDS / 2 for job in jobs)
+
+    await lab.until(has_just_begun_one, f"process {worker.pid} is under load", _BUSY_SECONDS)
 
 
 async def _orderly_end(lab: Lab, worker: FaultyProcess) -> float:
