@@ -31,6 +31,8 @@ async def replica(database: Database, api: SchedulerApi | None, folder: Path, **
     if api is not None:
         given = {"worker_api_base_url": api.url, "worker_api_service_token": TOKEN, **given}
     async with opened_bench(worker_settings(database.url, folder, **given)) as bench:
+        # A slot of the timetable that comes between asking for a scheduler and the tick is a run more.
+        await bench.app.clock.freeze(await bench.app.clock.now())
         yield bench
 
 
@@ -71,8 +73,7 @@ async def test_every_tick_runs_the_schedulers_whatever_their_timetable_says(
     async with replica(database, api, tmp_path) as bench:
         for _ in range(3):
             await tick(bench)
-    # A minute may begin while this runs, and bring a call of its own.
-    assert 3 <= api.calls.count(ENDPOINTS[REMINDERS]) <= 4
+    assert api.calls.count(ENDPOINTS[REMINDERS]) == 3
 
 
 async def test_runners_run_in_their_order_and_only_those_that_are_chosen(
