@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from holdfast.domain.budget import Budget
 from holdfast.domain.job import Lease, LeasedJob
 from holdfast.domain.lifecycle import PLAIN_SUCCESS, Transition
 from holdfast.domain.outcome import Outcome
@@ -82,7 +81,7 @@ def outcome_dropped_on_shutdown() -> None:
 
     def dropping(self: Worker) -> None:
         stop(self)
-        Finisher.put = lambda self, pending: None  # type: ignore[method-assign]
+        Finisher.put = lambda self, held, transition: None  # type: ignore[method-assign]
 
     Worker.stop = dropping  # type: ignore[method-assign]
 
@@ -110,13 +109,6 @@ def notify_trusted() -> None:
         wake = self._wake
         self._wake = lambda queue: wake(queue) if queue is not None else None
 
-    look = QueueRunner._work_once
-
-    async def only_when_told(self: QueueRunner, budget: Budget) -> None:
-        # A rescue makes a turn as well, and a turn claims.
-        if self._turn_at <= time.monotonic():
-            await look(self, budget)
-
     plan = QueueRunner._plan_next_turn
 
     def never_by_the_clock(self: QueueRunner, turn: Turn) -> None:
@@ -125,20 +117,19 @@ def notify_trusted() -> None:
             self._turn_at = math.inf
 
     Listener.__init__ = init  # type: ignore[method-assign]
-    QueueRunner._work_once = only_when_told  # type: ignore[method-assign]
     QueueRunner._plan_next_turn = never_by_the_clock  # type: ignore[method-assign]
 
 
 def workers_clock_used() -> None:
-    decide = Worker._transition
+    decide = Worker._decide
 
-    def by_our_clock(self: Worker, held: HeldJob, outcome: Outcome) -> Transition:
+    def by_our_clock(self: Worker, held: HeldJob, outcome: Outcome | None) -> Transition | None:
         transition = decide(self, held, outcome)
-        if not transition.delay:
+        if transition is None or not transition.delay:
             return transition
         return replace(transition, delay=timedelta(0), at=datetime.now(UTC) + transition.delay)
 
-    Worker._transition = by_our_clock  # type: ignore[method-assign]
+    Worker._decide = by_our_clock  # type: ignore[method-assign]
 
 
 SABOTAGES: dict[str, Callable[[], None]] = {

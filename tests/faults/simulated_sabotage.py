@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,6 @@ from holdfast.worker.executor import Executor
 from holdfast.worker.finisher import Finisher
 from holdfast.worker.held import HeldJob
 from holdfast.worker.lease_keeper import KeeperRules, LeaseKeeper, Stop
-from holdfast.worker.starter import Starter
 from holdfast.worker.worker import Rescue, Worker
 from holdfast_lab.faults.simulation import engine
 
@@ -130,14 +128,13 @@ def acknowledged_before_running(patch: pytest.MonkeyPatch) -> None:
 
 def late_claim_started(patch: pytest.MonkeyPatch) -> None:
     """Whatever a claim brings is started, also after the end of its lease."""
-    until_one_waits = Starter._until_one_waits
+    may_start = Worker._may_start
 
-    async def never_too_late(starter: Starter, task: Any) -> Any:  # noqa: ANN401 - as it is there
-        for held in starter._slots.waiting:
-            held.safe_until = math.inf
-        return await until_one_waits(starter, task)
+    def never_too_late(worker: Worker, held: HeldJob) -> bool:
+        held.safe_until = math.inf
+        return may_start(worker, held)
 
-    patch.setattr(Starter, "_until_one_waits", never_too_late)
+    patch.setattr(Worker, "_may_start", never_too_late)
 
 
 def cancel_changes_what_succeeded(patch: pytest.MonkeyPatch) -> None:
@@ -184,12 +181,13 @@ def result_of_another(patch: pytest.MonkeyPatch) -> None:
 
 def result_dropped(patch: pytest.MonkeyPatch) -> None:
     """By the worker, before it is written."""
-    transition = Worker._transition
+    decide = Worker._decide
 
-    def without_result(worker: Worker, held: HeldJob, outcome: Outcome) -> Transition:
-        return replace(transition(worker, held, outcome), result=None)
+    def without_result(worker: Worker, held: HeldJob, outcome: Outcome | None) -> Transition | None:
+        transition = decide(worker, held, outcome)
+        return None if transition is None else replace(transition, result=None)
 
-    patch.setattr(Worker, "_transition", without_result)
+    patch.setattr(Worker, "_decide", without_result)
 
 
 def error_not_kept(patch: pytest.MonkeyPatch) -> None:

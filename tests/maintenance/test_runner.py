@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from holdfast.domain.budget import Budget
 from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.signals import Signals
 from holdfast.maintenance.chores import Retention
 from holdfast.maintenance.runner import AGAIN_SECONDS, SPREAD_SECONDS, Maintenance
 from holdfast.store.maintenance import Batch
@@ -211,8 +212,8 @@ async def test_a_step_that_would_take_all_the_time_leaves_the_others_their_share
 
 async def test_in_the_background_it_has_the_time_that_it_needs(clock: list[float]) -> None:
     maintenance = Slow(clock)
-    runner, woken = Maintenance(maintenance, KEEP), asyncio.Event()
-    runner.on_wake = woken.set
+    signals = Signals()
+    runner, woken = Maintenance(maintenance, KEEP, signals), signals.changed
     runner.wake()
     await runner.run(Budget(seconds=1), to_end=False)
     await woken.wait()
@@ -237,8 +238,8 @@ class Held(Scripted):
 
 
 async def started_in_background(maintenance: Held) -> tuple[Maintenance, asyncio.Event]:
-    runner, woken = Maintenance(maintenance, KEEP), asyncio.Event()
-    runner.on_wake = woken.set
+    signals = Signals()
+    runner, woken = Maintenance(maintenance, KEEP, signals), signals.changed
     runner.wake()
     assert (await runner.run(Budget(), to_end=False)).counts == {}
     await maintenance.is_held.wait()

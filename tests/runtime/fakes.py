@@ -16,7 +16,6 @@ class FakeRunner:
         self.turns = 0
         self.stopped = False
         self.closed_with: float | None = None
-        self.on_wake: Callable[[], None] = lambda: None
         self.turned = asyncio.Event()
         self._act = act
 

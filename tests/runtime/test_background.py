@@ -10,6 +10,7 @@ import pytest
 from holdfast.domain.budget import Budget
 from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.runner import RunnerReport
+from holdfast.domain.signals import Signals
 from holdfast.runtime.background import Background
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.tick import TickLimits, TickReport
@@ -22,12 +23,12 @@ FOR_EVER = 3600.0
 @asynccontextmanager
 async def running(
     *runners: FakeRunner, pacing: Pacing | None = None, on_tick: Callable[[TickReport], object] | None = None
-) -> AsyncIterator[Background]:
-    background = Background(runners, TickLimits(), pacing or Pacing(), shutdown=7.0)
-    background.on_tick = on_tick
-    task = asyncio.create_task(background.run())
+) -> AsyncIterator[Signals]:
+    signals = Signals()
+    background = Background(runners, TickLimits(), pacing or Pacing(), 7.0, signals)
+    task = asyncio.create_task(background.run(on_tick))
     try:
-        yield background
+        yield signals
     finally:
         background.stop()
         await asyncio.wait_for(task, 10)
@@ -39,10 +40,10 @@ async def test_the_first_tick_comes_at_once_and_then_only_who_is_due_has_a_turn(
 
     one, other = FakeRunner("one", rest), FakeRunner("other")
     other.due = None
-    async with running(one, other):
+    async with running(one, other) as signals:
         await until(lambda: one.turns == 1, "the first tick")
         other.due = 0.0
-        other.on_wake()
+        signals.changed.set()
         await until(lambda: other.turns > 0, "the other one's turn")
     assert one.turns == 1
 
@@ -52,23 +53,21 @@ async def test_a_wake_up_ends_any_wait() -> None:
         runner.due = FOR_EVER
 
     runner = FakeRunner("queue", rest)
-    async with running(runner) as background:
+    async with running(runner) as signals:
         await until(lambda: runner.turns == 1, "the first turn")
-        background.wake("somebody else")
-        background.wake("queue")
+        signals.wake("somebody else")
+        signals.wake("queue")
         await until(lambda: runner.turns == 2, "a turn after a wake-up for it")
-        background.wake()
-        await until(lambda: runner.turns == 3, "a turn after a wake-up for everybody")
 
 
 async def test_a_wake_up_during_a_tick_is_not_forgotten() -> None:
     async def act(budget: Budget) -> None:
         runner.due = FOR_EVER
         if runner.turns == 1:
-            background.wake()
+            signals.wake("queue")
 
     runner = FakeRunner("queue", act)
-    async with running(runner) as background:
+    async with running(runner) as signals:
         await until(lambda: runner.turns == 2, "the turn that the wake-up asked for")
 
 
@@ -82,10 +81,10 @@ async def test_a_failing_runner_waits_alone(error: BaseException) -> None:
 
     failing, healthy = FakeRunner("failing", fail), FakeRunner("healthy", rest_a_little)
     patient = Pacing(error_min=timedelta(hours=1), error_max=timedelta(hours=1))
-    async with running(failing, healthy, pacing=patient) as background:
+    async with running(failing, healthy, pacing=patient) as signals:
         await until(lambda: healthy.turns == 50, "fifty turns of the healthy one")
         assert failing.turns == 1
-        background.wake("failing")
+        signals.wake("failing")
         await until(lambda: failing.turns == 2, "a wake-up ends the wait after an error too")
 
 
@@ -142,10 +141,10 @@ async def test_wake_ups_do_not_turn_an_outage_into_a_storm(caplog: pytest.LogCap
 
     failing = FakeRunner("failing", fail)
     patient = Pacing(error_min=timedelta(hours=1), error_max=timedelta(hours=1))
-    async with running(failing, pacing=patient) as background:
+    async with running(failing, pacing=patient) as signals:
         await until(lambda: failing.turns == 1, "the first failure")
         for _ in range(1000):
-            background.wake("failing")
+            signals.wake("failing")
             await asyncio.sleep(0)
         await until(lambda: failing.turns > 1, "it is tried again")
         assert failing.turns < 50
@@ -171,11 +170,11 @@ async def test_who_wants_to_know_gets_the_report_of_each_tick_that_did_something
     busy, idle, late = FakeRunner("busy", act), Idle("idle"), Late("late")
     late.due = None
     reports: list[TickReport] = []
-    async with running(busy, idle, late, on_tick=reports.append) as background:
+    async with running(busy, idle, late, on_tick=reports.append) as signals:
         await until(lambda: busy.turns == 1, "the first tick")
-        background.wake("idle")
+        signals.wake("idle")
         await until(lambda: idle.turns == 2, "a tick that does nothing")
-        background.wake("busy")
+        signals.wake("busy")
         await until(lambda: busy.turns == 2, "a tick that fails")
     told = [[(part.runner, part.processed, part.error) for part in report.runners] for report in reports]
     assert told == [

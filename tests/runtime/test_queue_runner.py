@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import cast
@@ -30,8 +29,7 @@ class Scripted:
 
     def __init__(self) -> None:
         self.tally: Counter[str] = Counter()
-        self.on_wake: Callable[[], None] = lambda: None
-        self.on_settled: Callable[[], None] = lambda: None
+        self.may_claim = False
         self.is_stuck = False
         self.look = NOTHING
         self.looks_first: list[bool] = []
@@ -41,11 +39,24 @@ class Scripted:
 
     async def fill(self, limit: int | None = None, *, looks_first: bool = False, to_end: bool = False) -> Turn:
         self.looks_first.append(looks_first)
+        self.may_claim = False
         return self.look
 
     async def rescue(self) -> Rescue:
         self.rescues += 1
         return Rescue(0, math.inf)
+
+
+class Told:
+    """Stands for a listener."""
+
+    def __init__(self, is_told: bool) -> None:
+        self._is_told = is_told
+
+    def asleep(self) -> bool:
+        return self._is_told
+
+    def awake(self) -> None: ...
 
 
 class Case:
@@ -54,8 +65,8 @@ class Case:
         self.worker = Scripted()
         runs = QueueRuns(MemoryRuns(MemoryStore()), "queue", "replica")
         pacing = Pacing(idle_max=timedelta(seconds=POLL), busy_delay=timedelta(seconds=busy_delay))
-        self.runner = QueueRunner(cast(Worker, self.worker), pacing, runs)
-        self.runner.on_idle = lambda: is_told
+        sleeper = None if is_told is None else Told(is_told)
+        self.runner = QueueRunner(cast(Worker, self.worker), pacing, runs, sleeper=sleeper)
 
     async def look(self, found: Turn = NOTHING) -> float:
         """The wait after a look at the time when it is due."""
@@ -132,10 +143,10 @@ def busy(is_told: bool | None, monkeypatch: pytest.MonkeyPatch) -> Case:
     return case
 
 
-async def test_after_work_the_next_look_comes_after_the_busy_delay(busy: Case) -> None:
+async def test_after_work_the_next_look_comes_after_the_busy_delay(busy: Case, is_told: bool | None) -> None:
     """Which may be shorter or longer than the first wait without work."""
     assert await busy.look(Turn(3, math.inf, is_idle=True)) == 5.0
-    if busy.runner.on_idle() is not False:
+    if is_told is not False:
         assert await busy.look() == pytest.approx(0.02), "then as after the first look that found nothing"
         assert await busy.look() == pytest.approx(0.04)
 
@@ -143,7 +154,7 @@ async def test_after_work_the_next_look_comes_after_the_busy_delay(busy: Case) -
 async def test_while_there_is_more_there_is_no_busy_delay(busy: Case) -> None:
     assert await busy.look(Turn(3, 0.0)) == 0
     assert await busy.look(Turn(3, math.inf)) == math.inf, "all slots are taken"
-    busy.worker.on_wake()
+    busy.worker.may_claim = True
     assert busy.runner.due_in() == 0, "one is free"
 
 

@@ -11,6 +11,7 @@ from holdfast.domain.failures import Failures
 from holdfast.domain.job import Job
 from holdfast.domain.json_text import decode, encode
 from holdfast.domain.runner import Runner, RunnerReport
+from holdfast.domain.signals import Signals
 from holdfast.scheduling.board import ScheduleBoard
 from holdfast.scheduling.inline import InlineRunner
 from holdfast.scheduling.inline_attempt import InlineParts
@@ -60,12 +61,13 @@ class Replica:
         name: str = "cycle",
         look_every: timedelta = ALWAYS,
         failures: Failures | None = None,
+        signals: Signals | None = None,
     ) -> InlineRunner:
         board = ScheduleBoard(self.schedules, [declared(name, timetable, missed=missed, job=None)], look_every)
         parts = InlineParts(
             name, function, f"lock of {name}", self.schedules, self.runs, self.name, failures or Failures()
         )
-        return InlineRunner(parts, board)
+        return InlineRunner(parts, board, signals)
 
 
 def replica(case: StoreCase, name: str = "replica-1") -> Replica:

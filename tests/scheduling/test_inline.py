@@ -12,6 +12,7 @@ from holdfast.domain.cron import Missed
 from holdfast.domain.errors import Permanent
 from holdfast.domain.failures import Failures
 from holdfast.domain.json_text import decode
+from holdfast.domain.signals import Signals
 from holdfast.scheduling.inline import STILL_RUNNING, InlineRunner
 from holdfast.scheduling.schedules import InlineSlot
 from tests.databases import StoreCase
@@ -362,9 +363,8 @@ async def test_in_the_background_it_carries_on_beside_the_ticks(
     case: StoreCase, caplog: pytest.LogCaptureFixture
 ) -> None:
     gated = Gated()
-    runner = replica(case).inline(gated.run)
-    woken = asyncio.Event()
-    runner.on_wake = woken.set
+    signals = Signals()
+    runner, woken = replica(case).inline(gated.run, signals=signals), signals.changed
     async with closing(runner):
         await at_its_first_slot(case, runner)
         assert runner.due_in() == 0

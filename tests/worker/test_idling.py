@@ -129,8 +129,6 @@ async def test_a_poll_that_finds_a_due_job_of_a_kind_at_its_limit_leaves_it_to_t
 
     async with worker_on(store, fast(), make_handler("work", slow, limit=1), make_handler("other", quick)) as worker:
         await store.enqueue([job(), job()])
-        woken = asyncio.Event()
-        worker.on_wake = woken.set
         assert (await worker.fill()).claimed == 1
         await asyncio.wait_for(started.wait(), 10)
         store.questions.clear()
@@ -139,7 +137,7 @@ async def test_a_poll_that_finds_a_due_job_of_a_kind_at_its_limit_leaves_it_to_t
         assert store.questions == ["look", "claim"]
         let_go.set()
         await until(lambda: worker.is_empty, "the first is done")
-        assert woken.is_set()
+        assert worker.may_claim
         assert (await worker.fill()).claimed == 1
         await until(lambda: worker.is_empty, "both are done")
 
@@ -168,11 +166,9 @@ async def test_a_job_that_is_due_again_before_the_longest_wait_is_over_is_looked
 
     handler = make_handler("work", fails, backoff=f"steps {poll.total_seconds() * 1000 * polls:g}ms", attempts=2)
     async with worker_on(store, fast(poll=poll), handler) as worker:
-        woken = asyncio.Event()
-        worker.on_wake = woken.set
         await store.enqueue([job()])
         assert (await worker.fill()).claimed == 1
-        await asyncio.wait_for(woken.wait(), 10)
+        await until(lambda: worker.may_claim, "it is due again")
         assert (await worker.fill()).claimed == 1
         await until(lambda: worker.is_empty, "it has failed")
 

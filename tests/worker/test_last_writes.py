@@ -17,7 +17,6 @@ from holdfast.store.contract import Fenced, Finish, Store
 from holdfast.worker import finisher as module
 from holdfast.worker.finisher import Finisher, Pending
 from holdfast.worker.held import HeldJob
-from holdfast.worker.loop import Loop
 
 Answer = Callable[["Requests", list[UUID]], Any]
 PATIENCE = 60.0
@@ -77,10 +76,11 @@ async def finds_them_locked(store: Requests, ids: list[UUID]) -> list[Fenced]:
     return [Fenced.LOCKED for _ in ids]
 
 
-def pending() -> Pending:
+def held() -> HeldJob:
     lease = Lease(uuid4(), 1, uuid4())
-    held = cast(HeldJob, SimpleNamespace(id=lease.id, named={"job_id": str(lease.id)}))
-    return Pending(held, Finish(lease, Transition(Event.SUCCEED)))
+    return cast(
+        HeldJob, SimpleNamespace(id=lease.id, job=SimpleNamespace(lease=lease), named={"job_id": str(lease.id)})
+    )
 
 
 class Case:
@@ -88,30 +88,28 @@ class Case:
         self.store = Requests(*answers)
         self.reported: list[tuple[UUID, Fenced]] = []
         self.finisher = Finisher(cast(Store, self.store), self._report)
-        self.outcomes = [pending() for _ in range(5)]
+        self.outcomes = [held() for _ in range(5)]
 
     def _report(self, batch: list[Pending], answers: list[Fenced]) -> None:
         self.reported += [(each.held.id, fenced) for each, fenced in zip(batch, answers, strict=True)]
 
     @property
     def ids(self) -> list[UUID]:
-        return [each.held.id for each in self.outcomes]
+        return [each.id for each in self.outcomes]
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
         """All outcomes have arrived, and the first request is under way or over."""
-        loop = Loop("finish", self.finisher.step)
-        self.finisher.on_arrival(loop.wake)
-        running = asyncio.create_task(loop.run())
+        running = asyncio.create_task(self.finisher.run())
         for each in self.outcomes:
-            self.finisher.put(each)
+            self.finisher.put(each, Transition(Event.SUCCEED))
         async with asyncio.timeout(PATIENCE):
             while not self.store.asked:  # noqa: ASYNC110 - a look
                 await asyncio.sleep(0)
         try:
             yield
         finally:
-            loop.stop()
+            self.finisher.stop()
             self.store.let_go.set()
             await running
 
@@ -165,16 +163,16 @@ async def test_an_answer_that_comes_late_is_not_told_again() -> None:
 
 
 async def test_an_outcome_that_comes_in_the_last_moment_is_written_too() -> None:
-    late = pending()
+    late = held()
 
     async def writes_and_meets_another(store: Requests, ids: list[UUID]) -> list[Fenced]:
-        case.finisher.put(late)
+        case.finisher.put(late, Transition(Event.SUCCEED))
         return await writes(store, ids)
 
     case = Case(hangs, writes_and_meets_another)
     async with case.writing():
         assert await case.finisher.drained(TIME) == 0
-        assert case.store.written == {*case.ids, late.held.id}
+        assert case.store.written == {*case.ids, late.id}
 
 
 async def test_a_server_that_is_cut_off_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:

@@ -229,7 +229,7 @@ async def test_a_claim_that_is_answered_during_the_shutdown_is_given_back() -> N
         answer = app.store.hangs["claim"] = asyncio.Event()
         await until(lambda: app.store.asked.count("claim") == 2, "the claim that finds jobs is under way")
         worker.stop()
-        await until(lambda: worker.worker._stopping, "the worker is stopping")
+        await until(lambda: worker.is_stopping, "the worker is stopping")
         answer.set()
         assert await running == 0
         assert await app.jobs.count() == dict.fromkeys(JobState, 0) | {JobState.READY: 3}

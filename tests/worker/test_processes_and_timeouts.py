@@ -281,7 +281,7 @@ async def test_a_worker_with_half_of_its_slots_stuck_drains_and_exits_non_zero()
         fine_id = (await app.enqueue("fine")).id
         await job_in_state(app, fine_id, JobState.RUNNING)
         stuck_ids = [(await app.enqueue("stuck")).id for _ in range(2)]
-        await until(lambda: worker.worker._stopping, "the worker drains by itself")
+        await until(lambda: worker.is_stopping, "the worker drains by itself")
         late = (await app.enqueue("fine")).id
         waits.set()
         async with asyncio.timeout(20):

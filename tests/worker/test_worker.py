@@ -253,30 +253,28 @@ async def test_a_suspect_runs_alone_and_the_worker_goes_on_after_it() -> None:
     assert alone == [1]
 
 
-async def test_a_job_interrupted_before_its_handler_began_does_not_run_and_frees_its_slot() -> None:
-    app = Holdfast("memory:")
+async def test_a_job_interrupted_before_its_handler_began_does_not_run_and_frees_its_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.worker.held._LookAhead.size", lambda self: 20)
+    app, let_go = Holdfast("memory:"), asyncio.Event()
     ran = []
 
     @app.handler("do")
     async def do(job: RunningJob[Any]) -> None:
         ran.append(job.id)
+        await let_go.wait()
 
     async with app:
-        first = (await app.enqueue("do")).id
+        first, second, third = [(await app.enqueue("do")).id for _ in range(3)]
         async with working(app, fast(concurrency=1)) as worker:
-            start = worker.worker._claimer._start
-
-            def start_and_interrupt() -> None:
-                start()
-                for held in worker.worker._slots.waiting:
-                    held.interrupt(Interruption.CANCELED)
-                    worker.worker._claimer._start = start
-
-            worker.worker._claimer._start = start_and_interrupt
-            assert (await final_job(app, first)).state is JobState.CANCELED
-            second = (await app.enqueue("do")).id
-            assert (await final_job(app, second)).state is JobState.SUCCEEDED
-    assert ran == [second]
+            waiting = worker.worker._slots.waiting
+            await until(lambda: len(waiting) == 2, "one runs, two wait")
+            waiting[0].interrupt(Interruption.CANCELED)
+            let_go.set()
+            assert (await final_job(app, second)).state is JobState.CANCELED
+            assert (await final_job(app, third)).state is JobState.SUCCEEDED
+    assert ran == [first, third]
 
 
 @pytest.mark.postgres

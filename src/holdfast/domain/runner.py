@@ -1,6 +1,5 @@
 """What a tick runs: the queue, the job schedules, an inline runner, maintenance."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -61,7 +60,7 @@ class Runner(Protocol):
 
     async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:
         """One bounded pass. `to_end`: wait for what it started, within the budget; otherwise that carries on beside
-        the coming ticks, and `on_wake` is called when there is something new to do or to report."""
+        the coming ticks, and sets `Signals.changed` when there is something new to do or to report."""
 
     def wake(self) -> None:
         """There may be something to do: be due now."""
@@ -71,5 +70,3 @@ class Runner(Protocol):
 
     async def close(self, seconds: float) -> RunnerReport | None:
         """After `stop`: wait that long for what still runs, stop the rest; report what ended since."""
-
-    on_wake: Callable[[], None]

@@ -18,6 +18,7 @@ from holdfast.hosting.stop_signals import StopSignals
 from holdfast.http.health import ReadinessProbe
 from holdfast.http.health_server import HealthServer
 from holdfast.log import get_logger
+from holdfast.runtime.background import OnTick
 from holdfast.runtime.process import Process
 from holdfast.runtime.tick import TickReport
 
@@ -33,7 +34,7 @@ def run_worker(
     app: Holdfast,
     *,
     runners: Sequence[str] | None = None,
-    on_tick: Callable[[TickReport], object] | None = None,
+    on_tick: OnTick | None = None,
     around: Around | None = None,
 ) -> int:
     """Run the app's handlers and schedules until SIGTERM or Ctrl-C; the exit code for `sys.exit`.
@@ -54,8 +55,7 @@ def run_worker(
     """
 
     async def work(process: Process) -> int:
-        process.on_tick = on_tick
-        return await _run_with_health(app, process)
+        return await _run_with_health(app, process, on_tick)
 
     return _run(_Hosted(app, runners, around, work, unstarted=0, is_patient=True), "run_worker")
 
@@ -155,11 +155,11 @@ def _log_opened(app: Holdfast, process: Process) -> None:
     )
 
 
-async def _run_with_health(app: Holdfast, process: Process) -> int:
+async def _run_with_health(app: Holdfast, process: Process, on_tick: OnTick | None) -> int:
     """Until a signal, with the health port open if there is to be one."""
     settings = app.settings
     if settings.health_port is None:
-        return await process.run()
+        return await process.run(on_tick)
     subscriber = process.subscriber if settings.health_broker else None
     probe = ReadinessProbe(app, broker_connected=None if subscriber is None else lambda: subscriber.is_connected)
     async with HealthServer(
@@ -169,7 +169,7 @@ async def _run_with_health(app: Holdfast, process: Process) -> int:
         keeper_alive=lambda: process.is_keeping,
         is_stopping=lambda: process.is_stopping,
     ):
-        return await process.run()
+        return await process.run(on_tick)
 
 
 def _soon(loop: asyncio.AbstractEventLoop, stop: Callable[[], object]) -> None:

@@ -4,13 +4,14 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 
 from holdfast.domain.budget import Budget
 from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.runner import RunnerReport
+from holdfast.domain.signals import Signals
 from holdfast.log import get_logger
 from holdfast.maintenance.chores import Chore, ChoreReport, Retention, all_chores, run_chore
 from holdfast.store.maintenance import MaintenanceStore
@@ -32,9 +33,9 @@ class Maintenance:
     the tick's time. In the background a pass goes on beside the ticks until there is nothing left to do.
     """
 
-    def __init__(self, store: MaintenanceStore, retention: Retention) -> None:
-        self.on_wake: Callable[[], None] = lambda: None
+    def __init__(self, store: MaintenanceStore, retention: Retention, signals: Signals | None = None) -> None:
         self._store = store
+        self._signals = signals or Signals()
         self._chores = all_chores(store, retention)
         self._next = time.monotonic() + random.uniform(0.0, SPREAD_SECONDS)  # noqa: S311
         self._has_run = False
@@ -53,7 +54,7 @@ class Maintenance:
     async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:
         if self._pass is None and not self._is_stopping and (self.due_in() == 0 or (to_end and not self._has_run)):
             self._pass = asyncio.create_task(self._run_due(budget if to_end else Budget()), name=MAINTENANCE)
-            self._pass.add_done_callback(lambda _: self.on_wake())
+            self._pass.add_done_callback(lambda _: self._signals.changed.set())
         if self._pass is None or not (to_end or self._pass.done()):
             return RunnerReport(self.name)
         try:

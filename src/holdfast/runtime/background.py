@@ -9,12 +9,15 @@ from random import Random
 
 from holdfast.domain.budget import Budget
 from holdfast.domain.runner import Runner, RunnerReport
+from holdfast.domain.signals import Signals
 from holdfast.log import get_logger
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.tick import TickLimits, TickReport, run_tick
 from holdfast.worker.loop import cancel_within
 
 log = get_logger("holdfast.background")
+
+OnTick = Callable[[TickReport], object]
 
 _LAST_TICK_SECONDS = 2.0
 _SHORTEST_HOLD_SECONDS = 0.1
@@ -24,7 +27,15 @@ _CANCELED_SECONDS = 1.0
 class Background:
     """Runs until `stop` is called. One tick at a time; what a tick started carries on beside the next ones."""
 
-    def __init__(self, runners: Sequence[Runner], limits: TickLimits, pacing: Pacing, shutdown: float) -> None:
+    def __init__(
+        self,
+        runners: Sequence[Runner],
+        limits: TickLimits,
+        pacing: Pacing,
+        shutdown: float,
+        signals: Signals | None = None,
+    ) -> None:
+        """`signals` are those that the runners set."""
         self._runners = list(runners)
         self._limits = limits
         self._pacing = pacing
@@ -33,35 +44,27 @@ class Background:
         self._failures: Counter[str] = Counter()
         self._failed_at: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
-        self._awake = asyncio.Event()
-        self._stop_requested = asyncio.Event()
-        self.on_tick: Callable[[TickReport], object] | None = None
-        """Called after each tick that has something to tell, and with what ended since the last one at the end."""
+        self._signals = signals or Signals()
         self._has_failed_to_tell = False
-        for runner in self._runners:
-            runner.on_wake = self._awake.set
 
     @property
     def is_stopping(self) -> bool:
-        return self._stop_requested.is_set()
-
-    async def stop_requested(self) -> None:
-        await self._stop_requested.wait()
+        return self._signals.stop.is_set()
 
     def stop(self) -> None:
         """Start nothing new, let what runs finish, give the rest back. `run` returns when that is done."""
-        self._stop_requested.set()
+        self._signals.stop.set()
         for runner in self._runners:
             runner.stop()
-        self._awake.set()
+        self._signals.changed.set()
 
-    def wake(self, name: str | None = None) -> None:
-        """A hint that there may be work for a runner, or for any: it ends whatever wait it is in."""
+    def _wake_runners(self) -> None:
+        """Those that somebody has a hint for: it ends whatever wait they are in."""
+        woken = self._signals.take_woken()
         for runner in self._runners:
-            if name in (None, runner.name):
+            if runner.name in woken:
                 self._hold_back_less(runner.name)
                 runner.wake()
-        self._awake.set()
 
     def _hold_back_less(self, name: str) -> None:
         """After a failure even a wake-up waits a moment: there may be thousands of them, and the store may be away."""
@@ -69,29 +72,30 @@ class Background:
             soon = self._failed_at[name] + _SHORTEST_HOLD_SECONDS
             self._not_before[name] = min(self._not_before[name], soon)
 
-    async def run(self) -> None:
-        ticks = asyncio.create_task(self._repeat())
-        stop = asyncio.create_task(self._stop_requested.wait())
+    async def run(self, on_tick: OnTick | None = None) -> None:
+        """`on_tick` is called after each tick that has something to tell, and with what ended since at the end."""
+        ticks = asyncio.create_task(self._repeat(on_tick))
+        stop = asyncio.create_task(self._signals.stop.wait())
         try:
             await asyncio.wait([ticks, stop], return_when=asyncio.FIRST_COMPLETED)
-            await self._end(ticks, self._shutdown)
+            await self._end(ticks, self._shutdown, on_tick)
         except asyncio.CancelledError:
             # Whoever cancels is in a hurry, but what runs must not run on with nobody to look after it.
-            await self._end(ticks, 0.0)
+            await self._end(ticks, 0.0, on_tick)
             raise
         finally:
             stop.cancel()
 
-    async def _repeat(self) -> None:
+    async def _repeat(self, on_tick: OnTick | None) -> None:
         while not self.is_stopping:
-            self._awake.clear()
+            self._signals.changed.clear()
+            self._wake_runners()
             due = [runner for runner in self._runners if self._due_in(runner) <= 0]
             if due:
                 report = await run_tick(due, self._limits, Budget(items=self._limits.items), to_end=False)
                 for part in report.runners:
                     self._take_in(part)
-                if self.on_tick is not None:
-                    self._tell(self.on_tick, report)
+                self._tell(on_tick, report)
             await self._pause(min(map(self._due_in, self._runners), default=math.inf))
 
     def _due_in(self, runner: Runner) -> float:
@@ -114,8 +118,8 @@ class Background:
             self._not_before.pop(name, None)
             log.warning("runner works again", runner=name, after_failures=failures)
 
-    def _tell(self, on_tick: Callable[[TickReport], object], report: TickReport) -> None:
-        if report.is_idle:
+    def _tell(self, on_tick: OnTick | None, report: TickReport) -> None:
+        if on_tick is None or report.is_idle:
             return
         try:
             on_tick(report)
@@ -129,27 +133,26 @@ class Background:
             log.error("on_tick failed; further errors of it are not logged", exc_info=error)
 
     async def _pause(self, seconds: float) -> None:
-        if seconds <= 0 or self._awake.is_set():
+        if seconds <= 0 or self._signals.changed.is_set():
             await asyncio.sleep(0)
             return
         # Not asyncio.timeout: whoever is woken for a job is to be quick.
         timer = None
         if seconds < math.inf:
-            timer = asyncio.get_running_loop().call_later(seconds, self._awake.set)
+            timer = asyncio.get_running_loop().call_later(seconds, self._signals.changed.set)
         try:
-            await self._awake.wait()
+            await self._signals.changed.wait()
         finally:
             if timer is not None:
                 timer.cancel()
 
-    async def _end(self, ticks: "asyncio.Task[None]", grace: float) -> None:
+    async def _end(self, ticks: "asyncio.Task[None]", grace: float, on_tick: OnTick | None) -> None:
         self.stop()
         end = time.monotonic() + grace
         # A claim that is under way may still bring jobs, and those must be given back too.
         await asyncio.wait([ticks], timeout=_LAST_TICK_SECONDS)
         ended = await close_all(self._runners, max(0.0, end - time.monotonic()))
-        if self.on_tick is not None:
-            self._tell(self.on_tick, TickReport(ended))
+        self._tell(on_tick, TickReport(ended))
         if ticks.done():
             ticks.result()
         await cancel_within(_CANCELED_SECONDS, ticks)

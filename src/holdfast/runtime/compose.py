@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from holdfast.domain.errors import InvalidInput
 from holdfast.domain.failures import Failures
 from holdfast.domain.handlers import Handlers
 from holdfast.domain.runner import Runner
+from holdfast.domain.signals import Signals
 from holdfast.maintenance.chores import Retention
 from holdfast.maintenance.runner import Maintenance
 from holdfast.rabbitmq.subscriber import Broker, Subscriber
@@ -26,6 +28,7 @@ from holdfast.scheduling.schedules import Declarations
 from holdfast.settings import Settings
 from holdfast.store.events import NewSubscription
 from holdfast.store.opening import OpenStore
+from holdfast.wake import Wake
 from holdfast.wake.postgres import Listener, listener_url
 from holdfast.worker.settings import WorkerSettings
 from holdfast.worker.worker import Worker
@@ -45,23 +48,40 @@ class AppParts:
 
 
 def build_process(app: AppParts, worker_settings: WorkerSettings, names: Sequence[str]) -> Process:
-    store = app.store
-    worker = Worker(store.store, store.renewer, app.handlers, app.failures, worker_settings, lambda: store.finish_in)
-    settings = _process_settings(app.settings, worker_settings, tuple(names))
-    replica = app.settings.replica or f"{socket.gethostname()}-{os.getpid()}"
-    queue = QueueRunner(worker, settings.pacing, QueueRuns(store.runs, QUEUE, replica))
-    queue.before_start = partial(store.events.declare, app.subscriptions)
-    pacing = partial(_pacing, app.settings)
-    rows = row_runners(app.rows, store, app.handlers, app.failures, worker_settings, pacing, replica)
-    # Whoever wants an idle worker to ask seldom does not mean the queue alone.
-    board = ScheduleBoard(store.schedules, list(app.declarations), max(LOOK_EVERY, worker_settings.poll))
-    runners = _runners(app, board, queue, [row.runner for row in rows], replica)
-    process = Process(worker, runners, settings, [row.worker for row in rows])
-    process.checks = [row.check for row in rows if row.runner.name in process.runner_names]
-    _add_listener(app, process, queue, worker)
-    if app.settings.rabbitmq_url is not None:
-        process.subscriber = Subscriber(broker(app.settings), process.wake)
-    return process
+    """`names` selects runners and puts them in order; empty: all of them."""
+    store, given, signals = app.store, app.settings, Signals()
+    settings = _process_settings(given, worker_settings)
+    replica = given.replica or f"{socket.gethostname()}-{os.getpid()}"
+
+    def wake(_queue: str | None) -> None:
+        """Any queue's is as good as another's."""
+        signals.wake(QUEUE)
+
+    worker = Worker(
+        store.store, store.renewer, app.handlers, app.failures, worker_settings, lambda: store.finish_in, signals
+    )
+    is_served = len(app.handlers) > 0 and (not names or QUEUE in names)
+    listener = _listener(app, worker, wake) if is_served else None
+    queue = QueueRunner(
+        worker,
+        settings.pacing,
+        QueueRuns(store.runs, QUEUE, replica),
+        sleeper=listener,
+        before_start=partial(store.events.declare, app.subscriptions),
+    )
+    pacing = partial(_pacing, given)
+    rows = row_runners(app.rows, store, app.handlers, app.failures, worker_settings, pacing, replica, signals)
+    runners = _chosen(_runners(app, worker_settings, [queue, *(row.runner for row in rows)], replica, signals), names)
+    return Process(
+        worker,
+        runners,
+        settings,
+        signals,
+        row_workers=[row.worker for row in rows],
+        checks=[row.check for row in rows if row.runner in runners],
+        listener=listener,
+        subscriber=None if given.rabbitmq_url is None else Subscriber(broker(given), wake),
+    )
 
 
 def broker(settings: Settings) -> Broker:
@@ -69,10 +89,12 @@ def broker(settings: Settings) -> Broker:
 
 
 def _runners(
-    app: AppParts, board: ScheduleBoard, queue: QueueRunner, rows: Sequence[Runner], replica: str
+    app: AppParts, worker: WorkerSettings, queues: Sequence[QueueRunner], replica: str, signals: Signals
 ) -> list[Runner]:
     """Job schedules first, so that one tick also runs the jobs that it made."""
     store, declared = app.store, list(app.declarations)
+    # Whoever wants an idle worker to ask seldom does not mean the queue alone.
+    board = ScheduleBoard(store.schedules, declared, max(LOOK_EVERY, worker.poll))
     inline = [
         InlineRunner(
             InlineParts(
@@ -85,29 +107,37 @@ def _runners(
                 failures=app.failures,
             ),
             board,
+            signals,
         )
         for each in declared
         if each.inline is not None
     ]
     kept = Retention(app.settings.retention, app.settings.dead_letter_retention, app.settings.run_retention)
-    queues: list[Runner] = [queue] if len(app.handlers) else []
-    maintenance = Maintenance(store.maintenance, kept)
-    return [JobSchedules(board, store.schedules, replica), *queues, *rows, *inline, maintenance]
+    served = [queue for queue in queues if queue.name != QUEUE or len(app.handlers)]
+    schedules = JobSchedules(board, store.schedules, replica)
+    return [schedules, *served, *inline, Maintenance(store.maintenance, kept, signals)]
 
 
-def _add_listener(app: AppParts, process: Process, queue: QueueRunner, worker: Worker) -> None:
-    if not app.settings.listen or not app.store.url.startswith("postgres") or QUEUE not in process.runner_names:
-        return
+def _chosen(runners: Sequence[Runner], names: Sequence[str]) -> list[Runner]:
+    known = {runner.name: runner for runner in runners}
+    if unknown := [name for name in names if name not in known]:
+        raise InvalidInput(f"runners: {unknown[0]!r} is not known; this app has {', '.join(known)}")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InvalidInput(f"runners: {twice[0]!r} is given twice")
+    return [known[name] for name in names] if names else list(runners)
+
+
+def _listener(app: AppParts, worker: Worker, wake: Wake) -> Listener | None:
+    if not app.settings.listen or not app.store.url.startswith("postgres"):
+        return None
     url = listener_url(app.store.url, app.settings.listen_url)
-    if url is not None:
-        listener = Listener(url, app.settings.db_schema, worker.queues, process.wake, holder=worker.holder)
-        queue.on_idle, queue.on_saturated = listener.asleep, listener.awake
-        process.listener = listener
+    if url is None:
+        return None
+    return Listener(url, app.settings.db_schema, worker.queues, wake, holder=worker.holder)
 
 
-def _process_settings(given: Settings, worker: WorkerSettings, names: tuple[str, ...]) -> ProcessSettings:
+def _process_settings(given: Settings, worker: WorkerSettings) -> ProcessSettings:
     return ProcessSettings(
-        names=names,
         limits=TickLimits(given.tick_items, given.runner_max, given.runner_items),
         pacing=_pacing(given, worker),
         tick_max=given.tick_max,

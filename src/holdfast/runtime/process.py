@@ -11,9 +11,10 @@ from inspect import iscoroutinefunction
 from holdfast.domain.budget import Budget
 from holdfast.domain.errors import InvalidInput, StoreUnavailable
 from holdfast.domain.runner import Runner, RunnerReport
+from holdfast.domain.signals import Signals
 from holdfast.log import get_logger
 from holdfast.rabbitmq.subscriber import Subscriber
-from holdfast.runtime.background import Background, close_all
+from holdfast.runtime.background import Background, OnTick, close_all
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.queue_runner import QUEUE
 from holdfast.runtime.tick import TickLimits, TickReport, run_tick
@@ -23,6 +24,8 @@ from holdfast.worker.worker import Worker
 
 log = get_logger("holdfast.process")
 
+Check = Callable[[], Awaitable[None]]
+
 _SOURCES_SECONDS = 1.0
 _OVERTIME_SECONDS = 2.0
 _CANCELED_SECONDS = 1.0
@@ -30,9 +33,6 @@ _CANCELED_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """`names` selects runners and puts them in order; empty: all of them."""
-
-    names: tuple[str, ...] = ()
     limits: TickLimits = field(default_factory=TickLimits)
     pacing: Pacing = field(default_factory=Pacing)
     tick_max: timedelta = timedelta(minutes=8)
@@ -54,33 +54,29 @@ class Process:
         worker: Worker,
         runners: Sequence[Runner],
         settings: ProcessSettings,
+        signals: Signals,
+        *,
         row_workers: Sequence[Worker] = (),
+        checks: Sequence[Check] = (),
+        listener: Listener | None = None,
+        subscriber: Subscriber | None = None,
     ) -> None:
+        """`signals` are those of the workers and runners.
+
+        `checks` are made once before anything starts; what one raises ends the process, unless the store is only away.
+        """
         self.worker = worker
+        self.subscriber = subscriber
         self._workers = (worker, *row_workers)
         self._settings = settings
-        self._runners = _chosen(runners, settings.names)
+        self._runners = list(runners)
+        self._signals = signals
+        self._checks = checks
+        self._sources = [source for source in (listener, subscriber) if source is not None]
         shutdown = settings.shutdown.total_seconds()
-        self._background = Background(self._runners, settings.limits, settings.pacing, shutdown)
+        self._background = Background(self._runners, settings.limits, settings.pacing, shutdown, signals)
         self._budget = Budget()
         self._has_begun = False
-        self.listener: Listener | None = None
-        self.subscriber: Subscriber | None = None
-        self.checks: Sequence[Callable[[], Awaitable[None]]] = ()
-        """Asked once before anything starts; what one raises ends the process, unless the store is only away."""
-        for each in self._workers:
-            each.on_stuck = self.stop
-
-    @property
-    def on_tick(self) -> Callable[[TickReport], object] | None:
-        """Called by `run`, on its event loop, after each tick in which a runner did something or failed."""
-        return self._background.on_tick
-
-    @on_tick.setter
-    def on_tick(self, on_tick: Callable[[TickReport], object] | None) -> None:
-        if iscoroutinefunction(on_tick):
-            raise InvalidInput("on_tick: give a plain function; the ticks would not wait for an async one")
-        self._background.on_tick = on_tick
 
     @property
     def tally(self) -> Counter[str]:
@@ -114,18 +110,19 @@ class Process:
 
     def wake(self, queue: str | None = None) -> None:  # noqa: ARG002
         """A hint that there may be work; any queue's is as good as another's."""
-        self._background.wake(QUEUE)
+        self._signals.wake(QUEUE)
 
-    @property
-    def _sources(self) -> "list[Listener | Subscriber]":
-        return [source for source in (self.listener, self.subscriber) if source is not None]
+    async def run(self, on_tick: OnTick | None = None) -> int:
+        """In the background until stopped: 0, or 1 if too many handlers could not be stopped.
 
-    async def run(self) -> int:
-        """In the background until stopped: 0, or 1 if too many handlers could not be stopped."""
+        `on_tick` is called on this event loop after each tick in which a runner did something or failed.
+        """
+        if iscoroutinefunction(on_tick):
+            raise InvalidInput("on_tick: give a plain function; the ticks would not wait for an async one")
         await self._begin()
         tasks = [asyncio.create_task(source.run()) for source in self._sources]
         try:
-            await self._background.run()
+            await self._background.run(on_tick)
         finally:
             self.stop()
             if tasks:
@@ -165,7 +162,7 @@ class Process:
             # Its runners are closed after the first time: they would claim jobs that nothing starts.
             raise InvalidInput("this has been run already; make another with app.worker()")
         self._has_begun = True
-        for check in self.checks:
+        for check in self._checks:
             try:
                 await check()
             except StoreUnavailable as error:
@@ -175,12 +172,13 @@ class Process:
 
     async def _ended(self, tick: "asyncio.Task[TickReport]") -> bool:
         """A stop ends the budget, which runners see by themselves; what goes on after the shutdown time is canceled."""
-        stop = asyncio.create_task(self._background.stop_requested())
+        stop = asyncio.create_task(self._signals.stop.wait())
         try:
             # Runners keep to the budget by themselves; one that waits for a store that hangs cannot.
             limit = self._budget.seconds_left + _OVERTIME_SECONDS
             await asyncio.wait([tick, stop], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             if not tick.done() and self.is_stopping:
+                self.stop()
                 await asyncio.wait([tick], timeout=self._settings.shutdown.total_seconds())
             if tick.done():
                 await tick
@@ -193,12 +191,3 @@ class Process:
     def _seconds_to_close(self) -> float:
         shutdown = self._settings.shutdown.total_seconds()
         return shutdown if self.is_stopping else self._budget.seconds_left
-
-
-def _chosen(runners: Sequence[Runner], names: tuple[str, ...]) -> list[Runner]:
-    known = {runner.name: runner for runner in runners}
-    if unknown := [name for name in names if name not in known]:
-        raise InvalidInput(f"runners: {unknown[0]!r} is not known; this app has {', '.join(known)}")
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise InvalidInput(f"runners: {twice[0]!r} is given twice")
-    return [known[name] for name in names] if names else list(runners)

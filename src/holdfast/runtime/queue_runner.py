@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
+from typing import Protocol
 
 from holdfast.domain.budget import Budget
 from holdfast.domain.crash_points import reach
@@ -36,50 +37,59 @@ async def _nothing() -> None:
     """What most have to do before they start."""
 
 
+class Sleeper(Protocol):
+    """What can be told of new work while it waits with free slots, such as a listener on PostgreSQL."""
+
+    def asleep(self) -> bool:
+        """Said before a wait for work. True: we are told of new work. False: for once we are not."""
+
+    def awake(self) -> None:
+        """Said while all slots are taken: nobody needs to tell us about more."""
+
+
 class QueueRunner:
-    def __init__(self, worker: Worker, pacing: Pacing, runs: QueueRuns, name: str = QUEUE) -> None:
-        self.on_wake: Callable[[], None] = lambda: None
-        self.before_start: Callable[[], Awaitable[None]] = _nothing
-        """Done before the first claim. If it fails, the runner does, and tries again with its next turn."""
-        self.on_idle: Callable[[], bool | None] = lambda: None
-        """Called before a wait for work with free slots. True: we are told of new work. False: for once we are not."""
-        self.on_saturated: Callable[[], None] = lambda: None
-        """Called while all slots are taken: nobody needs to be told about more."""
+    def __init__(
+        self,
+        worker: Worker,
+        pacing: Pacing,
+        runs: QueueRuns,
+        name: str = QUEUE,
+        *,
+        sleeper: Sleeper | None = None,
+        before_start: Callable[[], Awaitable[None]] = _nothing,
+    ) -> None:
+        """`before_start` is done before the first claim. If it fails, the runner does, and tries again with its next
+        turn."""
         self._worker = worker
         self._pacing = pacing
         self._runs = runs
         self._name = name
-        self._random = Random()  # noqa: S311 - spreads looks, guards nothing
+        self._sleeper = sleeper
+        self._before_start = before_start
+        self._random = Random()  # noqa: S311 - spreads turns, guards nothing
         self._is_started = False
         self._turn_at = self._rescue_at = _NOW
         self._is_poll = False
         """The next look, if nobody wakes us before, is at a time at which nothing is known to be due."""
         self._empty_turns = self._failed_rescues = 0
         self._reported: dict[str, int] = {}
-        self._something_ended = asyncio.Event()
-        worker.on_wake = self._hear
-        worker.on_settled = self._something_ended.set
 
     @property
     def name(self) -> str:
         return self._name
 
     def due_in(self) -> float:
+        if self._worker.may_claim:
+            return 0.0
         return max(0.0, min(self._turn_at, self._rescue_at) - time.monotonic())
 
     def wake(self) -> None:
         self._turn_at = _NOW
 
-    def _hear(self) -> None:
-        # Twice for each job at full speed, when the next look is due already.
-        if self._turn_at != _NOW:
-            self._turn_at = _NOW
-            self.on_wake()
-
     async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:
         if not self._is_started:
             reach("declare.before")
-            await self.before_start()
+            await self._before_start()
             reach("declare.after")
             self._is_started = True
             self._worker.start()
@@ -87,7 +97,7 @@ class QueueRunner:
             await self._work_to_end(budget)
         else:
             # A turn may also be for the rescue alone.
-            if self._turn_at <= time.monotonic():
+            if self._is_turn_due:
                 await self._work_once(budget)
             # Afterwards: whoever was just woken for a new job must not wait while the leases are read.
             await self._rescue()
@@ -95,9 +105,13 @@ class QueueRunner:
         await self._runs.write()
         return report
 
+    @property
+    def _is_turn_due(self) -> bool:
+        return self._worker.may_claim or self._turn_at <= time.monotonic()
+
     async def _work_once(self, budget: Budget) -> None:
         """One claim, so that other runners have their turn before the next one."""
-        looks_first = self._is_poll and self._turn_at != _NOW
+        looks_first = self._is_poll and self._turn_at != _NOW and not self._worker.may_claim
         # Set before the claim and not after it: a wake-up meanwhile must not be forgotten.
         self._turn_at = math.inf
         try:
@@ -113,7 +127,7 @@ class QueueRunner:
         """Until nothing is due and nothing runs, or the budget is spent."""
         while not budget.is_spent:
             await self._rescue()
-            self._something_ended.clear()
+            self._worker.something_ended.clear()
             was_empty = self._worker.is_empty
             turn = await self._worker.fill(budget.items_left, to_end=True)
             budget.take(turn.claimed)
@@ -124,7 +138,7 @@ class QueueRunner:
             if not turn.claimed and turn.again_in:
                 await self._wait(budget, turn.again_in)
         while not self._worker.is_empty and budget.seconds_left:
-            self._something_ended.clear()
+            self._worker.something_ended.clear()
             await self._wait(budget, math.inf)
 
     async def _rescue(self) -> None:
@@ -155,7 +169,8 @@ class QueueRunner:
         self._is_poll = False
         if turn.is_idle:
             self._empty_turns = 1 if turn.claimed else self._empty_turns + 1
-            is_told, is_busy = self.on_idle(), bool(turn.claimed and self._pacing.busy_delay)
+            is_told = None if self._sleeper is None else self._sleeper.asleep()
+            is_busy = bool(turn.claimed and self._pacing.busy_delay)
             if is_busy:
                 self._empty_turns, idle = 0, self._pacing.busy(self._random)
             else:
@@ -168,14 +183,14 @@ class QueueRunner:
             # After shorter waits there may well be something: who works off a trickle claims without asking first.
             self._is_poll = self._pacing.idle_max.total_seconds() <= idle < wait
             wait = min(wait, idle)
-        else:
-            self.on_saturated()
+        elif self._sleeper is not None:
+            self._sleeper.awake()
         self._turn_at = min(self._turn_at, time.monotonic() + wait)
 
     async def _wait(self, budget: Budget, seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(min(seconds, self._pacing.idle_max.total_seconds(), budget.seconds_left)):
-                await self._something_ended.wait()
+                await self._worker.something_ended.wait()
 
     def _report(self) -> RunnerReport:
         tally = dict(self._worker.tally)
@@ -195,7 +210,6 @@ class QueueRunner:
 
     def stop(self) -> None:
         self._worker.stop()
-        self._something_ended.set()
 
     async def close(self, seconds: float) -> RunnerReport | None:
         if not self._is_started:

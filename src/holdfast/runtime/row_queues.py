@@ -7,6 +7,7 @@ from datetime import timedelta
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.failures import Failures
 from holdfast.domain.handlers import Handlers
+from holdfast.domain.signals import Signals
 from holdfast.log import get_logger
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.queue_runner import QueueRunner
@@ -95,6 +96,7 @@ def row_runners(
     settings: WorkerSettings,
     pacing: Callable[[WorkerSettings], Pacing],
     replica: str,
+    signals: Signals,
 ) -> list[RowRunner]:
     if store.rows is None:
         if queues:
@@ -104,7 +106,8 @@ def row_runners(
     for queue in queues:
         own = queue.settings(settings)
         rows = store.rows(queue.rows)
-        worker = Worker(rows, rows.renewer, _handlers_of(queue.rows, handlers), failures, own, rows.finish_in)
+        known = _handlers_of(queue.rows, handlers)
+        worker = Worker(rows, rows.renewer, known, failures, own, rows.finish_in, signals)
         runs = QueueRuns(store.runs, queue.rows.runner, replica)
         made.append(RowRunner(QueueRunner(worker, pacing(own), runs, queue.rows.runner), worker, rows.check))
     return made

@@ -7,12 +7,12 @@ another replica runs that slot again. In the background it carries on as a task 
 import asyncio
 import math
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 from holdfast.domain.budget import Budget
 from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.runner import RunnerReport
+from holdfast.domain.signals import Signals
 from holdfast.log import get_logger
 from holdfast.scheduling.board import ScheduleBoard
 from holdfast.scheduling.inline_attempt import MAKES_JOBS, InlineAttempt, InlineParts
@@ -33,10 +33,10 @@ class InlineRunner:
     A thread cannot be stopped. One that goes on after an interruption keeps the lock until it or the process ends.
     """
 
-    def __init__(self, parts: InlineParts, board: ScheduleBoard) -> None:
-        self.on_wake: Callable[[], None] = lambda: None
+    def __init__(self, parts: InlineParts, board: ScheduleBoard, signals: Signals | None = None) -> None:
         self._parts = parts
         self._board = board
+        self._signals = signals or Signals()
         self._threads = HandlerThreads()
         self._attempt: InlineAttempt | None = None
         self._task: asyncio.Task[None] | None = None
@@ -105,7 +105,7 @@ class InlineRunner:
         return self._board.is_due(self.name)
 
     def _begin(self, budget: Budget) -> InlineAttempt:
-        attempt = self._attempt = InlineAttempt(self._parts, self._threads, lambda: self.on_wake())
+        attempt = self._attempt = InlineAttempt(self._parts, self._threads, self._signals)
         self._is_collected = False
         self._task = asyncio.create_task(attempt.execute())
         self._task.add_done_callback(lambda _: attempt.tell())

@@ -1,7 +1,6 @@
 """One attempt of this replica at a slot of an inline runner: the lock, the run's record, the call, the mark."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -12,6 +11,7 @@ from holdfast.domain.failures import Failures
 from holdfast.domain.job import JobError
 from holdfast.domain.json_text import Json, encode
 from holdfast.domain.runner import RunnerReport
+from holdfast.domain.signals import Signals
 from holdfast.log import get_logger
 from holdfast.scheduling.due_slots import Unreadable, log_dropped, slots_to_run
 from holdfast.scheduling.inline_call import LOCK_LOST, Ending, InlineCall
@@ -49,7 +49,7 @@ class InlineAttempt:
     """`report` is complete when `reported` is set; a function that cannot be stopped may keep the attempt, and with
     it the lock, for longer."""
 
-    def __init__(self, parts: InlineParts, threads: HandlerThreads, on_reported: Callable[[], None]) -> None:
+    def __init__(self, parts: InlineParts, threads: HandlerThreads, signals: Signals) -> None:
         self.report = RunnerReport(parts.name)
         self.reported = asyncio.Event()
         self.is_undone = False
@@ -59,7 +59,7 @@ class InlineAttempt:
         self.overlap: datetime | None = None
         """The first slot that will be skipped if this attempt is still busy then; None if slots wait for their turn."""
         self._parts = parts
-        self._on_reported = on_reported
+        self._signals = signals
         self._call = InlineCall(parts.function, parts.failures, threads)
         self._timetable: Timetable | None = None
         """Unknown until there is a slot to run, and of no use while slots are not to be skipped."""
@@ -69,7 +69,7 @@ class InlineAttempt:
 
     def tell(self) -> None:
         self.reported.set()
-        self._on_reported()
+        self._signals.changed.set()
 
     def overlapped(self, now: datetime) -> datetime | None:
         """A slot that came due while this attempt was busy; each is told once."""

@@ -1,7 +1,7 @@
 """The job schedules as a runner: makes one job per slot, in the transaction that moves the schedule on."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -36,7 +36,6 @@ class JobSchedules:
     """Which slots run is decided by what the store has of the schedule, not by this process's code."""
 
     def __init__(self, board: ScheduleBoard, schedules: ScheduleStore, replica: str) -> None:
-        self.on_wake: Callable[[], None] = lambda: None
         self._board = board
         self._schedules = schedules
         self._replica = replica

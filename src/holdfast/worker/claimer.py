@@ -8,7 +8,6 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -49,14 +48,12 @@ class Claimer:
         handlers: Handlers,
         holder: UUID,
         settings: WorkerSettings,
-        start: Callable[[], None],
     ) -> None:
         self._store = store
         self._slots = slots
         self._handlers = handlers
         self._holder = holder
         self._settings = settings
-        self._start = start
         self.queues = settings.queues or tuple(sorted({handler.queue for handler in handlers}))
         self._nothing_due = False
         self._is_unanswered = False
@@ -107,17 +104,15 @@ class Claimer:
         if not found and self._suspect_due and not self._slots.held:
             # No other job waits for a turn.
             return await self._claim_suspect()
-        return await self._turn_when_idle(found, looked)
+        return self._turn_when_idle(found, looked)
 
     async def close(self) -> None:
         await self._looking.close()
 
-    async def _turn_when_idle(self, found: list[HeldJob], looked: Looked | None) -> Turn:
+    def _turn_when_idle(self, found: list[HeldJob], looked: Looked | None) -> Turn:
         self._nothing_due = not self._is_cut_short(found)
         more_in = min((handler.room().more_in for handler in self._with_room), default=math.inf)
         if found:
-            # Not at full speed: the handlers begin before anything else is done for this turn.
-            await asyncio.sleep(0)
             return Turn(len(found), more_in, is_idle=True)
         if looked is None:
             return Turn(0, min(more_in, self._looking.again_in), is_idle=True)
@@ -181,7 +176,6 @@ class Claimer:
         held_jobs = [HeldJob(job, *policies[job.kind], sent, loop) for job in jobs]
         self._slots.add(held_jobs)
         reach("claim.held")
-        self._start()
         return held_jobs
 
     async def _give_back_unheard(self) -> None:

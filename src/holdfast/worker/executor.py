@@ -43,6 +43,7 @@ class Executor:
 
     @around("handler")
     async def run(self, held: HeldJob) -> Outcome | None:
+        """None: the lease is gone. Raises CancelledError if somebody cancels this task, and what nobody foresaw."""
         try:
             job = self._prepare(held)
         except ValidationError as error:
@@ -53,23 +54,24 @@ class Executor:
         try:
             if held.handler.isolation is Isolation.ASYNC:
                 outcome = outcome_of_value(await held.handler.function(job))
+            elif held.handler.isolation is Isolation.THREAD:
+                outcome = outcome_of_value(await self._in_thread(held, job))
             else:
-                outcome = await self._call_elsewhere(held, job)
+                outcome = await self._in_process(held, job)
         except asyncio.CancelledError as error:
             if held.interruption is not None:
-                _uncancel()
                 return outcome_of_interruption(held)
             if is_being_canceled():
                 raise
             # Something that the handler waited for was canceled: its own doing, and not the end of this task.
             outcome = self._failures.outcome_of(error)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its attempt's outcome
+            if held.interruption is not None:
+                return outcome_of_interruption(held)
             if isinstance(error, KeyboardInterrupt | SystemExit) and held.handler.isolation is Isolation.ASYNC:
                 # asyncio treats these as the end of the program; raised by a handler they are a failed attempt.
                 error = RuntimeError(f"the handler raised {type(error).__name__}")
             outcome = self._failures.outcome_of(error)
-            if held.interruption is not None:
-                return outcome_of_interruption(held)
         held.finish_requested |= job.finish_requested
         if held.finish_requested and isinstance(outcome, Succeeded):
             # If the transaction committed, its fence has finished the job and this is "already" done.
@@ -83,7 +85,7 @@ class Executor:
             kind=leased.kind,
             queue=leased.queue,
             payload=handler.read_payload(leased.payload),
-            headers=_read_headers(leased.headers),
+            headers=_read_headers(leased.headers) if leased.headers else {},
             tenant=leased.tenant,
             correlation_id=leased.correlation_id,
             attempt=leased.attempt,
@@ -94,15 +96,6 @@ class Executor:
             _report=held.report,
             _finish_in=self._finish_in(),
         )
-
-    async def _call_elsewhere(self, held: HeldJob, job: RunningJob[Any]) -> Outcome:
-        match held.handler.isolation:
-            case Isolation.THREAD:
-                return outcome_of_value(await self._in_thread(held, job))
-            case Isolation.PROCESS:
-                return await self._in_process(held, job)
-            case _:
-                raise AssertionError(f"{held.handler.isolation} has no place to run")
 
     async def _in_thread(self, held: HeldJob, job: RunningJob[Any]) -> object:
         context = contextvars.copy_context()
@@ -141,9 +134,9 @@ class Executor:
         self._processes.close()
 
 
-def _read_headers(headers: Json | None) -> dict[str, Any]:
+def _read_headers(headers: Json) -> dict[str, Any]:
     """A producer that speaks SQL may have written any JSON."""
-    read = decode(headers) if headers else None
+    read = decode(headers)
     if read is not None and not isinstance(read, dict):
         raise ValueError(f"headers: {type(read).__name__} is not an object with a value for each name")
     return read or {}
@@ -178,9 +171,3 @@ def _timeout_error(timeout: timedelta) -> JobError:
 
 def _drop(progress: Json) -> None:
     """Stands in for the reporter while a job travels to its process."""
-
-
-def _uncancel() -> None:
-    task = asyncio.current_task()
-    if task is not None:
-        task.uncancel()

@@ -18,7 +18,7 @@ from holdfast.domain.lifecycle import Event, Transition
 from holdfast.log import get_logger
 from holdfast.store.contract import Fenced, Finish, Store
 from holdfast.worker.held import HeldJob
-from holdfast.worker.loop import cancel_within
+from holdfast.worker.loop import Loop, cancel_within
 
 log = get_logger("holdfast.worker")
 
@@ -45,21 +45,25 @@ class Finisher:
         self._written = written
         self._pending: list[Pending] = []
         self._under_way: list[Pending] = []
-        self._arrived: Callable[[], None] = lambda: None
+        self._writing = Loop("finish", self._write)
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_last_chance = False
 
-    def on_arrival(self, wake: Callable[[], None]) -> None:
-        self._arrived = wake
+    async def run(self) -> None:
+        """Until `stop`."""
+        await self._writing.run()
 
-    def put(self, pending: Pending) -> None:
-        self._pending.append(pending)
-        self._idle.clear()
+    def stop(self) -> None:
+        self._writing.stop()
+
+    def put(self, held: HeldJob, transition: Transition) -> None:
+        self._pending.append(Pending(held, Finish(held.job.lease, transition)))
         if len(self._pending) == 1:
-            self._arrived()
+            self._idle.clear()
+            self._writing.wake()
 
-    async def step(self) -> float | None:
+    async def _write(self) -> float | None:
         if not self._pending:
             return None
         if len(self._pending) < _MOST_AT_ONCE:

@@ -38,7 +38,7 @@ class HeldJob:
     # Defaults of the class, because a worker makes tens of thousands of them in a second and most need no other.
     started: float | None = None
     task: asyncio.Task[None] | None = None
-    """Set once the handler waits for something: until then nobody else has a turn in which to stop it."""
+    """The attempt's. None until its first step is over, where that is made at once."""
     kill: Callable[[], None] | None = None
     """Ends the handler's own process at once; set only for process isolation, callable from any thread."""
     interruption: Interruption | None = None
@@ -87,7 +87,8 @@ class HeldJob:
         self.interruption, self.interrupted = why, time.monotonic()
         if self.kill is not None:
             self.kill()
-        if self.task is not None:
+        # Canceled before its first step, a task would never make it; the attempt sees the interruption by itself.
+        if self.task is not None and self.started is not None:
             self.task.cancel()
 
     def interrupt_from_thread(self, why: Interruption) -> None:
@@ -117,7 +118,6 @@ class Slots:
         self.waiting: deque[HeldJob] = deque()
         self.running: dict[int, HeldJob] = {}
         self.by_kind: Counter[str] = Counter()
-        self.on_freed: Callable[[], None] = lambda: None
         self._ahead = _LookAhead(most_ahead)
 
     def add(self, jobs: Iterable[HeldJob]) -> None:
@@ -140,21 +140,16 @@ class Slots:
     def stopped_running(self, job: HeldJob) -> None:
         """The handler is over: its slot is free, its lease is held until the outcome is written."""
         if self.running.pop(job.fence, None) is not None:
-            self._ahead.count()
-            self._count_down(job)
-            self.on_freed()
+            self._ahead.done += 1
+            if job.fence not in self.held:
+                self.by_kind[job.job.kind] -= 1
 
     def forget(self, jobs: Iterable[HeldJob]) -> None:
         """Leases that are no longer ours to keep: finished, released or lost."""
         for job in jobs:
-            if self.held.pop(job.fence, None) is not None:
-                self._count_down(job)
-        self.on_freed()
-
-    def _count_down(self, job: HeldJob) -> None:
-        # A handler that could not be stopped counts for its kind's limit until it ends.
-        if job.fence not in self.held and job.fence not in self.running:
-            self.by_kind[job.job.kind] -= 1
+            # A handler that could not be stopped counts for its kind's limit until it ends.
+            if self.held.pop(job.fence, None) is not None and job.fence not in self.running:
+                self.by_kind[job.job.kind] -= 1
 
     def give_up_waiting(self, claimed_before: float) -> list[HeldJob]:
         """Jobs that have waited for a slot since then: their turn came later than the look-ahead expected.
@@ -198,23 +193,21 @@ class _LookAhead:
         self._most = most
         self._trusted = float(most)
         """After a look-ahead that was wrong it is believed again only by and by."""
-        self._done = 0
+        self.done = 0
+        """Since the rate was last reckoned; counted up by whoever sees a handler end."""
         self._rate = 0.0
         self._since = time.monotonic()
 
-    def count(self) -> None:
-        self._done += 1
-
     def give_up(self) -> None:
         self._trusted = max(1.0, min(self._trusted, self._rate * self._SECONDS_AHEAD) / 4)
-        self._done, self._rate, self._since = 0, 0.0, time.monotonic()
+        self.done, self._rate, self._since = 0, 0.0, time.monotonic()
 
     def size(self) -> int:
         now = time.monotonic()
         elapsed = now - self._since
         if elapsed >= self._WINDOW:
             # Falls slowly: a window in which the store was being asked saw nothing done, and says little.
-            self._rate = max(self._done / elapsed, self._rate * self._FALL ** (elapsed / self._WINDOW))
+            self._rate = max(self.done / elapsed, self._rate * self._FALL ** (elapsed / self._WINDOW))
             self._trusted = min(self._most, self._trusted * self._TRUST)
-            self._done, self._since = 0, now
+            self.done, self._since = 0, now
         return int(min(self._trusted, self._rate * self._SECONDS_AHEAD))

@@ -1,12 +1,13 @@
-"""The worker: wires claimer, executor, finisher and lease keeper, and stops them in the right order.
+"""The worker: the story of each attempt, from the claim that brought its job to what became of its outcome.
 
-It belongs to the process: a slow job carries on in its slot however many ticks go by.
-
-A job's way: `Claimer` adds it to `Slots`, `Starter` gives it a slot, `Executor` turns it into an outcome, `_settle`
-turns that into a transition, `Finisher` writes it.
+`fill` has jobs claimed and `_attempt` is what happens to each of them. Claimer, executor and finisher do not know each
+other. Beside them the lease keeper renews what is held. It belongs to the process: a slow job carries on in its slot
+however many ticks go by.
 """
 
 import asyncio
+import contextvars
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -18,14 +19,15 @@ from uuid import UUID, uuid4
 
 from holdfast.domain.crash_points import reach
 from holdfast.domain.duration import to_timedelta
-from holdfast.domain.failures import Failures
+from holdfast.domain.failures import Failures, describe
 from holdfast.domain.handlers import FinishInTransaction, Handlers
-from holdfast.domain.job import JobState
+from holdfast.domain.job import JobError, JobState
 from holdfast.domain.lifecycle import PLAIN_SUCCESS, Event, Transition, after_outcome
-from holdfast.domain.outcome import Outcome, Succeeded
+from holdfast.domain.outcome import Outcome, Retried, Succeeded
 from holdfast.domain.retry import DEFAULT_BACKOFF
+from holdfast.domain.signals import Signals
 from holdfast.log import get_logger
-from holdfast.store.contract import Fenced, Finish, Renewer, Store
+from holdfast.store.contract import Fenced, Renewer, Store
 from holdfast.worker.claimer import Claimer, Turn
 from holdfast.worker.executor import Executor, outcome_of_interruption
 from holdfast.worker.finisher import Finisher, Pending
@@ -33,16 +35,26 @@ from holdfast.worker.held import HeldJob, Interruption, Slots
 from holdfast.worker.lease_keeper import GRACE_SECONDS, LeaseKeeper
 from holdfast.worker.loop import Loop, cancel_within
 from holdfast.worker.settings import WorkerSettings
-from holdfast.worker.starter import Starter
 
 log = get_logger("holdfast.worker")
 
 _RESCUE_AT_ONCE = 500
+_TURN_SECONDS = 0.0005
+"""After so much work without a pause the loop has its turn: claims and outcomes are to be on their way meanwhile. Turns
+of 2 ms make a drain a fifth slower."""
 _WATCH_SECONDS = 0.05
 _LONGEST_WAIT_SECONDS = 1.0
 _LAST_STEP_SECONDS = 1.0
 _LAST_WRITES_SECONDS = 2.0
 _KEEPER_SECONDS = 2.0
+_RELEASE = Transition(Event.RELEASE)
+_TASK_CANCELED = JobError(code="ERROR", type="CancelledError", message="the handler's task was canceled")
+
+# Not loop.create_task, because an application's task factory may know nothing of contexts.
+_begin: Callable[..., asyncio.Task[None]] = asyncio.Task
+if sys.version_info >= (3, 12):
+    # The first step is made at once, so that a handler that never waits costs no turn of the loop.
+    _begin = partial(asyncio.Task, eager_start=True)
 
 
 class Rescue(NamedTuple):
@@ -63,152 +75,101 @@ class Worker:
         failures: Failures,
         settings: WorkerSettings,
         finish_in: Callable[[], FinishInTransaction | None] = lambda: None,
+        signals: Signals | None = None,
     ) -> None:
+        """`signals` are those of the process: it is told when there is something to claim, and when to give up."""
         self.holder: UUID = uuid4()
         self.tally: Counter[str] = Counter()
         """How many attempts ended in each way; "stale" counts outcomes that were refused."""
-        self.on_wake: Callable[[], None] = lambda: None
-        """Called when there may be something to claim: a slot was freed, or a job of ours is due again."""
-        self.on_settled: Callable[[], None] = lambda: None
-        """Called when a job is no longer held."""
-        self.on_stuck: Callable[[], None] = lambda: None
-        """Called once when half of the slots are lost to handlers that cannot be stopped."""
+        self.something_ended = asyncio.Event()
+        """A handler is over, or a job is no longer held. Cleared by a claim, and by whoever waits for it."""
         self.is_stuck = False
+        """Half of the slots are lost to handlers that cannot be stopped."""
         self.unwritten = 0
         """How many outcomes could not be written until the end; their leases run out."""
         self._store = store
         self._settings = settings
+        self._signals = signals or Signals()
         self._random = Random()  # noqa: S311 - spreads retries, guards nothing
         self._slots = Slots(settings.concurrency, settings.most_ahead)
+        self._claimer = Claimer(store, self._slots, handlers, self.holder, settings)
         self._executor = Executor(failures, settings.concurrency, finish_in)
         self._finisher = Finisher(store, self._written)
-        self._starter = Starter(self._slots, self._executor.run, self._attempt_over, self._drop_unstarted)
-        self._claimer = Claimer(store, self._slots, handlers, self.holder, settings, self._start_claimed)
         self._keeper = LeaseKeeper(
             lambda: list(self._slots.held.values()), renewer, _shortest_lease(handlers, settings), settings.renew_at
         )
-        self._stopping = False
-        self._writes = Loop("finish", self._finisher.step)
         self._watch = Loop("watch", self._watch_deadlines)
-        self._is_watching = False
+        self._context = contextvars.Context()
+        self._is_job_due = False
+        """A job of ours is ready again."""
+        self._next_starts: asyncio.Handle | None = None
+        self._is_watching = self._is_stopping = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._slots.on_freed = self._slot_freed
-        self._finisher.on_arrival(self._writes.wake)
-
-    def start(self) -> None:
-        log.info("worker started", holder=str(self.holder), concurrency=self._settings.concurrency)
-        self._starter.open()
-        self._keeper.start()
-        self._tasks = [asyncio.create_task(activity.run()) for activity in (self._writes, self._watch)]
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._slots.held and not self._slots.running
-
-    @property
-    def queues(self) -> tuple[str, ...]:
-        return self._claimer.queues
-
-    @property
-    def is_keeping(self) -> bool:
-        """Whether the thread that renews leases is alive."""
-        return self._keeper.is_alive
 
     async def fill(self, limit: int | None = None, *, looks_first: bool = False, to_end: bool = False) -> Turn:
         """Claim as many jobs as there are free slots, `limit` at most, and start them.
 
         `looks_first`: most likely there is nothing. `to_end`: find nothing only if there is nothing.
         """
-        return await self._claimer.step(limit, looks_first=looks_first, to_end=to_end)
-
-    async def rescue(self) -> Rescue:
-        """Make jobs whose lease ran out claimable again, whoever held them."""
-        started = time.monotonic()
-        reach("rescue.before")
-        rescued = await self._store.rescue(_RESCUE_AT_ONCE)
-        took = time.monotonic() - started
-        if rescued:
-            reach("rescue.after")
-            log.warning("rescued jobs whose lease ran out", count=len(rescued))
-        if len(rescued) == _RESCUE_AT_ONCE:
-            return Rescue(len(rescued), 0)
-        # A rescue scans the leases; while a pinned snapshot keeps dead ones, that takes its time.
-        lease = self._settings.lease.total_seconds()
-        return Rescue(len(rescued), max(self._settings.rescue_every.total_seconds(), min(20 * took, lease)))
-
-    def stop(self) -> None:
-        """Start no handler any more. A claim that is under way may still bring jobs; `close` gives them back."""
-        self._stopping = True
-        self._starter.stop()
-
-    async def close(self, seconds: float) -> None:
-        """Start nothing more, let handlers finish that long, give the rest back, write what is to be written."""
+        # Before the claim and not after it: what comes meanwhile must not be forgotten.
+        self._is_job_due = False
+        self.something_ended.clear()
         try:
-            await self._shut_down(seconds)
-        except asyncio.CancelledError:
-            # Whoever cancels is in a hurry, but no handler may run on without anybody who keeps its lease.
-            await self._shut_down(0.0)
-            raise
+            turn = await self._claimer.step(limit, looks_first=looks_first, to_end=to_end)
         finally:
-            self._writes.stop()
-            self._watch.stop()
-            self._keeper.stop()
-            await self._claimer.close()
-            # A step that waits for a store that does not answer would keep the worker from ending.
-            if self._tasks:
-                await asyncio.wait(self._tasks, timeout=_LAST_STEP_SECONDS)
-            await cancel_within(_LAST_STEP_SECONDS, *self._tasks)
-            await asyncio.to_thread(self._keeper.join, _KEEPER_SECONDS)
-            self._executor.close()
-            log.info("worker stopped", holder=str(self.holder), **self.tally)
+            self._start_waiting()
+        if turn.claimed and turn.is_idle:
+            # Not at full speed: the handlers begin before anything else is done for this turn.
+            await asyncio.sleep(0)
+        return turn
 
-    def _start_claimed(self) -> None:
-        self._starter.start()
+    def _start_soon(self) -> None:
+        """Once for all attempts that end in one turn of the loop."""
+        if self._next_starts is None and not self._is_stopping:
+            loop = asyncio.get_running_loop()
+            self._next_starts = loop.call_soon(self._start_waiting, context=self._context)
+
+    def _start_waiting(self) -> None:
+        """Give waiting jobs their slots and begin their attempts, for one turn of the loop at most."""
+        if self._next_starts is not None:
+            self._next_starts.cancel()
+            self._next_starts = None
+        turn_ends = time.monotonic() + _TURN_SECONDS
+        while not self._is_stopping and (held := self._slots.next_to_start()) is not None:
+            context = self._context.copy()
+            task = _begin(self._attempt(held), loop=held.loop, name=held.handler.kind, context=context)
+            if not task.done():
+                held.task = task
+            if time.monotonic() > turn_ends:
+                self._start_soon()
+                break
         if not self._is_watching and not self.is_empty:
             self._is_watching = True
             self._watch.wake()
 
-    def _drop_unstarted(self, held: HeldJob) -> None:
-        """Interrupted or too late before it had its slot: nothing has run, so the attempt is given back."""
-        if held.interruption in (None, Interruption.UNRENEWED):
-            self._give_back([held])
+    async def _attempt(self, held: HeldJob) -> None:
+        """The story of an attempt: start it, execute it, decide what that does to its job, hand that over."""
+        if self._may_start(held):
+            try:
+                outcome = await self._executor.run(held)
+            except BaseException as error:  # noqa: BLE001 - whatever it was, the attempt is over
+                outcome = _unforeseen(error)
+            transition = self._decide(held, outcome)
         else:
-            self._settle(held, outcome_of_interruption(held))
+            transition = self._unstarted(held)
+        self._hand_over(held, transition)
+        self._leave_slot(held)
+        self._start_soon()
 
-    def _give_back(self, unstarted: list[HeldJob]) -> None:
-        for held in unstarted:
-            held.settled = True
-            self._finisher.put(Pending(held, Finish(held.job.lease, Transition(Event.RELEASE))))
+    def _may_start(self, held: HeldJob) -> bool:
+        """Not if it was interrupted while it waited, nor if its lease is nearly over: the claim was answered late, or
+        everything stood still since, and somebody else may be at it."""
+        held.started = time.monotonic()
+        return held.interruption is None and not held.nears_end(held.started) and not self._is_stopping
 
-    def _attempt_over(self, held: HeldJob, outcome: Outcome | None) -> None:
-        self._settle(held, outcome)
-        thread = held.abandoned
-        if thread is None or thread.done():
-            self._slots.stopped_running(held)
-        else:
-            log.error(
-                "handler's thread cannot be stopped and keeps its slot",
-                **held.named,
-                why=held.interruption,
-            )
-            thread.add_done_callback(lambda _: _soon(held.loop, self._slot_over, held))
-
-    def _slot_over(self, held: HeldJob) -> None:
-        self._slots.stopped_running(held)
-        self._starter.start()
-
-    def _settle(self, held: HeldJob, outcome: Outcome | None) -> None:
-        """The only way from a handler's end to the finisher; the first outcome of an attempt stands."""
-        if held.settled:
-            return
-        held.settled = True
+    def _decide(self, held: HeldJob, outcome: Outcome | None) -> Transition | None:
         if outcome is None:
-            self.tally["lost"] += 1
-            self._slots.forget([held])
-            return
-        self._finisher.put(Pending(held, Finish(held.job.lease, self._transition(held, outcome))))
-
-    def _transition(self, held: HeldJob, outcome: Outcome) -> Transition:
+            return None
         if isinstance(outcome, Succeeded) and outcome.result is None:
             return PLAIN_SUCCESS
         decide = partial(
@@ -228,8 +189,45 @@ class Worker:
             return decide(backoff=DEFAULT_BACKOFF)
         return transition
 
+    def _unstarted(self, held: HeldJob) -> Transition | None:
+        """Nothing has run, so the attempt is given back unless the job is canceled or no longer ours."""
+        if held.interruption in (Interruption.CANCELED, Interruption.LEASE_LOST):
+            return self._decide(held, outcome_of_interruption(held))
+        return _RELEASE
+
+    def _hand_over(self, held: HeldJob, transition: Transition | None) -> None:
+        """The only way to the finisher; the first outcome of an attempt stands. None: the lease is gone."""
+        if held.settled:
+            return
+        held.settled = True
+        if transition is not None:
+            self._finisher.put(held, transition)
+        else:
+            self.tally["lost"] += 1
+            self._slots.forget([held])
+            self._note_end()
+
+    def _leave_slot(self, held: HeldJob) -> None:
+        if held.task is not None:
+            # Tasks are many objects, and outcomes wait for a while until they are written.
+            held.task = None
+        thread = held.abandoned
+        if thread is None or thread.done():
+            self._slots.stopped_running(held)
+            self._note_end()
+        else:
+            log.error("handler's thread cannot be stopped and keeps its slot", **held.named, why=held.interruption)
+            thread.add_done_callback(lambda _: _soon(held.loop, self._thread_over, held))
+
+    def _thread_over(self, held: HeldJob) -> None:
+        self._slots.stopped_running(held)
+        self._note_end()
+        self._start_soon()
+
     def _written(self, batch: list[Pending], answers: list[Fenced]) -> None:
+        """The end of the story: what the store says to each outcome."""
         self._slots.forget([pending.held for pending in batch])
+        self._note_end()
         plain = 0
         for pending, fenced in zip(batch, answers, strict=True):
             transition = pending.finish.transition
@@ -244,41 +242,88 @@ class Worker:
         if plain:
             self.tally[Event.SUCCEED] += plain
 
+    def _note_end(self) -> None:
+        # At full speed the next claim has mostly been asked for already.
+        if not self.something_ended.is_set():
+            self.something_ended.set()
+            if self._claimer.may_have_more:
+                self._signals.changed.set()
+
+    def _note_due(self) -> None:
+        self._is_job_due = True
+        self._signals.changed.set()
+
     def _come_back_for(self, transition: Transition) -> None:
         """A job made ready again soon is not left to the next poll."""
         is_soon = transition.at is None and transition.delay < self._settings.longest_wait
         if transition.state is JobState.READY and is_soon:
-            asyncio.get_running_loop().call_later(transition.delay.total_seconds(), self.on_wake)
+            asyncio.get_running_loop().call_later(transition.delay.total_seconds(), self._note_due)
 
-    def _slot_freed(self) -> None:
-        self.on_settled()
-        if self._claimer.may_have_more:
-            self.on_wake()
+    @property
+    def may_claim(self) -> bool:
+        """Since the last claim a slot was freed or a job has come due, so that another one may bring something."""
+        return self._is_job_due or (self.something_ended.is_set() and self._claimer.may_have_more)
 
-    async def _watch_deadlines(self) -> float | None:
-        """Rests while there is nothing to watch."""
-        now = time.monotonic()
-        # Jobs turned out slower than the look-ahead expected: others may run them sooner.
-        self._give_back(self._slots.give_up_waiting(now - _LONGEST_WAIT_SECONDS))
-        for held in list(self._slots.running.values()):
-            if held.settled or held.started is None:
-                continue
-            if held.interruption is not None:
-                if now > held.interrupted + GRACE_SECONDS:
-                    self._give_up(held)
-            elif now > held.started + held.handler.timeout.total_seconds():
-                held.interrupt(Interruption.TIMEOUT)
-        if self._slots.stuck * 2 >= self._slots.capacity and not self._stopping and not self.is_stuck:
-            log.error("half of the slots are held by handlers that cannot be stopped; draining to be restarted")
-            self.is_stuck = True
-            self.on_stuck()
-        self._is_watching = not self.is_empty
-        return _WATCH_SECONDS if self._is_watching else None
+    @property
+    def is_empty(self) -> bool:
+        return not self._slots.held and not self._slots.running
 
-    def _give_up(self, held: HeldJob) -> None:
-        """An async handler that swallows its cancellation: write its outcome without it; it keeps its slot."""
-        log.error("handler ignores its cancellation and keeps its slot", **held.named)
-        self._settle(held, outcome_of_interruption(held))
+    @property
+    def queues(self) -> tuple[str, ...]:
+        return self._claimer.queues
+
+    @property
+    def is_keeping(self) -> bool:
+        """Whether the thread that renews leases is alive."""
+        return self._keeper.is_alive
+
+    async def rescue(self) -> Rescue:
+        """Make jobs whose lease ran out claimable again, whoever held them."""
+        started = time.monotonic()
+        reach("rescue.before")
+        rescued = await self._store.rescue(_RESCUE_AT_ONCE)
+        took = time.monotonic() - started
+        if rescued:
+            reach("rescue.after")
+            log.warning("rescued jobs whose lease ran out", count=len(rescued))
+        if len(rescued) == _RESCUE_AT_ONCE:
+            return Rescue(len(rescued), 0)
+        # A rescue scans the leases; while a pinned snapshot keeps dead ones, that takes its time.
+        lease = self._settings.lease.total_seconds()
+        return Rescue(len(rescued), max(self._settings.rescue_every.total_seconds(), min(20 * took, lease)))
+
+    def start(self) -> None:
+        log.info("worker started", holder=str(self.holder), concurrency=self._settings.concurrency)
+        # Every attempt has a copy of it: none inherits anything from another.
+        self._context = contextvars.copy_context()
+        self._keeper.start()
+        self._tasks = [asyncio.create_task(each.run()) for each in (self._finisher, self._watch)]
+
+    def stop(self) -> None:
+        """Start no handler any more. A claim that is under way may still bring jobs; `close` gives them back."""
+        self._is_stopping = True
+        self.something_ended.set()
+
+    async def close(self, seconds: float) -> None:
+        """Start nothing more, let handlers finish that long, give the rest back, write what is to be written."""
+        try:
+            await self._shut_down(seconds)
+        except asyncio.CancelledError:
+            # Whoever cancels is in a hurry, but no handler may run on without anybody who keeps its lease.
+            await self._shut_down(0.0)
+            raise
+        finally:
+            self._finisher.stop()
+            self._watch.stop()
+            self._keeper.stop()
+            await self._claimer.close()
+            # A step that waits for a store that does not answer would keep the worker from ending.
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=_LAST_STEP_SECONDS)
+            await cancel_within(_LAST_STEP_SECONDS, *self._tasks)
+            await asyncio.to_thread(self._keeper.join, _KEEPER_SECONDS)
+            self._executor.close()
+            log.info("worker stopped", holder=str(self.holder), **self.tally)
 
     async def _shut_down(self, grace: float) -> None:
         self.stop()
@@ -302,6 +347,49 @@ class Worker:
         tasks = [held.task for held in self._slots.running.values() if held.task is not None and not held.task.done()]
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
+
+    async def _watch_deadlines(self) -> float | None:
+        """Rests while there is nothing to watch."""
+        now = time.monotonic()
+        # Jobs turned out slower than the look-ahead expected: others may run them sooner.
+        self._give_back(self._slots.give_up_waiting(now - _LONGEST_WAIT_SECONDS))
+        for held in list(self._slots.running.values()):
+            if held.started is None:
+                self._clear_slot_of_unstarted(held)
+            elif held.settled:
+                continue
+            elif held.interruption is not None:
+                if now > held.interrupted + GRACE_SECONDS:
+                    self._give_up(held)
+            elif now > held.started + held.handler.timeout.total_seconds():
+                held.interrupt(Interruption.TIMEOUT)
+        if self._slots.stuck * 2 >= self._slots.capacity and not self._is_stopping and not self.is_stuck:
+            log.error("half of the slots are held by handlers that cannot be stopped; draining to be restarted")
+            self.is_stuck = True
+            self._signals.stop.set()
+        self._is_watching = not self.is_empty
+        return _WATCH_SECONDS if self._is_watching else None
+
+    def _clear_slot_of_unstarted(self, held: HeldJob) -> None:
+        """A task that somebody canceled before its first step has run nothing of the attempt's."""
+        if held.task is not None and held.task.done():
+            self._give_back([held])
+            self._leave_slot(held)
+            self._start_soon()
+
+    def _give_back(self, unstarted: list[HeldJob]) -> None:
+        for held in unstarted:
+            self._hand_over(held, _RELEASE)
+
+    def _give_up(self, held: HeldJob) -> None:
+        """An async handler that swallows its cancellation: write its outcome without it; it keeps its slot."""
+        log.error("handler ignores its cancellation and keeps its slot", **held.named)
+        self._hand_over(held, self._decide(held, outcome_of_interruption(held)))
+
+
+def _unforeseen(error: BaseException) -> Outcome:
+    """Such as a cancellation by the handler itself, or what a validator of the application's raises."""
+    return Retried(_TASK_CANCELED if isinstance(error, asyncio.CancelledError) else describe(error, "ERROR"))
 
 
 def _shortest_lease(handlers: Handlers, settings: WorkerSettings) -> float:

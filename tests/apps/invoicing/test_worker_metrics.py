@@ -47,10 +47,9 @@ async def test_the_seconds_of_a_scheduler_are_those_of_its_calls(
         settings = worker_settings(database.url, tmp_path, worker_api_base_url=api.url, worker_api_service_token=TOKEN)
         async with measured_bench(settings) as (bench, metrics):
             process = bench.app.worker(runners=(REMINDERS,))
-            process.on_tick = metrics.add
             await bench.app.declare()
             await bench.app.schedules.run_now(REMINDERS)
-            running = asyncio.create_task(process.run())
+            running = asyncio.create_task(process.run(metrics.add))
             await asyncio.wait_for(api.waiting.wait(), PATIENCE)
             began = time.monotonic()
             await asyncio.sleep(0.2)

@@ -15,13 +15,13 @@ from uuid import UUID
 from holdfast.domain import budget, failures
 from holdfast.runtime import background, queue_runner, queue_runs, tick
 from holdfast.scheduling import board, due_slots, job_schedules
-from holdfast.worker import claimer, executor, finisher, held, lease_keeper, looking, loop, starter, worker
+from holdfast.worker import claimer, executor, finisher, held, lease_keeper, looking, loop, worker
 from holdfast.worker.lease_keeper import LeaseKeeper
 from holdfast_lab.faults.simulation.loop import Machine
 
 _MODULES: tuple[ModuleType, ...] = (
     *(budget, failures),
-    *(claimer, executor, finisher, held, lease_keeper, looking, loop, starter, worker),
+    *(claimer, executor, finisher, held, lease_keeper, looking, loop, worker),
     *(background, queue_runner, queue_runs, tick),
     *(board, due_slots, job_schedules),
 )

@@ -19,6 +19,7 @@ from holdfast.domain.failures import Failures
 from holdfast.domain.handlers import Handlers, RunningJob, make_handler
 from holdfast.domain.job import Lease, NewJob
 from holdfast.domain.json_text import Json
+from holdfast.domain.signals import Signals
 from holdfast.runtime.background import Background
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.queue_runner import QUEUE, QueueRunner
@@ -406,17 +407,19 @@ class Process:
         self.keeper_loop: VirtualLoop[Process] = machine.open(self)
         link = Link(world, self)
         pacing = Pacing(idle_min=settings.poll / 2, idle_max=settings.poll, error_max=timedelta(seconds=0.5))
-        self.worker = Worker(cast(Store, link), link.renewer, _HANDLERS, _FAILURES, settings)
+        self._signals = Signals()
+        self.worker = Worker(cast(Store, link), link.renewer, _HANDLERS, _FAILURES, settings, signals=self._signals)
         queue = QueueRunner(self.worker, pacing, QueueRuns(link.runs, QUEUE, name))
         declared = _DECLARED if world.plan.has_schedule else []
         schedules = JobSchedules(ScheduleBoard(link.schedules, declared), link.schedules, name)
-        self.background = Background([schedules, queue], TickLimits(), pacing, settings.shutdown.total_seconds())
+        shutdown = settings.shutdown.total_seconds()
+        self.background = Background([schedules, queue], TickLimits(), pacing, shutdown, self._signals)
         self.task: asyncio.Task[None] = asyncio.Task(self.background.run(), loop=self.loop)
         self._left: list[asyncio.Task[object]] = []
 
     def wake(self) -> None:
         if self.is_alive:
-            self.background.wake(QUEUE)
+            self._signals.wake(QUEUE)
 
     def pause(self, seconds: float) -> None:
         """All of its threads stand still from now on for so long; zero ends a pause."""

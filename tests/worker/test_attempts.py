@@ -1,8 +1,9 @@
-"""How handlers are started: in whose task and context, in how many turns of the loop, and what survives what."""
+"""How attempts begin: in tasks and contexts, in how many turns of the loop, and what survives what."""
 
 import asyncio
 import sys
 import time
+from contextvars import ContextVar
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from holdfast import Holdfast, RunningJob
 from holdfast.domain.job import JobState, LeasedJob
-from holdfast.store.contract import ClaimRequest
+from holdfast.store.contract import ClaimRequest, JobFilter
 from holdfast.worker import claimer, held, worker
 from tests.worker.harness import drained, errors, fast, final_job, until, working
 
@@ -120,22 +121,79 @@ async def test_a_handler_that_cancels_its_task_on_its_way_out_harms_no_other() -
             assert await drained(app) == {JobState.SUCCEEDED: 3}
 
 
-async def test_a_starter_that_is_canceled_before_its_first_step_is_replaced() -> None:
+async def test_attempts_that_a_handler_cancels_before_their_first_step_are_made_all_the_same() -> None:
     app = app_of_waiting_and_other_handlers()
-    async with app, working(app) as process:
-        starter = process.worker._starter
-        start = starter.start
 
-        def start_and_cancel() -> None:
-            start()
-            for task in starter._starting:
+    @app.handler("sweeps")
+    async def sweeps(job: RunningJob[Any]) -> None:
+        for task in asyncio.all_tasks():
+            if task.get_name() == "does":
                 task.cancel()
-                process.worker._claimer._start = start
 
-        process.worker._claimer._start = start_and_cancel
-        await app.enqueue_many([app.job("does") for _ in range(5)])
-        assert await drained(app) == {JobState.SUCCEEDED: 5}
-        assert process.worker._claimer._start is start
+    async with app:
+        await app.enqueue_many([app.job(kind) for kind in ("sweeps", "does", "does", "does")])
+        async with working(app):
+            assert await drained(app) == {JobState.SUCCEEDED: 4}
+        assert {job.attempt for job in await app.jobs.list(JobFilter(), 4)} == {1}
+
+
+async def test_no_attempt_sees_what_another_has_set_in_its_context() -> None:
+    app = Holdfast("memory:")
+    mark: ContextVar[str] = ContextVar("mark", default="none")
+    seen: list[str] = []
+
+    @app.handler("marks")
+    async def marks(job: RunningJob[Any]) -> None:
+        seen.append(mark.get())
+        mark.set("marked")
+        if job.payload["waits"]:
+            await asyncio.sleep(0)
+
+    async with app:
+        await app.enqueue_many([app.job("marks", {"waits": number % 2 == 0}) for number in range(20)])
+        async with working(app):
+            assert await drained(app) == {JobState.SUCCEEDED: 20}
+    assert seen == ["none"] * 20
+
+
+class Turns:
+    """Counts the turns of the loop until it is canceled, and notes the number at which each job started."""
+
+    def __init__(self, app: Holdfast) -> None:
+        self.at_start: list[int] = []
+        self._number = 0
+        self._counting = asyncio.create_task(self._count())
+        app.handler("notes")(self._note)
+
+    async def _note(self, job: RunningJob[Any]) -> None:
+        self.at_start.append(self._number)
+
+    async def _count(self) -> None:
+        while True:
+            self._number += 1
+            await asyncio.sleep(0)
+
+    async def of(self, app: Holdfast, jobs: int) -> list[int]:
+        async with app:
+            await app.enqueue_many([app.job("notes") for _ in range(jobs)])
+            async with working(app, fast(concurrency=jobs)):
+                assert await drained(app) == {JobState.SUCCEEDED: jobs}
+        self._counting.cancel()
+        return self.at_start
+
+
+async def test_the_loop_has_its_turn_while_many_jobs_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_TURN_SECONDS", 0.0)
+    app = Holdfast("memory:")
+    turns = await Turns(app).of(app, 20)
+    assert turns[-1] - turns[0] > 15
+
+
+async def test_jobs_that_fit_into_one_turn_start_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_TURN_SECONDS", 60.0)
+    app = Holdfast("memory:")
+    turns = await Turns(app).of(app, 20)
+    assert len(set(turns)) == 1
 
 
 async def test_an_error_is_kept_without_the_frames_of_the_engine() -> None:
@@ -153,7 +211,7 @@ async def test_an_error_is_kept_without_the_frames_of_the_engine() -> None:
             (error,) = errors(await final_job(app, id))
     traceback = str(error["traceback"])
     assert "await failing" in traceback
-    assert "_rest_of" not in traceback
+    assert "worker.py" not in traceback
 
 
 async def test_jobs_that_have_a_slot_are_not_given_back_while_a_handler_blocks_the_loop(
@@ -209,7 +267,7 @@ def test_the_look_ahead_falls_with_time_however_seldom_it_is_asked(monkeypatch: 
     monkeypatch.setattr("holdfast.worker.held.time.monotonic", lambda: now)
     ahead = held._LookAhead(2000)
     for _ in range(1000):
-        ahead.count()
+        ahead.done += 1
     now += 0.05
     assert ahead.size() == 2000
     now += 1.0
@@ -224,7 +282,7 @@ def test_a_look_ahead_that_was_wrong_comes_back_by_and_by(monkeypatch: pytest.Mo
     def busy() -> int:
         nonlocal now
         for _ in range(200):
-            ahead.count()
+            ahead.done += 1
         now += 0.0101
         return ahead.size()
 
