@@ -25,7 +25,7 @@ from holdfast.domain.lifecycle import Event, Transition
 from holdfast.store.contract import ClaimRequest, Finish, KindClaim, Store
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.driver import open_connection
-from holdfast.store.postgres.release import this_release
+from holdfast.store.postgres.schema_files import schema_files
 from holdfast.store.postgres.sql_files import in_schema, quoted, statement
 from holdfast.store.postgres.store import PostgresStore
 from holdfast_lab.bench.place import Place, scratch_place
@@ -95,7 +95,7 @@ async def ring_cost(place: Place, rounds: int) -> dict[str, Any]:
         name: statement("finish_succeeded", schema, 3) for name, schema in (("with", place.schema), ("without", quiet))
     }
     connection = await open_connection(place.url)
-    await connection.execute(in_schema(_quiet(this_release().functions["finish_succeeded"]), quiet))
+    await connection.execute(in_schema(_quiet(schema_files().functions["finish_succeeded"]), quiet))
     figures: dict[str, Any] = {}
     try:
         async with apps["with"], apps["without"]:

@@ -27,9 +27,9 @@ from holdfast.store.memory.store import MemoryStore
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.driver import translated
 from holdfast.store.postgres.reader import PostgresReader
-from holdfast.store.postgres.release import this_release
 from holdfast.store.postgres.runs import PostgresRuns
 from holdfast.store.postgres.schedules import PostgresSchedules
+from holdfast.store.postgres.schema_files import schema_files
 from holdfast.store.postgres.sql_files import statement
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from holdfast.store.rows.mapping import Rows
@@ -204,7 +204,7 @@ class DatabaseMaker:
     def _migrated_template(self) -> str:
         """Made by whichever test worker comes first."""
         if self._template is None:
-            name = f"holdfast_template_{this_release().digest[:16]}"
+            name = f"holdfast_template_{schema_files().digest[:16]}"
             self._admin.execute("SELECT pg_advisory_lock(%s)", (_TEMPLATE_LOCK,))
             if not self._admin.execute("SELECT FROM pg_database WHERE datname = %s", (name,)).fetchall():
                 self._build_template(name)

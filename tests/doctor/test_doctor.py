@@ -20,7 +20,7 @@ from holdfast.store.postgres.runs import PostgresRuns
 from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.schedules import NewRun
-from holdfast_lab.faults.later_release import later_release
+from holdfast_lab.faults.later_release import later_schema_files
 from tests.databases import Database, connected, opened_store
 from tests.doctor.examined import NOW, execute, found, only, opened_case
 from tests.store_contract.schedule_steps import new_schedule
@@ -71,10 +71,10 @@ async def test_a_schema_of_another_release_is_a_problem(database: Database, chan
 
 
 async def test_an_older_schema_is_a_problem(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "this_release", later_release)
+    monkeypatch.setattr(doctor, "schema_files", later_schema_files)
     finding = await only(database, "schema")
     assert finding.level is Level.PROBLEM
-    assert f"this release needs {later_release().version}" in finding.line
+    assert f"this release needs {later_schema_files().version}" in finding.line
     assert "holdfast migrate" in (finding.next_step or "")
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import asyncpg
 import pytest
 
-from holdfast.domain.errors import InvalidInput, SchemaMismatch
+from holdfast.domain.errors import InvalidInput, SchemaMismatch, StoreUnavailable
 from holdfast.domain.job import IfExists, JobState, LeasedJob
 from holdfast.domain.lifecycle import LEASE_LOST, Event, Transition
 from holdfast.domain.limits import check_schema
@@ -15,15 +15,15 @@ from holdfast.store.contract import Fenced, Finish, JobFilter, Renewal
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.migrate import Applied, Migrator
 from holdfast.store.postgres.reader import PostgresReader
-from holdfast.store.postgres.release import Release, this_release
+from holdfast.store.postgres.schema_files import SchemaFiles, schema_files
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
-from holdfast_lab.faults.later_release import later_release
+from holdfast_lab.faults.later_release import later_schema_files
 from tests.databases import Database, connected, opened_store
 from tests.postgres.catalog import catalog
 from tests.postgres.past import pruned
 from tests.store_contract.steps import ENDINGS, LEASE, job, wants
 
-THIS = this_release()
+THIS = schema_files()
 
 
 async def _version(url: str, schema: str = "holdfast") -> int:
@@ -31,9 +31,9 @@ async def _version(url: str, schema: str = "holdfast") -> int:
         return await Migrator(connection, schema).version()
 
 
-async def _migrated(url: str, release: Release, schema: str = "holdfast") -> Applied:
+async def _migrated(url: str, files: SchemaFiles, schema: str = "holdfast") -> Applied:
     async with connected(url) as connection:
-        return await Migrator(connection, schema, release).migrate()
+        return await Migrator(connection, schema, files).migrate()
 
 
 def test_migrations_are_numbered_without_gaps() -> None:
@@ -60,10 +60,10 @@ async def test_one_of_several_migrators_does_all_of_the_work(empty_database: Dat
 
 @pytest.mark.parametrize("schema", ["holdfast", "Jobs of-today"])
 async def test_a_migrated_schema_equals_a_fresh_one(empty_database: Database, schema: str) -> None:
-    later = later_release()
+    later = later_schema_files()
     await migrate(empty_database.url, schema)
     applied = await _migrated(empty_database.url, later, schema)
-    assert [each.name for each in applied.migrations] == ["zones"]
+    assert [each.name for each in applied.migrations] == ["zones", "weights"]
     assert set(applied.functions) == {"later", "now"}
     async with connected(empty_database.url) as connection:
         migrated = await catalog(connection, schema)
@@ -86,12 +86,11 @@ FORGOTTEN = {
 async def test_what_a_migration_forgets_is_a_difference(
     database: Database, wanted: str, instead: str, named: str
 ) -> None:
-    later = later_release()
-    *before, newest = later.migrations
-    assert wanted in newest.sql
-    forgetful = replace(newest, sql=newest.sql.replace(wanted, instead))
+    later = later_schema_files()
+    assert sum(wanted in each.sql for each in later.migrations) == 1
+    forgetful = tuple(replace(each, sql=each.sql.replace(wanted, instead)) for each in later.migrations)
     async with connected(database.url) as connection:
-        await Migrator(connection, "holdfast", replace(later, migrations=(*before, forgetful))).migrate()
+        await Migrator(connection, "holdfast", replace(later, migrations=forgetful)).migrate()
         migrated = await catalog(connection)
         await connection.execute("DROP SCHEMA holdfast CASCADE")
         await Migrator(connection, "holdfast", later).migrate()
@@ -116,7 +115,7 @@ async def test_grants_on_a_function_outlive_its_next_text(database: Database) ->
         await connection.execute("REVOKE ALL ON FUNCTION holdfast.now FROM PUBLIC")
         await connection.execute("GRANT EXECUTE ON FUNCTION holdfast.now TO pg_monitor WITH GRANT OPTION")
         before = await connection.fetchval(query)
-        assert "now" in (await Migrator(connection, "holdfast", later_release()).migrate()).functions
+        assert "now" in (await Migrator(connection, "holdfast", later_schema_files()).migrate()).functions
         assert await connection.fetchval(query) == before
 
 
@@ -132,14 +131,33 @@ OTHER_SIGNATURES = {
 async def test_another_signature_needs_another_name(database: Database, signature: str) -> None:
     """Workers of the release before still call the old function."""
     text = f"CREATE OR REPLACE FUNCTION holdfast.{signature} LANGUAGE sql AS 'SELECT NULL'"
-    later = later_release()
-    changed = replace(later, functions={**later.functions, "is_past": text})
+    changed = replace(THIS, functions={**THIS.functions, "is_past": text})
     async with connected(database.url) as connection:
         before = await catalog(connection)
         with pytest.raises(SchemaMismatch, match='"holdfast" has a function "is_past" with another signature'):
             await Migrator(connection, "holdfast", changed).migrate()
         assert await catalog(connection) == before
-    assert await _version(database.url) == THIS.version
+
+
+async def test_the_last_migration_and_the_functions_come_together(database: Database) -> None:
+    later = later_schema_files()
+    broken = replace(later, functions={**later.functions, "later": "CREATE FUNCTION holdfast.later() broken"})
+    with pytest.raises(asyncpg.PostgresSyntaxError):
+        await _migrated(database.url, broken)
+    assert await _version(database.url) == later.version - 1
+    applied = await _migrated(database.url, later)
+    assert [each.version for each in applied.migrations] == [later.version]
+    assert set(applied.functions) == {"later", "now"}
+
+
+async def test_a_migration_gives_up_a_table_that_stays_in_use(database: Database) -> None:
+    async with connected(database.url) as busy:
+        async with busy.transaction():
+            await busy.execute("LOCK TABLE holdfast.lease IN ROW EXCLUSIVE MODE")
+            with pytest.raises(StoreUnavailable, match="locked by another transaction"):
+                await _migrated(database.url, later_schema_files())
+        assert await _version(database.url) == THIS.version
+        await _migrated(database.url, later_schema_files())
 
 
 async def test_every_function_is_in_the_file_of_its_name(database: Database) -> None:
@@ -190,10 +208,10 @@ async def test_a_database_without_the_schema_is_refused_with_the_way_out(empty_d
 
 
 async def test_an_older_schema_is_refused_with_the_way_out(database: Database) -> None:
-    older, newer = THIS.version, later_release().version
+    older, newer = THIS.version, later_schema_files().version
     async with connected(database.url) as connection:
         with pytest.raises(SchemaMismatch) as refused:
-            await Migrator(connection, "holdfast", later_release()).check()
+            await Migrator(connection, "holdfast", later_schema_files()).check()
     assert str(refused.value) == (
         f'the schema "holdfast" is version {older}, this release needs {newer}; run `holdfast migrate`'
     )
@@ -223,11 +241,9 @@ async def test_functions_that_are_not_of_this_release_are_refused_with_the_way_o
 
 
 async def test_a_newer_schema_is_refused_by_stores_and_migrators(database: Database) -> None:
-    await _migrated(database.url, later_release())
-    line = (
-        f'the schema "holdfast" is version {later_release().version}, newer than this release knows ({THIS.version}); '
-        "upgrade holdfast"
-    )
+    await _migrated(database.url, later_schema_files())
+    newer = later_schema_files().version
+    line = f'the schema "holdfast" is version {newer}, newer than this release knows ({THIS.version}); upgrade holdfast'
     with pytest.raises(SchemaMismatch) as refused:
         await PostgresStore(database.url).open()
     assert str(refused.value) == line

@@ -90,5 +90,5 @@ async def test_who_gives_no_key_is_not_told_of_one(shop: Shop) -> None:
         holder.execute("LOCK TABLE holdfast.ready")
         async with Holdfast(impatient(shop.url, 50)) as app:
             for refused in (app.publish("invoice.paid"), app.enqueue("ship")):
-                with pytest.raises(StoreUnavailable, match=r"^a row is locked by another transaction"):
+                with pytest.raises(StoreUnavailable, match=r"^a row or table is locked by another transaction"):
                     await refused

@@ -20,12 +20,12 @@ def migrate(store: StoreOption = None, schema: SchemaOption = None, as_json: Jso
     import asyncio
 
     from holdfast.app import Holdfast
-    from holdfast.store.postgres.release import this_release
+    from holdfast.store.postgres.schema_files import schema_files
 
     app = Holdfast(store, schema=schema)
     check_kept(app)
     applied = asyncio.run(_migrate(app.settings))
-    name, version = app.settings.db_schema, this_release().version
+    name, version = app.settings.db_schema, schema_files().version
     if as_json:
         migrations = [{"version": migration.version, "name": migration.name} for migration in applied.migrations]
         where = {"store": store_of(app), "schema": name, "version": version}

@@ -23,7 +23,7 @@ from holdfast.doctor.server_checks import (
 from holdfast.domain.errors import HoldfastError
 from holdfast.log import get_logger
 from holdfast.store.postgres.examine import Examiner
-from holdfast.store.postgres.release import this_release
+from holdfast.store.postgres.schema_files import schema_files
 
 log = get_logger("holdfast.doctor")
 
@@ -73,7 +73,7 @@ async def examine(
 
 
 async def _schema(examiner: Examiner, schema: str) -> Finding:
-    newest = this_release().version
+    newest = schema_files().version
     try:
         version = await examiner.schema_version()
         changed = await examiner.changed_functions() if version == newest else []

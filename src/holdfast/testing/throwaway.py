@@ -14,7 +14,7 @@ import platformdirs
 from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.driver import open_connection, translated
-from holdfast.store.postgres.release import this_release
+from holdfast.store.postgres.schema_files import schema_files
 from holdfast.store.postgres.sql_files import quoted, statement
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ async def _exists(admin: "_Connection", name: str) -> bool:
 
 def _release() -> str:
     """How the names of this release's templates begin: those of one schema version, whatever the schema's name."""
-    return f"holdfast_template_{this_release().digest[:16]}_"
+    return f"holdfast_template_{schema_files().digest[:16]}_"
 
 
 async def _drop_leftovers(admin: "_Connection") -> None:

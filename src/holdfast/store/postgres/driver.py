@@ -116,7 +116,7 @@ def translation(error: BaseException) -> HoldfastError | None:
         case _ if isinstance(error, _REFUSED):
             return InvalidInput(f"PostgreSQL refused: {error}")
         case pg.LockNotAvailableError():
-            return LeaseLocked(f"a row is locked by another transaction: {_line(error)}")
+            return LeaseLocked(f"a row or table is locked by another transaction: {_line(error)}")
         case pg.InterfaceError() if "clos" not in str(error) and "connection" not in str(error):
             # asyncpg uses this class for a lost connection as well as for a call that can never succeed.
             return None

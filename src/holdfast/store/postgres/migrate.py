@@ -1,7 +1,7 @@
-"""Brings a schema to what this release wants, all of it or nothing, and checks it before a store is opened.
+"""Brings a schema to what this release wants, and checks it before a store is opened.
 
-`release.py` reads the files of schema/: tables.sql for a fresh schema, migrations/ for an existing one, functions/ for
-both. docs/decisions/0010-schema.md has the rules that keep workers of the previous release running.
+`schema_files.py` reads the files of schema/: tables.sql for a fresh schema, migrations/ for an existing one, functions/
+for both. docs/decisions/0010-schema.md has the rules that keep workers of the previous release running.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import asyncpg
 
 from holdfast.domain.errors import SchemaMismatch
 from holdfast.store.postgres.driver import translated
-from holdfast.store.postgres.release import Migration, Release, digest, this_release
+from holdfast.store.postgres.schema_files import Migration, SchemaFiles, digest, schema_files
 from holdfast.store.postgres.sql_files import in_schema, quoted, statement
 
 # Advisory lock "holdfast migrate": two migrators wait for each other instead of failing.
@@ -27,11 +27,11 @@ class Applied:
 
 class Migrator:
     def __init__(
-        self, connection: "asyncpg.Connection[asyncpg.Record]", schema: str, release: Release | None = None
+        self, connection: "asyncpg.Connection[asyncpg.Record]", schema: str, files: SchemaFiles | None = None
     ) -> None:
         self._connection = connection
         self._schema = schema
-        self._release = release or this_release()
+        self._files = files or schema_files()
 
     async def version(self) -> int:
         """The schema's version; 0 if there is none."""
@@ -53,34 +53,45 @@ class Migrator:
         with translated():
             rows = await self._fetch("schema_functions")
         installed = {row["name"]: row["digest"] for row in rows if row["is_untouched"]}
-        return {name: text for name, text in self._release.functions.items() if installed.get(name) != digest(text)}
+        return {name: text for name, text in self._files.functions.items() if installed.get(name) != digest(text)}
 
     async def migrate(self) -> Applied:
-        """Apply what is missing in one transaction. Run again, it changes nothing."""
+        """Apply what is missing. Run again, it changes nothing.
+
+        Each migration is a transaction, because claims and finishes lock tables in opposite orders: a transaction that
+        has one of them and waits for another may deadlock. The functions come with the last migration.
+        """
+        migrations: list[Migration] = []
         with translated():
-            async with self._connection.transaction(isolation="read_committed"):
-                await self._connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
-                version = await self.version()
-                self._refuse_newer(version)
-                # A migration that has to wait for a table must not make everything else wait behind it.
-                await self._connection.execute("SET LOCAL lock_timeout = '1s'")
-                migrations = await self._change_tables(version)
-                functions = await self._install_functions()
-                if version == 0:
-                    await self._execute(self._release.first_rows)
-                return Applied(migrations, functions)
+            while True:
+                async with self._connection.transaction(isolation="read_committed"):
+                    await self._connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+                    # A migration that waits for a table must not make everything else wait behind it for long. But
+                    # only a wait of one second (deadlock_timeout) ends an autovacuum.
+                    await self._connection.execute("SET LOCAL lock_timeout = '2s'")
+                    version = await self.version()
+                    self._refuse_newer(version)
+                    missing = self._missing(version)
+                    if missing:
+                        await self._change_tables(missing[0])
+                        migrations.append(missing[0])
+                    if len(missing) <= 1:
+                        functions = await self._install_functions()
+                        if version == 0:
+                            await self._execute(self._files.first_rows)
+                        return Applied(tuple(migrations), functions)
 
     async def check(self) -> None:
         """SchemaMismatch unless tables and functions are those of this release."""
         version = await self.version()
         self._refuse_newer(version)
-        newest = self._release.version
+        newest = self._files.version
         if version < newest:
             state = "is missing" if version == 0 else f"is version {version}, this release needs {newest}"
             raise SchemaMismatch(f'the schema "{self._schema}" {state}; run `holdfast migrate`')
         with translated():
             installed = {row["name"]: row["digest"] for row in await self._fetch("schema_functions")}
-        for name, text in self._release.functions.items():
+        for name, text in self._files.functions.items():
             if installed.get(name) != digest(text):
                 raise SchemaMismatch(
                     f'the function "{name}" of the schema "{self._schema}" is not that of this release; '
@@ -88,22 +99,22 @@ class Migrator:
                 )
 
     def _refuse_newer(self, version: int) -> None:
-        if version > self._release.version:
+        if version > self._files.version:
             raise SchemaMismatch(
                 f'the schema "{self._schema}" is version {version}, newer than this release knows '
-                f"({self._release.version}); upgrade holdfast"
+                f"({self._files.version}); upgrade holdfast"
             )
 
-    async def _change_tables(self, version: int) -> tuple[Migration, ...]:
+    def _missing(self, version: int) -> list[Migration]:
         """A fresh schema gets tables.sql, an existing one the migrations after its version."""
-        steps = tuple(each for each in self._release.migrations if each.version > version)
         if version == 0:
-            await self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(self._schema)}")
-            steps = (Migration(self._release.version, "tables", self._release.tables),)
-        for step in steps:
-            await self._execute(step.sql)
-            await self._fetch("schema_migrated", step.version, step.name)
-        return steps
+            return [Migration(self._files.version, "tables", self._files.tables)]
+        return [each for each in self._files.migrations if each.version > version]
+
+    async def _change_tables(self, migration: Migration) -> None:
+        await self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(self._schema)}")
+        await self._execute(migration.sql)
+        await self._fetch("schema_migrated", migration.version, migration.name)
 
     async def _install_functions(self) -> tuple[str, ...]:
         """Functions that only older releases know stay, for their workers."""

@@ -83,33 +83,26 @@ async def a_migration(lab: Lab) -> None:
     """
     await _refused(lab, "an older schema", _LATER)
     async with lab.workers(2) as old:
-        lasting = await _later_release(lab, old)
+        lasting = await _enqueue_lasting(lab)
+        async with _producing(lab, lab.count("jobs")):
+            await lab.until_started(lasting)
+            await lab.until(lambda: _started_by(lab, old) >= _LEAST_STARTS, "workers are at work before the migration")
+            await _migrated(lab)
+            migrated = _started_by(lab, old)
+            await _refused(lab, "a newer schema", Launch())
+            async with lab.workers(1, launch=_LATER) as new:
+                await lab.until(lambda: _started_by(lab, new) > 0, "a worker of the later release is at work")
+                wanted = migrated + _LEAST_STARTS
+                await lab.until(lambda: _started_by(lab, old) >= wanted, "old workers go on after the migration")
+        lab.check("jobs of old workers after the migration", _started_by(lab, old) - migrated, at_least=_LEAST_STARTS)
+        if any(note.job in lasting for note in lab.notes() if note.what is What.END):
+            lab.violation(TARGET, "the jobs that were to last beyond the migration have ended")
+        for each in old.processes:
+            if not each.is_alive or "Traceback" in each.output():
+                lab.violation(TARGET, f"an old worker has ended or met an error: {each.output()[-500:]}")
         lab.faulted()
         await lab.drained(_LASTING_SECONDS + 4 * _DRAINED_SECONDS)
     lab.expect_one_start(lasting)
-
-
-async def _later_release(lab: Lab, old: Crew) -> list[UUID]:
-    """Comes under load, with workers of its own, and the old ones go on. Returns jobs they are at all the while."""
-    lasting = await _enqueue_lasting(lab)
-    async with _producing(lab, lab.count("jobs")):
-        await lab.until_started(lasting)
-        before = _started_by(lab, old)
-        await _migrated(lab)
-        migrated = _started_by(lab, old)
-        await _refused(lab, "a newer schema", Launch())
-        async with lab.workers(1, launch=_LATER) as new:
-            await lab.until(lambda: _started_by(lab, new) > 0, "a worker of the later release is at work")
-            wanted = migrated + _LEAST_STARTS
-            await lab.until(lambda: _started_by(lab, old) >= wanted, "old workers go on after the migration")
-    lab.check("jobs of old workers before the migration", before, at_least=1)
-    lab.check("jobs of old workers after it", _started_by(lab, old) - migrated, at_least=_LEAST_STARTS)
-    if any(note.job in lasting for note in lab.notes() if note.what is What.END):
-        lab.violation(TARGET, "the jobs that were to last beyond the migration have ended")
-    for each in old.processes:
-        if not each.is_alive or "Traceback" in each.output():
-            lab.violation(TARGET, f"an old worker has ended or met an error: {each.output()[-500:]}")
-    return lasting
 
 
 async def _enqueue_lasting(lab: Lab) -> list[UUID]:

@@ -1,12 +1,12 @@
-"""The release after this one: the same, with the migration, the tables and the functions of this folder."""
+"""The release after this one: the same, with the migrations, the tables and the functions of this folder."""
 
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from holdfast.store.postgres import migrate, release
-from holdfast.store.postgres.release import Migration, Release, read_functions
-from holdfast.store.postgres.release import this_release as of_this_release
+from holdfast.store.postgres import migrate, schema_files
+from holdfast.store.postgres.schema_files import Migration, SchemaFiles, read_functions, read_migrations
+from holdfast.store.postgres.schema_files import schema_files as of_this_release
 
 IN_LABORATORY = "FAULTS_LATER_RELEASE"
 """Set where a store is the laboratory's own: no release knows one that was migrated by this."""
@@ -20,13 +20,15 @@ _COLUMNS = (
 
 
 @cache
-def later_release() -> Release:
+def later_schema_files() -> SchemaFiles:
     this = of_this_release()
-    migration = Migration(this.version + 1, "zones", (_HERE / "migration.sql").read_text())
+    migrations = (
+        Migration(this.version + each.version, each.name, each.sql) for each in read_migrations(_HERE / "migrations")
+    )
     return replace(
         this,
         tables=_later_tables(this.tables),
-        migrations=(*this.migrations, migration),
+        migrations=(*this.migrations, *migrations),
         functions={**this.functions, **read_functions(_HERE / "functions")},
     )
 
@@ -41,5 +43,5 @@ def _later_tables(tables: str) -> str:
 
 def take_over() -> None:
     """This process is of the later release from now on."""
-    for module in (release, migrate):
-        vars(module)["this_release"] = later_release
+    for module in (schema_files, migrate):
+        vars(module)["schema_files"] = later_schema_files

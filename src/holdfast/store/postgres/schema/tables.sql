@@ -1,5 +1,5 @@
 -- The tables of Holdfast, always in their current form. A fresh install runs this file, then every file of functions/, then
--- first_rows.sql. An existing database gets there by migrations/.
+-- first_rows.sql. An existing database gets there by migrations/ (docs/decisions/0010-schema.md).
 --
 -- How a job moves
 --

@@ -20,7 +20,7 @@ class Migration:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class SchemaFiles:
     """All SQL is as in the files: for the schema `holdfast`."""
 
     tables: str
@@ -40,8 +40,8 @@ class Release:
 
 
 @cache
-def this_release() -> Release:
-    return Release(
+def schema_files() -> SchemaFiles:
+    return SchemaFiles(
         (_SCHEMA / "tables.sql").read_text(encoding="utf-8"),
         (_SCHEMA / "first_rows.sql").read_text(encoding="utf-8"),
         read_migrations(_SCHEMA / "migrations"),
