@@ -424,7 +424,7 @@ async def test_a_job_whose_claims_nobody_heard_of_is_given_back_and_no_loss_is_c
         ran.append(job.fence)
 
     async with app:
-        proxy.plan(Cut("after", of='"claim"(', times=MAX_LOSSES + 1))
+        proxy.plan(Cut("after", of=".claim(", times=MAX_LOSSES + 1))
         enqueued = await app.enqueue("work", {})
         async with working(app, fast(lease=timedelta(seconds=12))):
             await drained(app)
