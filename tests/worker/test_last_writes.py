@@ -3,19 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from types import SimpleNamespace
+from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
 
 from holdfast.domain.errors import StoreUnavailable
-from holdfast.domain.job import Lease
+from holdfast.domain.handlers import make_handler
+from holdfast.domain.job import Lease, LeasedJob
+from holdfast.domain.json_text import Json
 from holdfast.domain.lifecycle import Event, Transition
 from holdfast.domain.retry import exponential
 from holdfast.store.contract import Fenced, Finish, Store
 from holdfast.worker import finisher as module
-from holdfast.worker.finisher import Finisher, Pending
+from holdfast.worker.finisher import Finisher
 from holdfast.worker.held import HeldJob
 
 Answer = Callable[["Requests", list[UUID]], Any]
@@ -77,10 +79,10 @@ async def finds_them_locked(store: Requests, ids: list[UUID]) -> list[Fenced]:
 
 
 def held() -> HeldJob:
+    handler = make_handler("do", lambda job: None)
     lease = Lease(uuid4(), 1, uuid4())
-    return cast(
-        HeldJob, SimpleNamespace(id=lease.id, job=SimpleNamespace(lease=lease), named={"job_id": str(lease.id)})
-    )
+    job = LeasedJob(lease, "do", "default", 0, Json("{}"), None, "", "", 1, 0, None, datetime.now(UTC))
+    return HeldJob(job, handler, 30.0, 0.0, asyncio.get_running_loop())
 
 
 class Case:
@@ -90,8 +92,8 @@ class Case:
         self.finisher = Finisher(cast(Store, self.store), self._report)
         self.outcomes = [held() for _ in range(5)]
 
-    def _report(self, batch: list[Pending], answers: list[Fenced]) -> None:
-        self.reported += [(each.held.id, fenced) for each, fenced in zip(batch, answers, strict=True)]
+    def _report(self, batch: list[HeldJob], answers: list[Fenced]) -> None:
+        self.reported += [(each.id, fenced) for each, fenced in zip(batch, answers, strict=True)]
 
     @property
     def ids(self) -> list[UUID]:

@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast.domain.crash_points import reach
@@ -29,22 +28,12 @@ _TRY_SECONDS = 0.5
 _MOST_REFUSALS = 5
 
 
-@dataclass(slots=True, eq=False)
-class Pending:
-    held: HeldJob
-    finish: Finish
-    refusals: int = 0
-    is_given_up: bool = False
-    is_over: bool = False
-    """Answered for. Told only from the time on at which it may be written twice at once."""
-
-
 class Finisher:
-    def __init__(self, store: Store, written: Callable[[list[Pending], list[Fenced]], None]) -> None:
+    def __init__(self, store: Store, written: Callable[[list[HeldJob], list[Fenced]], None]) -> None:
         self._store = store
         self._written = written
-        self._pending: list[Pending] = []
-        self._under_way: list[Pending] = []
+        self._pending: list[HeldJob] = []
+        self._under_way: list[HeldJob] = []
         self._writing = Loop("finish", self._write)
         self._idle = asyncio.Event()
         self._idle.set()
@@ -58,7 +47,8 @@ class Finisher:
         self._writing.stop()
 
     def put(self, held: HeldJob, transition: Transition) -> None:
-        self._pending.append(Pending(held, Finish(held.job.lease, transition)))
+        held.transition = transition
+        self._pending.append(held)
         if len(self._pending) == 1:
             self._idle.clear()
             self._writing.wake()
@@ -87,7 +77,7 @@ class Finisher:
             return None
         return 0 if fresh else _LOCKED_SECONDS
 
-    def _report(self, batch: list[Pending], answers: list[Fenced]) -> None:
+    def _report(self, batch: list[HeldJob], answers: list[Fenced]) -> None:
         if self._is_last_chance:
             batch, answers = self._not_over(batch, answers)
         if Fenced.LOCKED in answers:
@@ -98,34 +88,33 @@ class Finisher:
             _log_stale(batch, answers)
         self._written(batch, answers)
 
-    async def _answers(self, batch: list[Pending]) -> list[Fenced]:
+    async def _answers(self, batch: list[HeldJob]) -> list[Fenced]:
         try:
-            return await self._store.finish([pending.finish for pending in batch])
+            return await self._store.finish([Finish(held.job.lease, held.transition) for held in batch])
         except (StoreUnavailable, SchemaMismatch):
             raise
         except Exception as error:  # noqa: BLE001 - logged below
             # One outcome that cannot be written must not hold up all the others, for ever.
-            if not any(pending.refusals for pending in batch):
+            if not any(held.refusals for held in batch):
                 log.warning("outcomes refused, writing them one by one", count=len(batch), **_told(error))
-            return [await self._answer(pending) for pending in batch]
+            return [await self._answer(held) for held in batch]
 
-    async def _answer(self, pending: Pending) -> Fenced:
+    async def _answer(self, held: HeldJob) -> Fenced:
         try:
-            (fenced,) = await self._store.finish([pending.finish])
+            (fenced,) = await self._store.finish([Finish(held.job.lease, held.transition)])
             return fenced
         except (StoreUnavailable, SchemaMismatch):
             raise
         except Exception as error:  # noqa: BLE001 - logged below
-            pending.refusals += 1
-            if pending.refusals == _MOST_REFUSALS:
+            held.refusals += 1
+            if held.refusals == _MOST_REFUSALS:
                 # From now on something that can surely be written: a person will find the job and the reason.
-                unwritable = Transition(Event.FAIL, error=describe(error, "OUTCOME_UNWRITABLE"))
-                pending.finish = Finish(pending.finish.lease, unwritable)
-            if pending.refusals < 2 * _MOST_REFUSALS:
+                held.transition = Transition(Event.FAIL, error=describe(error, "OUTCOME_UNWRITABLE"))
+            if held.refusals < 2 * _MOST_REFUSALS:
                 return Fenced.LOCKED
             # Nobody renews its lease any more: it runs out, and the job is tried again or ends dead.
-            log.error("outcome cannot be written", **pending.held.named, **_told(error))  # noqa: TRY400
-            pending.is_given_up = True
+            log.error("outcome cannot be written", **held.named, **_told(error))  # noqa: TRY400
+            held.is_given_up = True
             return Fenced.STALE
 
     async def drained(self, seconds: float) -> int:
@@ -135,7 +124,7 @@ class Finisher:
                 await self._idle.wait()
         if not self._idle.is_set():
             await self._write_beside(seconds / 2)
-        left = [str(pending.held.id) for pending in self._left()]
+        left = [str(held.id) for held in self._left()]
         if left:
             log.error("stopping although outcomes could not be written", count=len(left), job_ids=left[:20])
         return len(left)
@@ -148,7 +137,7 @@ class Finisher:
         """
         self._is_last_chance = True
         end = time.monotonic() + seconds
-        tries: dict[asyncio.Task[None], list[Pending]] = {}
+        tries: dict[asyncio.Task[None], list[HeldJob]] = {}
         try:
             while (batch := self._least_tried(tries)) and (left := end - time.monotonic()) > 0:
                 writing = asyncio.create_task(self._try(batch))
@@ -159,7 +148,7 @@ class Finisher:
         finally:
             await cancel_within(0, *(each for each in tries if not each.done()))
 
-    async def _try(self, batch: list[Pending]) -> None:
+    async def _try(self, batch: list[HeldJob]) -> None:
         try:
             self._report(batch, await self._answers(batch))
         except (Exception, asyncio.CancelledError) as error:
@@ -168,15 +157,15 @@ class Finisher:
             if not isinstance(error, HoldfastError):
                 log.exception("outcomes could not be written, trying again", count=len(batch))
 
-    def _least_tried(self, tries: "dict[asyncio.Task[None], list[Pending]]") -> list[Pending]:
+    def _least_tried(self, tries: "dict[asyncio.Task[None], list[HeldJob]]") -> list[HeldJob]:
         """Those first of which no request is under way."""
         under_way = {*self._under_way, *(each for task, batch in tries.items() if not task.done() for each in batch)}
         return sorted(self._left(), key=under_way.__contains__)[:_MOST_AT_ONCE]
 
-    def _left(self) -> list[Pending]:
+    def _left(self) -> list[HeldJob]:
         return _once(each for each in (*self._pending, *self._under_way) if not each.is_over)
 
-    def _not_over(self, batch: list[Pending], answers: list[Fenced]) -> tuple[list[Pending], list[Fenced]]:
+    def _not_over(self, batch: list[HeldJob], answers: list[Fenced]) -> tuple[list[HeldJob], list[Fenced]]:
         """Without those for which the other request was answered before."""
         answered = set(batch)
         self._pending = [each for each in self._pending if each not in answered]
@@ -186,18 +175,15 @@ class Finisher:
         return [each for each, _ in new], [fenced for _, fenced in new]
 
 
-def _once(each: Iterable[Pending]) -> list[Pending]:
+def _once(each: Iterable[HeldJob]) -> list[HeldJob]:
     return list(dict.fromkeys(each))
 
 
-def _log_stale(batch: list[Pending], answers: list[Fenced]) -> None:
-    for pending, fenced in zip(batch, answers, strict=True):
-        if fenced is Fenced.STALE and not pending.is_given_up:
+def _log_stale(batch: list[HeldJob], answers: list[Fenced]) -> None:
+    for held, fenced in zip(batch, answers, strict=True):
+        if fenced is Fenced.STALE and not held.is_given_up:
             log.warning(
-                "outcome refused, lease was lost",
-                **pending.held.named,
-                fence=pending.finish.lease.fence,
-                outcome=pending.finish.transition.event,
+                "outcome refused, lease was lost", **held.named, fence=held.fence, outcome=held.transition.event
             )
 
 

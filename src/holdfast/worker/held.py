@@ -15,6 +15,7 @@ from uuid import UUID
 from holdfast.domain.handlers import Handler
 from holdfast.domain.job import LeasedJob
 from holdfast.domain.json_text import Json
+from holdfast.domain.lifecycle import Transition
 
 _MOST_AT_ONCE = 1000
 """In one claim: it takes some ten milliseconds, and for longer the first of them must not wait for the last."""
@@ -46,6 +47,13 @@ class HeldJob:
     finish_requested = False
     settled = False
     """An outcome was handed to the finisher, or there is none to write: nothing else may be."""
+    transition: Transition
+    """What the finisher is to write; there is none before it was handed over."""
+    refusals = 0
+    """How often the store refused it."""
+    is_given_up = False
+    is_over = False
+    """Answered for. Noted only from the time on at which it may be written twice at once."""
     abandoned: Future[Any] | None = None
     """The thread of a handler that could not be stopped; it keeps its slot until it ends."""
     progress: Json | None = None

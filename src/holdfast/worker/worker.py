@@ -30,7 +30,7 @@ from holdfast.log import get_logger
 from holdfast.store.contract import Fenced, Renewer, Store
 from holdfast.worker.claimer import Claimer, Turn
 from holdfast.worker.executor import Executor, outcome_of_interruption
-from holdfast.worker.finisher import Finisher, Pending
+from holdfast.worker.finisher import Finisher
 from holdfast.worker.held import HeldJob, Interruption, Slots
 from holdfast.worker.lease_keeper import GRACE_SECONDS, LeaseKeeper
 from holdfast.worker.loop import Loop, cancel_within
@@ -159,7 +159,6 @@ class Worker:
             transition = self._unstarted(held)
         self._hand_over(held, transition)
         self._leave_slot(held)
-        self._start_soon()
 
     def _may_start(self, held: HeldJob) -> bool:
         """Not if it was interrupted while it waited, nor if its lease is nearly over: the claim was answered late, or
@@ -208,6 +207,7 @@ class Worker:
             self._note_end()
 
     def _leave_slot(self, held: HeldJob) -> None:
+        """To the next job, unless there is a thread that cannot be stopped."""
         if held.task is not None:
             # Tasks are many objects, and outcomes wait for a while until they are written.
             held.task = None
@@ -215,27 +215,23 @@ class Worker:
         if thread is None or thread.done():
             self._slots.stopped_running(held)
             self._note_end()
+            self._start_soon()
         else:
             log.error("handler's thread cannot be stopped and keeps its slot", **held.named, why=held.interruption)
-            thread.add_done_callback(lambda _: _soon(held.loop, self._thread_over, held))
+            thread.add_done_callback(lambda _: _soon(held.loop, self._leave_slot, held))
 
-    def _thread_over(self, held: HeldJob) -> None:
-        self._slots.stopped_running(held)
-        self._note_end()
-        self._start_soon()
-
-    def _written(self, batch: list[Pending], answers: list[Fenced]) -> None:
+    def _written(self, batch: list[HeldJob], answers: list[Fenced]) -> None:
         """The end of the story: what the store says to each outcome."""
-        self._slots.forget([pending.held for pending in batch])
+        self._slots.forget(batch)
         self._note_end()
         plain = 0
-        for pending, fenced in zip(batch, answers, strict=True):
-            transition = pending.finish.transition
+        for held, fenced in zip(batch, answers, strict=True):
+            transition = held.transition
             if fenced is Fenced.ALREADY or (fenced is Fenced.DONE and transition is PLAIN_SUCCESS):
                 plain += 1
             elif fenced is Fenced.DONE:
                 self.tally[transition.event] += 1
-                _log_failure(pending.held, transition)
+                _log_failure(held, transition)
                 self._come_back_for(transition)
             else:
                 self.tally["stale"] += 1
@@ -375,7 +371,6 @@ class Worker:
         if held.task is not None and held.task.done():
             self._give_back([held])
             self._leave_slot(held)
-            self._start_soon()
 
     def _give_back(self, unstarted: list[HeldJob]) -> None:
         for held in unstarted:
