@@ -27,7 +27,7 @@ _TURN_SECONDS = 0.02
 _POLL_SECONDS = 1.0
 _QUIET_TIMES = 4
 _ANSWERED_SECONDS = 0.1
-_KEYED, _FINISH, _COMMIT = "enqueued.is_new", ".finish(", "commit"
+_KEYED, _FINISH, _COMMIT = "is_new, ", ".finish(", "commit"
 """What tells these statements from all others. Each is near its beginning, which is all that a fault shows of it."""
 _SHARES = {_KEYED: 0.1, _FINISH: 0.4, _COMMIT: 0.3}
 _NAMES = {_KEYED: "an enqueue", _FINISH: "a finish", _COMMIT: "a COMMIT"}
