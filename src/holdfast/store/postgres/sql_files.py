@@ -33,7 +33,7 @@ def statement(verb: str, schema: str, arguments: int = 0) -> str:
     if not (_HERE / "schema" / "functions" / f"{verb}.sql").is_file():
         raise LookupError(f"there is neither a statement nor a function {verb!r}")
     places = ", ".join(f"${number}" for number in range(1, arguments + 1))
-    return f'SELECT * FROM {quoted(schema)}.{verb}({places})'  # noqa: S608 - the schema is checked and quoted
+    return f"SELECT * FROM {quoted(schema)}.{verb}({places})"  # noqa: S608 - the schema is checked and quoted
 
 
 @cache
