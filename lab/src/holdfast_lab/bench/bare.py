@@ -331,7 +331,7 @@ _Enqueue = Callable[[Sequence[NewJob]], Awaitable[None]]
 
 
 class _Claim:
-    """Claims one batch of one lane. The arguments are those of store.py, and so is their order."""
+    """Claims one batch of one lane. The arguments are those of claiming.py, and so is their order."""
 
     def __init__(self, fetch: Callable[..., Coroutine[Any, Any, "Rows"]], kind: str, batch: int) -> None:
         self.holder = uuid4()
