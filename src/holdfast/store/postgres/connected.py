@@ -121,7 +121,7 @@ class ConnectedStore:
 
     @asynccontextmanager
     async def connection_of_its_own(self) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
-        """One outside the pool, for a thread of its own; what it does is dropped when the block is left."""
+        """One outside the pool, for another thread; what it does is dropped when the block is left."""
         connection = await self.open_connection()
         try:
             yield connection

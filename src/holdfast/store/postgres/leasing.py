@@ -28,7 +28,7 @@ class Leasing(Claiming):
 
     @asynccontextmanager
     async def renewer(self) -> AsyncIterator["PostgresRenewer"]:
-        """Renews on a connection of its own, for the lease keeper's thread."""
+        """Renews on a connection outside the pool, for the lease keeper's thread."""
         async with self.connection_of_its_own() as connection:
             yield PostgresRenewer(connection, self.schema)
 

@@ -13,21 +13,22 @@
 --   maintenance         drops a day of `job` and `finished` once it is older than the retention
 --
 -- So a job is in exactly one of `ready`, `lease`, `finished` and `dead_letter`, and its state follows from where it is. The
--- move is one statement: a DELETE whose RETURNING feeds the INSERT. `job` is not touched again until the job is pruned.
+-- move is one statement: a DELETE whose RETURNING feeds the INSERT. The row of `job` changes only if its key is replaced.
 --
 -- What each table holds
 --
 --   job                 what was enqueued; partitioned by day
 --   ready               the queue: one row per job that can be claimed, now or later
---   lease               who works on which job, and until when
+--   lease               which worker has which job, and until when
 --   finished            how a job ended that succeeded or was canceled; partitioned by day
 --   dead_letter         jobs that failed or died, whole, until a person decides about them
---   attempt_error       the errors of a job's attempts, the newest few
---   progress            what a running handler last reported
---   key                 which job has a key
---   ledger              by how much the number of final jobs changed; `count` adds it up
---   schedule, run       timetables with their next slot, and what was executed when
---   subscription        which events make jobs of which kind
+--   attempt_error       the errors of a job's attempts, the newest few; written by finish and rescue
+--   progress            what a running handler last reported; written by renew
+--   key                 which job has a key; written by enqueue
+--   ledger              by how much the number of final jobs changed; written by every verb that makes a job final or live
+--                       again, added up by sql/count.sql and by maintenance
+--   schedule, run       timetables with their next slot, and what was executed when; written by ticks and the CLI
+--   subscription        which events make jobs of which kind; declared by code when a worker starts
 --   sleeper, waiter     processes that want a notification: of new jobs, of a job's end
 --   upkeep              when each step of maintenance was last done
 --   clock               the one row by which all times are decided; tests move it
@@ -238,7 +239,7 @@ CREATE TABLE holdfast.subscription (
 );
 CREATE INDEX subscription_pattern ON holdfast.subscription (pattern);
 
--- Who wants a notification
+-- Processes that want a notification
 --
 -- NOTIFY makes transactions commit one after the other, so it is sent only while a process is registered here. Both tables
 -- are about processes, not about jobs: their times are real, not those of the clock that tests move. Both are unlogged:

@@ -69,7 +69,7 @@ BEGIN
     is_new := true;
     replaced := false;
     IF key IS NOT NULL THEN
-        -- Who has a lock_timeout keeps it; everybody else waits for another producer's transaction for this long.
+        -- A lock_timeout of the session stays. Without one, another producer's transaction is waited for this long.
         is_patient := current_setting('lock_timeout') = '0';
         IF is_patient THEN
             PERFORM set_config('lock_timeout', '10s', true);
@@ -116,7 +116,7 @@ BEGIN
                 RAISE EXCEPTION 'job % exists already', id
                     USING ERRCODE = 'unique_violation', DETAIL = format('Key (id)=(%s) already exists.', id);
             END IF;
-            -- Nobody had the key because its time was over. It is left as it was found.
+            -- The key was free because its time was over. It is left as it was found.
             DELETE FROM holdfast.key AS taken
             WHERE taken.tenant = coalesce(tenant, '') AND taken.kind = kind AND taken.key = key;
             is_new := false;

@@ -12,7 +12,7 @@ BEGIN
         RAISE EXCEPTION 'the lease of job % with fence % was lost; roll back', job_id, with_fence
             USING ERRCODE = 'HF001';
     END IF;
-    -- A client that vanishes now would keep the lease locked for as long as TCP takes to notice, up to hours.
+    -- A client that vanishes now would keep the lease locked until TCP notices, up to hours.
     IF current_setting('idle_in_transaction_session_timeout') = '0' THEN
         PERFORM set_config('idle_in_transaction_session_timeout', '5min', true);
     END IF;

@@ -5,7 +5,7 @@ BEGIN
     IF NOT is_held THEN
         RAISE EXCEPTION 'the lock of this row of "%" was lost; roll back', mapping USING ERRCODE = 'HF001';
     END IF;
-    -- A client that vanishes now would keep the row locked for as long as TCP takes to notice, up to hours.
+    -- A client that vanishes now would keep the row locked until TCP notices, up to hours.
     IF current_setting('idle_in_transaction_session_timeout') = '0' THEN
         PERFORM set_config('idle_in_transaction_session_timeout', '5min', true);
     END IF;

@@ -1,6 +1,6 @@
 -- For the default partition, and for days of which too much must stay: deletes jobs that finished before the retention, one
 -- by one. Walks the ids in order; `last_id` is where to go on, null at the end.
--- A key goes with its job, unless it has a time of its own. A key that a producer is about to take over is not waited for:
+-- A key goes with its job, unless its row has a time. A key that a producer is about to take over is not waited for:
 -- producers lock keys in another order, and waiting could be a deadlock. Its job stays until the next time.
 CREATE OR REPLACE FUNCTION holdfast.prune_part(part text, retention interval, after uuid, at_most integer)
 RETURNS TABLE (outcome text, pruned bigint, last_id uuid)

@@ -10,7 +10,7 @@ BEGIN
         PERFORM pg_notify('holdfast_waiter_' || replace(part.holder::text, '-', ''), string_agg(part.id::text, ','))
         FROM (
             -- OFFSET 0 keeps each of these a search by key: as a join, planned while the table is empty, it would read
-            -- all of it. MATERIALIZED, because few of the jobs have somebody who waits.
+            -- all of it. MATERIALIZED, because few of the jobs are waited for.
             WITH waited AS MATERIALIZED (
                 SELECT waiter.holder, given.id FROM unnest(ids) AS given (id)
                 CROSS JOIN LATERAL (
