@@ -116,8 +116,8 @@ def run_once(settings: Settings) -> TickReport:
 async def ask_for_schedulers(app: Holdfast, settings: Settings) -> None:
     await app.declare()
     now = await app.clock.now()
-    # One whose slot is due runs anyway, and twice in a row would be once too often. One that is paused is to rest.
-    waiting = {each.name for each in await app.schedules.list() if each.next_slot > now and not each.paused}
+    # One that is due runs anyway, and twice in a row would be once too often. One that is paused is to rest.
+    waiting = {each.name for each in await app.schedules.list() if each.next_occurrence > now and not each.paused}
     for name in settings.worker_tick_runners:
         if name in waiting:
             await app.schedules.run_now(name)

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.runtime.app import app
 from bench.runtime.workers import Scene, say, spread
-from holdfast.scheduling.job_schedules import SLOT_HEADER
+from holdfast.scheduling.job_schedules import OCCURRENCE_HEADER
 
 SCHEDULE = "job schedule"
 Figures = dict[str, Any]
@@ -43,7 +43,7 @@ async def beside_a_drain(scene: Scene, seconds: float) -> Figures:
 
 async def _save_schedule() -> None:
     # More urgent than the drain, in whose order its jobs would rightly wait for their turn. Saved anew before each
-    # measurement, so that no slot was missed before.
+    # measurement, so that no occurrence was missed before.
     if any(schedule.name == SCHEDULE for schedule in await app.schedules.list()):
         await app.schedules.remove(SCHEDULE)
     await app.schedules.save(SCHEDULE, "every 1s", kind="scheduled", priority=0, missed="all")
@@ -55,7 +55,7 @@ async def _lateness(scene: Scene, since: datetime) -> Figures:
         " extract(epoch FROM created_at - (headers->>$2)::timestamptz)::float8 AS made"
         " FROM holdfast.job JOIN holdfast.finished USING (id) WHERE (headers->>$2)::timestamptz > $1",
         since,
-        SLOT_HEADER,
+        OCCURRENCE_HEADER,
     )
     runs = await scene.rows(
         "SELECT extract(epoch FROM started_at - slot)::float8 FROM holdfast.run"

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.producer.publish import Published
     from holdfast.runtime.process import Process
     from holdfast.runtime.tick import TickReport
-    from holdfast.scheduling.schedules import InlineSlot, Schedules
+    from holdfast.scheduling.schedules import Occurrence, Schedules
     from holdfast.store.contract import Backlog, Enqueued, JobFilter
     from holdfast.store.events import EventJob, Subscription
     from holdfast.store.rows.mapping import Rows, RowStates
@@ -57,7 +57,7 @@ _HOME = {
     "Holdfast": "holdfast.app",
     "HoldfastError": "holdfast.domain.errors",
     "IfExists": "holdfast.domain.job",
-    "InlineSlot": "holdfast.scheduling.schedules",
+    "Occurrence": "holdfast.scheduling.schedules",
     "InvalidInput": "holdfast.domain.errors",
     "Job": "holdfast.domain.job",
     "JobFilter": "holdfast.store.contract",
@@ -106,7 +106,6 @@ __all__ = [
     "Holdfast",
     "HoldfastError",
     "IfExists",
-    "InlineSlot",
     "InvalidInput",
     "Job",
     "JobFilter",
@@ -114,6 +113,7 @@ __all__ = [
     "JobState",
     "KeyLocked",
     "NewJob",
+    "Occurrence",
     "Permanent",
     "Process",
     "Published",

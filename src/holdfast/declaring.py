@@ -79,7 +79,7 @@ class Declaring:
         missed_limit: int = DEFAULT_MISSED_LIMIT,
         **options: Unpack[HandlerPolicy],
     ) -> Callable[[Function], Function]:
-        """Make a job at each slot: of the handler below, or of the kind `name`, whose handler the function becomes."""
+        """Make a job per occurrence: for the handler below, or of kind `name`, whose handler the function becomes."""
         check_options("a schedule", options, [*_SCHEDULE_OPTIONS, *HandlerPolicy.__annotations__])
         timing = to_timing(timetable, tz, missed, missed_limit)
 
@@ -114,7 +114,7 @@ class Declaring:
         missed_limit: int = DEFAULT_MISSED_LIMIT,
         lock: str | None = None,
     ) -> Callable[[Runner], Runner]:
-        """Run the function itself at each slot, inside a process of the app, on one replica at a time."""
+        """Run the function itself at each occurrence, inside a process of the app, on one replica at a time."""
         timing = to_timing(timetable, tz, missed, missed_limit)
 
         def register(function: Runner) -> Runner:

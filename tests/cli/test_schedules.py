@@ -77,19 +77,19 @@ def test_a_schedule_is_added_and_listed_in_its_own_zone(at_noon: Cli) -> None:
             "tenant": "",
             "attempts": 2,
         },
-        "next_slot": "2026-03-05T06:17:00+00:00",
-        "last_slot": None,
+        "next_occurrence": "2026-03-05T06:17:00+00:00",
+        "last_occurrence": None,
         "paused": False,
         "run_now": False,
     }
-    assert (often["timetable"], often["next_slot"]) == ("every 1m30s", "2026-03-04T12:01:30+00:00")
+    assert (often["timetable"], often["next_occurrence"]) == ("every 1m30s", "2026-03-04T12:01:30+00:00")
     assert [often["job"][name] for name in ("queue", "priority", "tenant", "payload")] == ["slow", 9, "acme", {}]
 
 
 def test_adding_again_changes_it(at_noon: Cli) -> None:
     add(at_noon)
     done = at_noon.run("schedules", "add", "report", "08:00 weekdays", "other", "--json")
-    assert json.loads(done.out)["next_slot"] == "2026-03-05T08:00:00+00:00"
+    assert json.loads(done.out)["next_occurrence"] == "2026-03-05T08:00:00+00:00"
     (found,) = listed(at_noon)
     assert (found["timetable"], found["job"]["kind"]) == ("0 8 * * 1-5", "other")
 
@@ -137,8 +137,8 @@ def test_what_code_declares_is_shown_and_cannot_be_changed(at_noon: Cli) -> None
 def test_runs_are_listed_with_what_came_of_them(at_noon: Cli) -> None:
     async def work(app: Holdfast) -> None:
         await app.schedules.save("report", "03:17 daily", kind="report.build", tz="America/Santiago")
-        slot = NOON - timedelta(hours=1)
-        await app.runs.record(NewRun("report", "web-1", slot), timedelta(seconds=5), Json('{"enqueued":1}'), None)
+        occurrence = NOON - timedelta(hours=1)
+        await app.runs.record(NewRun("report", "web-1", occurrence), timedelta(seconds=5), Json('{"enqueued":1}'), None)
         error = Json('{"code":"LOST","type":"Lost","message":"went\\naway","traceback":""}')
         await app.runs.record(NewRun("remind", "web-2"), timedelta(0), None, error)
         await app.runs.start(NewRun("remind", "web-3"))
@@ -157,7 +157,7 @@ def test_runs_are_listed_with_what_came_of_them(at_noon: Cli) -> None:
     assert shown_run == {
         "name": "report",
         "replica": "web-1",
-        "slot": "2026-03-04T11:00:00+00:00",
+        "occurrence": "2026-03-04T11:00:00+00:00",
         "started_at": "2026-03-04T11:59:55+00:00",
         "finished_at": "2026-03-04T12:00:00+00:00",
         "result": {"enqueued": 1},
@@ -175,10 +175,10 @@ async def _many_things(app: Holdfast) -> None:
     await app.schedules.run_now("asked")
     await app.schedules.pause("halted")
     jobs = ", ".join(f'"0197{number:032}"' for number in range(30))
-    slot = NOON - timedelta(hours=1)
+    occurrence = NOON - timedelta(hours=1)
     for name, number in ((names[0], 1), (names[1], 30)):
         result = Json(f'{{"enqueued": {number}, "dropped": {number // 2}, "jobs": [{jobs}]}}')
-        await app.runs.record(NewRun(name, "web-1", slot), timedelta(seconds=5), result, None)
+        await app.runs.record(NewRun(name, "web-1", occurrence), timedelta(seconds=5), result, None)
     error = Json(f'{{"code":"LOST","type":"Lost","message":"{"went away " * 30}","traceback":""}}')
     await app.runs.record(NewRun("remind", "web-2"), timedelta(minutes=3), None, error)
     await app.runs.record(NewRun("queue", "web-2"), timedelta(minutes=4), Json('{"claimed": 12}'), None)
@@ -224,7 +224,7 @@ def test_a_wide_terminal_and_a_pipe_have_all_columns(at_noon: Cli) -> None:
         assert lines[0].split() == ["name", "timetable", "time", "zone", "runs", "from", "state", "next", "last"]
         assert "2026-03-04 09:05:00-03:00 (in 5m)" in lines[-1]
     heading, _, *runs = at_noon.in_terminal(220, "runs", "list")
-    assert heading.split() == ["name", "started", "took", "slot", "replica", "result"]
+    assert heading.split() == ["name", "started", "took", "occurrence", "replica", "result"]
     assert runs[0].endswith("…")
     assert len(runs) == 4
     # Nothing is cut off where there is no width.

@@ -38,10 +38,10 @@ def rows(heading: str) -> list[list[str]]:
 def test_the_table_of_jumps_is_true(row: list[str]) -> None:
     timetable = parse_timetable(row[0].strip("`"), "Europe/Berlin")
     for day, said in zip(("2025-03-30", "2025-10-26"), row[1:], strict=True):
-        slot, found = datetime.fromisoformat(f"{day} 01:15").replace(tzinfo=BERLIN), []
+        occurrence, found = datetime.fromisoformat(f"{day} 01:15").replace(tzinfo=BERLIN), []
         end = datetime.fromisoformat(f"{day} 04:15").replace(tzinfo=BERLIN).astimezone(UTC)
-        while (slot := timetable.next_after(slot)) <= end:
-            found.append(slot.astimezone(BERLIN).isoformat(timespec="minutes").partition("T")[2])
+        while (occurrence := timetable.next_after(occurrence)) <= end:
+            found.append(occurrence.astimezone(BERLIN).isoformat(timespec="minutes").partition("T")[2])
         assert (", ".join(found) or "none") == said
 
 
@@ -53,7 +53,7 @@ def test_every_timetable_of_the_page_is_one() -> None:
 
 
 @pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
-async def test_the_code_of_the_page_runs_at_its_slots(database: Database) -> None:
+async def test_the_code_of_the_page_runs_at_its_occurrences(database: Database) -> None:
     module: dict[str, Any] = {}
     exec(compile(block("python"), "docs/schedules.md", "exec"), module)  # noqa: S102
     app: Holdfast = module["app"]
@@ -81,7 +81,7 @@ async def test_the_code_of_the_page_runs_at_its_slots(database: Database) -> Non
         jobs = [job.as_dict() for job in await app.jobs.list(JobFilter(), 10)]
         assert {job["state"] for job in jobs} == {"succeeded"}
         (night,) = [job["headers"] for job in jobs if job["kind"] == "close_the_day"]
-        assert night == {"holdfast.schedule": "close_the_day", "holdfast.slot": "2026-03-05T06:17:00+00:00"}
+        assert night == {"holdfast.schedule": "close_the_day", "holdfast.occurrence": "2026-03-05T06:17:00+00:00"}
 
 
 @pytest.mark.parametrize("server", ["embedded-18"], indirect=True)

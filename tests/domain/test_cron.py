@@ -1,4 +1,4 @@
-"""Timetables as people write them, their slots, and what becomes of slots that were missed."""
+"""Timetables as people write them, their occurrences, and what becomes of occurrences that were missed."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.cron import MOST_COUNTED, Missed, Plan, Timetable, parse_timetable, plan
+from holdfast.domain.cron import MOST_COUNTED, Due, Missed, Timetable, due_at, parse_timetable
 from holdfast.domain.errors import InvalidInput
 from tests.domain.answers import answer
 
@@ -127,7 +127,7 @@ def cron_fields() -> st.SearchStrategy[str]:
 
 
 @given(cron_fields(), st.sampled_from(["UTC", "America/Santiago", "Australia/Lord_Howe"]))
-def test_the_stored_form_of_an_expression_has_the_same_slots(written: str, zone: str) -> None:
+def test_the_stored_form_of_an_expression_has_the_same_occurrences(written: str, zone: str) -> None:
     timetable, _ = answer(lambda: parse_timetable(written, zone))
     if timetable is None:
         return
@@ -156,7 +156,7 @@ def test_what_is_no_zone_is_refused(zone: str, line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "slot"),
+    ("text", "occurrence"),
     [
         ("every 2m", datetime(2026, 3, 4, 12, 2, tzinfo=UTC)),
         ("every 7s", datetime(2026, 3, 4, 12, 0, 3, tzinfo=UTC)),
@@ -172,17 +172,17 @@ def test_what_is_no_zone_is_refused(zone: str, line: str) -> None:
         ("*/5 0 * 2 MON#5", datetime(2044, 2, 29, tzinfo=UTC)),
     ],
 )
-def test_the_next_slot_is_strictly_after_the_moment(text: str, slot: datetime) -> None:
-    assert parse_timetable(text).next_after(NOON) == slot
-    assert parse_timetable(text).next_after(slot - timedelta(microseconds=1)) == slot
-    assert parse_timetable(text).next_after(slot) > slot
+def test_the_next_occurrence_is_strictly_after_the_moment(text: str, occurrence: datetime) -> None:
+    assert parse_timetable(text).next_after(NOON) == occurrence
+    assert parse_timetable(text).next_after(occurrence - timedelta(microseconds=1)) == occurrence
+    assert parse_timetable(text).next_after(occurrence) > occurrence
 
 
-def test_slots_of_an_interval_are_the_same_in_every_zone_and_also_before_1970() -> None:
+def test_occurrences_of_an_interval_are_the_same_in_every_zone_and_also_before_1970() -> None:
     for moment in (NOON, datetime(1969, 12, 31, 23, 59, 30, tzinfo=UTC)):
-        slots = {parse_timetable("every 2m", zone).next_after(moment) for zone in ("UTC", "Asia/Kolkata")}
-        assert len(slots) == 1
-        assert slots.pop().timestamp() % 120 == 0
+        occurrences = {parse_timetable("every 2m", zone).next_after(moment) for zone in ("UTC", "Asia/Kolkata")}
+        assert len(occurrences) == 1
+        assert occurrences.pop().timestamp() % 120 == 0
 
 
 @pytest.mark.parametrize("text", ["every 2m", "hourly", "0 0 29 2 *"])
@@ -206,42 +206,46 @@ TIMETABLES = [
     st.sampled_from(Missed),
     st.integers(1, 70),
 )
-def test_a_plan_is_what_walking_through_the_slots_gives(
+def test_a_plan_is_what_walking_through_the_occurrences_gives(
     timetable: Timetable, count: int, part: float, missed: Missed, limit: int
 ) -> None:
-    slots = [timetable.next_after(NOON)]
+    occurrences = [timetable.next_after(NOON)]
     for _ in range(count):
-        slots.append(timetable.next_after(slots[-1]))
-    coming = timetable.next_after(slots[-1])
-    now = slots[-1] + part * (coming - slots[-1])
+        occurrences.append(timetable.next_after(occurrences[-1]))
+    coming = timetable.next_after(occurrences[-1])
+    now = occurrences[-1] + part * (coming - occurrences[-1])
     if now >= coming:
-        now = slots[-1]
+        now = occurrences[-1]
 
-    is_late = now - slots[-1] >= timedelta(minutes=1)
-    expected = {Missed.ALL: slots[-limit:], Missed.ONCE: slots[-1:], Missed.SKIP: [] if is_late else slots[-1:]}
+    is_late = now - occurrences[-1] >= timedelta(minutes=1)
+    expected = {
+        Missed.ALL: occurrences[-limit:],
+        Missed.ONCE: occurrences[-1:],
+        Missed.SKIP: [] if is_late else occurrences[-1:],
+    }
     run = expected[missed]
-    assert plan(timetable, slots[0], now, missed, limit) == Plan(tuple(run), len(slots) - len(run), coming)
+    assert due_at(timetable, occurrences[0], now, missed, limit) == Due(tuple(run), len(occurrences) - len(run), coming)
 
 
-def test_a_slot_that_is_not_due_stays_the_next_one() -> None:
-    slot = NOON + timedelta(minutes=30)
-    assert plan(parse_timetable("every 1m"), slot, NOON, Missed.ALL, 5) == Plan((), 0, slot)
+def test_an_occurrence_that_is_not_due_stays_the_next_one() -> None:
+    occurrence = NOON + timedelta(minutes=30)
+    assert due_at(parse_timetable("every 1m"), occurrence, NOON, Missed.ALL, 5) == Due((), 0, occurrence)
 
 
-def test_a_stored_slot_counts_even_if_the_timetable_has_no_such_slot() -> None:
+def test_a_stored_occurrence_counts_even_if_the_timetable_has_no_such_occurrence() -> None:
     stored, now = NOON - timedelta(minutes=7), NOON + timedelta(minutes=5)
     for text in ("hourly", "every 1h"):
         timetable = parse_timetable(text)
         coming = NOON + timedelta(hours=1)
-        assert plan(timetable, stored, now, Missed.ALL, 5) == Plan((stored, NOON), 0, coming)
-        assert plan(timetable, stored, stored, Missed.SKIP, 5) == Plan((stored,), 0, NOON)
+        assert due_at(timetable, stored, now, Missed.ALL, 5) == Due((stored, NOON), 0, coming)
+        assert due_at(timetable, stored, stored, Missed.SKIP, 5) == Due((stored,), 0, NOON)
 
 
 def test_a_second_missed_for_years_costs_nothing_and_is_counted() -> None:
     ago = NOON - timedelta(days=3650)
-    planned = plan(parse_timetable("every 1s"), ago, NOON, Missed.ALL, 3)
-    assert planned.slots == tuple(NOON - timedelta(seconds=seconds) for seconds in (2, 1, 0))
-    assert planned.dropped == 3650 * 86_400 + 1 - 3
+    due = due_at(parse_timetable("every 1s"), ago, NOON, Missed.ALL, 3)
+    assert due.occurrences == tuple(NOON - timedelta(seconds=seconds) for seconds in (2, 1, 0))
+    assert due.dropped == 3650 * 86_400 + 1 - 3
 
 
 def test_a_minute_missed_for_a_year_is_looked_at_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +258,7 @@ def test_a_minute_missed_for_a_year_is_looked_at_from_its_end(monkeypatch: pytes
         return walk(moment)
 
     monkeypatch.setattr(type(timetable), "next_after", counted)
-    planned = plan(timetable, NOON - timedelta(days=365), NOON, Missed.ALL, 100)
-    assert planned.slots == tuple(NOON - timedelta(minutes=minutes) for minutes in range(99, -1, -1))
-    assert MOST_COUNTED <= planned.dropped <= 2 * MOST_COUNTED
+    due = due_at(timetable, NOON - timedelta(days=365), NOON, Missed.ALL, 100)
+    assert due.occurrences == tuple(NOON - timedelta(minutes=minutes) for minutes in range(99, -1, -1))
+    assert MOST_COUNTED <= due.dropped <= 2 * MOST_COUNTED
     assert steps < 5 * MOST_COUNTED

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.domain.cron import parse_timetable
-from holdfast_lab.faults.oracle import RANGES, Minute, matches, minutes, numbers, slots
+from holdfast_lab.faults.oracle import RANGES, Minute, matches, minutes, numbers, occurrences
 
 # The day of the jump on the wall clock of the zone.
 JUMPS = [
@@ -63,16 +63,16 @@ RUNNING = [
 
 @pytest.mark.parametrize("expression", FIXED + RUNNING)
 @pytest.mark.parametrize(("zone", "day"), JUMPS + STEADY)
-def test_every_slot_of_the_week_is_the_oracle_s(zone: str, day: str, expression: str) -> None:
+def test_every_occurrence_of_the_week_is_the_oracle_s(zone: str, day: str, expression: str) -> None:
     first, *others = week(zone, day)
     timetable = parse_timetable(expression, zone)
 
-    found, slot = [], timetable.next_after(first.moment)
-    while slot <= others[-1].moment:
-        found.append(slot)
-        slot = timetable.next_after(slot)
+    found, occurrence = [], timetable.next_after(first.moment)
+    while occurrence <= others[-1].moment:
+        found.append(occurrence)
+        occurrence = timetable.next_after(occurrence)
 
-    assert found == list(slots(expression, others))
+    assert found == list(occurrences(expression, others))
 
 
 @cache
@@ -91,25 +91,25 @@ def week(zone: str, day: str) -> list[Minute]:
     st.timedeltas(timedelta(days=-2), timedelta(days=3)),
     st.floats(0, 1, exclude_max=True),
 )
-def test_the_next_slot_is_the_same_from_wherever_one_starts(
+def test_the_next_occurrence_is_the_same_from_wherever_one_starts(
     jump: tuple[str, str], expression: str, distance: timedelta, part: float
 ) -> None:
     zone, day = jump
     timetable = parse_timetable(expression, zone)
     moment = datetime.fromisoformat(day).replace(tzinfo=UTC) + distance
-    slot = timetable.next_after(moment)
-    assert slot > moment
-    between = moment + part * (slot - moment)
-    assert timetable.next_after(min(between, slot - timedelta(microseconds=1))) == slot
+    occurrence = timetable.next_after(moment)
+    assert occurrence > moment
+    between = moment + part * (occurrence - moment)
+    assert timetable.next_after(min(between, occurrence - timedelta(microseconds=1))) == occurrence
 
 
 @given(st.timezones(), st.datetimes(datetime(1975, 1, 1), datetime(2060, 1, 1)), st.sampled_from(FIXED + RUNNING))  # noqa: DTZ001
 def test_in_every_zone_and_year_the_clock_shows_a_matching_time(zone: ZoneInfo, moment: datetime, text: str) -> None:
-    slot = parse_timetable(text, zone.key).next_after(moment.replace(tzinfo=UTC))
-    wall = slot.astimezone(zone)
-    is_after_a_jump = (slot - timedelta(seconds=1)).astimezone(zone).utcoffset() != wall.utcoffset()
+    occurrence = parse_timetable(text, zone.key).next_after(moment.replace(tzinfo=UTC))
+    wall = occurrence.astimezone(zone)
+    is_after_a_jump = (occurrence - timedelta(seconds=1)).astimezone(zone).utcoffset() != wall.utcoffset()
     fields = [numbers(part, allowed) for part, allowed in zip(text.split(), RANGES, strict=True)]
-    assert slot.tzinfo is UTC
+    assert occurrence.tzinfo is UTC
     assert matches(fields, wall) or is_after_a_jump
 
 
@@ -118,7 +118,7 @@ def test_in_every_zone_and_year_the_clock_shows_a_matching_time(zone: ZoneInfo, 
     [
         # Forward at 02:00: 02:30 is left out, so it runs at the jump, which is 03:00.
         ("02:30 daily", "Europe/Berlin", "2025-03-29T12:00+01:00", "2025-03-30T03:00+02:00 2025-03-31T02:30+02:00"),
-        # Times of day that are left out make one slot, together with one that is there at the jump anyway.
+        # Times of day that are left out make one occurrence, together with one that is there at the jump anyway.
         ("0,30 2,3 * * *", "Europe/Berlin", "2025-03-30T01:00+01:00", "2025-03-30T03:00+02:00 2025-03-30T03:30+02:00"),
         # Back from 03:00: 02:30 comes twice and runs the first time.
         ("02:30 daily", "Europe/Berlin", "2025-10-25T12:00+02:00", "2025-10-26T02:30+02:00 2025-10-27T02:30+01:00"),
@@ -126,7 +126,7 @@ def test_in_every_zone_and_year_the_clock_shows_a_matching_time(zone: ZoneInfo, 
         # Every hour stays every hour.
         ("hourly", "Europe/Berlin", "2025-03-30T00:30+01:00", "2025-03-30T01:00+01:00 2025-03-30T03:00+02:00"),
         ("hourly", "Europe/Berlin", "2025-10-26T01:30+02:00", "2025-10-26T02:00+02:00 2025-10-26T02:00+01:00"),
-        # An hour that is left out has no slots, one that is repeated has them twice.
+        # An hour that is left out has no occurrences, one that is repeated has them twice.
         ("*/30 2 * * *", "Europe/Berlin", "2025-03-30T00:00+01:00", "2025-03-31T02:00+02:00"),
         ("*/30 2 * * *", "Europe/Berlin", "2025-10-26T02:00+02:00", "2025-10-26T02:30+02:00 2025-10-26T02:00+01:00"),
         # Midnight itself is left out.

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import asyncpg
 
-from holdfast import Holdfast, InlineSlot, RunningJob
+from holdfast import Holdfast, Occurrence, RunningJob
 from holdfast.store.postgres.store import PostgresStore
 
 COPIED = 400
@@ -92,8 +92,8 @@ async def by_schedule(job: Job) -> None:
     note("by_schedule", f"{job.id} {job.fence}")
 
 
-async def inline(slot: InlineSlot) -> None:
-    note("inline", str(slot.slot))
+async def inline(occurrence: Occurrence) -> None:
+    note("inline", str(occurrence.at))
 
 
 HANDLERS: Mapping[str, Callable[[Job], Awaitable[object]]] = {

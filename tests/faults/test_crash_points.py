@@ -46,7 +46,7 @@ STOPPING = ("shutdown.release", "shutdown.outcomes")
 ENQUEUING = {"enqueue.before": 0, "enqueue.after": 1}
 COPYING = {"enqueue.before": 0, "copy.before_commit": 0, "enqueue.after": crashing.COPIED}
 PUBLISHING = {"publish.before": 0, "publish.after": 1}
-SLOTS = ("slot.before", "slot.after")
+OCCURRENCES = ("occurrence.before", "occurrence.after")
 INLINE = {"inline.before": 1, "inline.after": 2, "inline.before_commit": 2, "inline.marked": 1}
 RELAYING = {"relay.before": 1, "relay.after": 2}
 DROPPING = ("drop.before", "drop.before_commit", "drop.after")
@@ -111,7 +111,7 @@ def nothing_is_lost_or_stale(database: Database, enqueued: set[UUID], jobs: list
 
 
 def test_every_point_is_among_these() -> None:
-    tested = {*WORKING, *RENEWING, *RESCUING, *STOPPING, *ENQUEUING, *COPYING, *PUBLISHING, *SLOTS, *INLINE}
+    tested = {*WORKING, *RENEWING, *RESCUING, *STOPPING, *ENQUEUING, *COPYING, *PUBLISHING, *OCCURRENCES, *INLINE}
     assert tested | {*RELAYING, *DROPPING} == set(POINTS)
 
 
@@ -220,8 +220,10 @@ async def test_a_publisher_that_dies_says_it_again_and_there_is_one_event(
     nothing_is_lost_or_stale(database, {again.id}, jobs)
 
 
-@pytest.mark.parametrize("point", SLOTS)
-async def test_a_tick_that_dies_at_a_slot_leaves_it_one_job(database: Database, commands: Commands, point: str) -> None:
+@pytest.mark.parametrize("point", OCCURRENCES)
+async def test_a_tick_that_dies_at_an_occurrence_leaves_it_one_job(
+    database: Database, commands: Commands, point: str
+) -> None:
     async with crashing.build_scheduled(database.url) as app:
         await app.declare()
         await app.clock.advance(timedelta(minutes=61))
@@ -233,7 +235,7 @@ async def test_a_tick_that_dies_at_a_slot_leaves_it_one_job(database: Database, 
 
 
 @pytest.mark.parametrize(("point", "calls"), INLINE.items())
-async def test_a_tick_that_dies_in_an_inline_runner_leaves_its_slot_done_once(
+async def test_a_tick_that_dies_in_an_inline_runner_leaves_its_occurrence_done_once(
     database: Database, commands: Commands, point: str, calls: int
 ) -> None:
     async with crashing.build_scheduled(database.url) as app:
@@ -245,7 +247,7 @@ async def test_a_tick_that_dies_in_an_inline_runner_leaves_its_slot_done_once(
             await app.tick()
             return any(run.error is None and run.finished_at for run in await app.runs.list("inline", 10))
 
-        await until(is_done, "the slot is done")
+        await until(is_done, "the occurrence is done")
         await app.tick()
         runs = await app.runs.list("inline", 10)
     called = crashing.lines("inline")

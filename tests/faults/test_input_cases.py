@@ -128,11 +128,11 @@ async def test_a_number_that_a_conflict_takes_is_noticed(database: Database, mon
     assert [line.partition(" went")[0] for line in lab.violations] == ["burned: fence"]
 
 
-async def test_slots_are_those_of_the_oracle() -> None:
+async def test_occurrences_are_those_of_the_oracle() -> None:
     lab = Listening("", {"zones": 3, "years": 2})
     await zones(lab)
     assert lab.violations == []
-    assert lab.figures["slots compared"] > 10_000
+    assert lab.figures["occurrences compared"] > 10_000
 
 
 async def test_a_clock_without_its_zone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,16 +146,20 @@ async def test_a_clock_without_its_zone_is_noticed(monkeypatch: pytest.MonkeyPat
     assert lab.violations
 
 
-async def test_a_slot_that_the_jump_leaves_out_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_occurrence_that_the_jump_leaves_out_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Skipping:
-        """Forgets the slot at the moment of a jump."""
+        """Forgets the occurrence at the moment of a jump."""
 
         def __init__(self, timetable: Timetable) -> None:
             self._timetable = timetable
 
         def next_after(self, moment: datetime) -> datetime:
-            slot = self._timetable.next_after(moment)
-            return self._timetable.next_after(slot) if slot == datetime(2020, 3, 29, 1, tzinfo=UTC) else slot
+            occurrence = self._timetable.next_after(moment)
+            return (
+                self._timetable.next_after(occurrence)
+                if occurrence == datetime(2020, 3, 29, 1, tzinfo=UTC)
+                else occurrence
+            )
 
     monkeypatch.setattr(zones_case, "parse_timetable", lambda text, zone: Skipping(parse_timetable(text, zone)))
     monkeypatch.setattr(zones_case, "ProcessPoolExecutor", in_this_process)
@@ -163,5 +167,5 @@ async def test_a_slot_that_the_jump_leaves_out_is_noticed(monkeypatch: pytest.Mo
     lab = Listening("", {"zones": 1, "years": 1})
     await zones(lab)
     assert lab.violations == [
-        "wrong slot: '30 2 * * *' in Europe/Berlin: 2020-03-29T01:00:00+00:00 is the oracle's alone"
+        "wrong occurrence: '30 2 * * *' in Europe/Berlin: 2020-03-29T01:00:00+00:00 is the oracle's alone"
     ]

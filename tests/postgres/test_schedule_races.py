@@ -1,4 +1,4 @@
-"""Many processes at one slot, and locks whose connection dies or falls silent."""
+"""Many processes at one occurrence, and locks whose connection dies or falls silent."""
 
 import asyncio
 import time
@@ -41,7 +41,7 @@ async def _many(database: Database, number: int) -> AsyncIterator[list[PostgresS
 
 
 async def _due(store: PostgresStore, *, inline: bool = False) -> Schedule:
-    """A schedule at the moment of its first slot."""
+    """A schedule at the moment of its first occurrence."""
     schedules = PostgresSchedules(store)
     new = new_schedule(job=None) if inline else new_schedule()
     await schedules.declare([new])
@@ -50,11 +50,11 @@ async def _due(store: PostgresStore, *, inline: bool = False) -> Schedule:
     return schedule
 
 
-async def test_of_twenty_at_one_slot_one_wins_and_one_job_is_made(database: Database) -> None:
+async def test_of_twenty_at_one_occurrence_one_wins_and_one_job_is_made(database: Database) -> None:
     async with _many(database, 5) as stores:
         schedule = await _due(stores[0])
-        for slot in range(10):
-            seen = replace(schedule, next_slot=schedule.next_slot + slot * MINUTE)
+        for occurrence in range(10):
+            seen = replace(schedule, next_occurrence=schedule.next_occurrence + occurrence * MINUTE)
             won = await asyncio.gather(*(advanced(PostgresSchedules(store), seen) for store in stores * 4))
             assert sum(won) == 1
         assert (await PostgresReader(stores[0]).count())[JobState.READY] == 10
@@ -66,7 +66,9 @@ async def test_of_twenty_at_one_request_one_answers_it(database: Database) -> No
         schedule = await _due(stores[0])
         await PostgresSchedules(stores[0]).run_now("report")
         seen = replace(schedule, run_now=1)
-        attempts = (advanced(PostgresSchedules(store), seen, next_slot=seen.next_slot) for store in stores * 4)
+        attempts = (
+            advanced(PostgresSchedules(store), seen, next_occurrence=seen.next_occurrence) for store in stores * 4
+        )
         assert sum(await asyncio.gather(*attempts)) == 1
         assert (await PostgresReader(stores[0]).count())[JobState.READY] == 1
 
@@ -79,7 +81,7 @@ async def test_a_schedule_that_somebody_has_locked_is_not_waited_for(database: D
             async with asyncio.timeout(20):
                 assert not await advanced(PostgresSchedules(store), schedule)
         assert not await advanced(PostgresSchedules(store), schedule)
-        await PostgresSchedules(store).resume(schedule, schedule.next_slot)
+        await PostgresSchedules(store).resume(schedule, schedule.next_occurrence)
         assert await advanced(PostgresSchedules(store), schedule)
 
 
@@ -145,13 +147,13 @@ async def test_a_killed_connection_is_noticed_and_the_lock_is_anothers(database:
         schedules, runs = PostgresSchedules(store), PostgresRuns(store)
         async with schedules.singleton("report") as held:
             assert held is not None
-            run = await runs.start(NewRun("report", "me", schedule.next_slot))
+            run = await runs.start(NewRun("report", "me", schedule.next_occurrence))
             await admin.execute(f"SELECT pg_terminate_backend(pid) FROM ({_HOLDERS}) AS holder")
             async with asyncio.timeout(30):
                 await held.lost()
             assert await _is_free(schedules)
             with pytest.raises(StoreUnavailable):
-                await held.done(schedule, START + 2 * MINUTE, schedule.next_slot, run, encode({}), None)
+                await held.done(schedule, START + 2 * MINUTE, schedule.next_occurrence, run, encode({}), None)
             with pytest.raises(StoreUnavailable):
                 await held.due("report")
         assert (await schedules.due(["report"])).due == [schedule]
@@ -159,7 +161,7 @@ async def test_a_killed_connection_is_noticed_and_the_lock_is_anothers(database:
 
 
 async def test_done_fails_although_nobody_has_noticed_the_loss_yet(database: Database) -> None:
-    """The event loop was busy: the very next thing it does is to mark the slot."""
+    """The event loop was busy: the very next thing it does is to mark the occurrence."""
     async with opened_store(database.url) as store:
         schedule = await _due(store, inline=True)
         async with PostgresSchedules(store).singleton("report") as held:
@@ -168,7 +170,7 @@ async def test_done_fails_although_nobody_has_noticed_the_loss_yet(database: Dat
             with psycopg.connect(database.url, autocommit=True) as blocking:
                 blocking.execute(f"SELECT pg_terminate_backend(pid, 10000) FROM ({_HOLDERS}) AS holder".encode())
             with pytest.raises(StoreUnavailable):
-                await held.done(schedule, START + 2 * MINUTE, schedule.next_slot, run, None, None)
+                await held.done(schedule, START + 2 * MINUTE, schedule.next_occurrence, run, None, None)
         assert (await PostgresSchedules(store).due(["report"])).due == [schedule]
 
 
@@ -200,7 +202,7 @@ async def test_a_silent_connection_is_given_up(database: Database, proxy: Proxy,
         await until(lambda: _is_free(PostgresSchedules(store)), "the lock is free")
 
 
-async def test_a_slot_cannot_be_marked_through_a_silent_connection(
+async def test_an_occurrence_cannot_be_marked_through_a_silent_connection(
     database: Database, proxy: Proxy, impatient_lock: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "PING_SECONDS", 600)
@@ -234,7 +236,7 @@ async def test_whoever_is_canceled_in_the_middle_of_a_statement_frees_the_lock(d
         async with connection.transaction():
             await connection.execute("SELECT FROM holdfast.schedule FOR UPDATE")
             marking = asyncio.create_task(mark())
-            await until(lambda: observer.fetchval(waiting), "the slot waits to be marked")
+            await until(lambda: observer.fetchval(waiting), "the occurrence waits to be marked")
             marking.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await marking

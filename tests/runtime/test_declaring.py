@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, InlineSlot, InvalidInput, RunningJob
+from holdfast import Holdfast, InvalidInput, Occurrence, RunningJob
 from holdfast.domain.cron import Missed, parse_timetable
 from holdfast.domain.json_text import decode
 from holdfast.scheduling.schedules import Declared
@@ -17,7 +17,7 @@ from holdfast.store.schedules import Origin, Schedule
 from tests.worker.harness import Database
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
-SLOT = InlineSlot("remind", NOON, 1, "here")
+OCCURRENCE = Occurrence("remind", NOON, 1, "here")
 
 
 @dataclass
@@ -104,7 +104,7 @@ def test_an_inline_runner_has_a_documented_lock(app: Holdfast) -> None:
     async def remind() -> None: ...
 
     @app.runner("cleanup", "03:17 daily", tz="America/Santiago", lock="shop:cleanup")
-    def clean_up(slot: InlineSlot) -> dict[str, int]:
+    def clean_up(occurrence: Occurrence) -> dict[str, int]:
         return {"removed": 3}
 
     first, second = app.declarations
@@ -118,12 +118,12 @@ def test_an_inline_runner_has_a_documented_lock(app: Holdfast) -> None:
     assert len(app.handlers) == 0
 
 
-async def test_a_runner_s_function_takes_the_slot_or_nothing(app: Holdfast) -> None:
-    seen: list[InlineSlot | None] = []
+async def test_a_runner_s_function_takes_the_occurrence_or_nothing(app: Holdfast) -> None:
+    seen: list[Occurrence | None] = []
 
     @app.runner("a", "every 1m")
-    async def with_slot(slot: InlineSlot) -> None:
-        seen.append(slot)
+    async def with_occurrence(occurrence: Occurrence) -> None:
+        seen.append(occurrence)
 
     @app.runner("b", "every 1m")
     async def without() -> dict[str, int]:
@@ -135,17 +135,17 @@ async def test_a_runner_s_function_takes_the_slot_or_nothing(app: Holdfast) -> N
         return {"sent": 3}
 
     @app.runner("d", "every 1m")
-    def optional(slot: InlineSlot | None = None) -> None:
-        seen.append(slot)
+    def optional(occurrence: Occurrence | None = None) -> None:
+        seen.append(occurrence)
 
     results = []
     for declared in app.declarations:
         assert declared.inline is not None
-        result: Any = declared.inline.function(SLOT)
+        result: Any = declared.inline.function(OCCURRENCE)
         assert inspect.isawaitable(result) == inspect.iscoroutinefunction(declared.inline.function)
         results.append(await result if inspect.isawaitable(result) else result)
     assert results == [None, {"sent": 2}, {"sent": 3}, None]
-    assert seen == [SLOT, None, SLOT]
+    assert seen == [OCCURRENCE, None, OCCURRENCE]
 
 
 def handled(app: Holdfast) -> Callable[[Any], None]:
@@ -184,7 +184,7 @@ REFUSED: dict[str, tuple[Callable[[Holdfast], object], str]] = {
     "lock": (lambda app: app.runner("a", "hourly", lock="")(nothing), "lock: is empty"),
     "two arguments": (
         lambda app: app.runner("a", "hourly")(lambda one, two: None),
-        "runner 'a': its function must take the slot as its one argument, or nothing",
+        "runner 'a': its function must take the occurrence as its one argument, or nothing",
     ),
     "no function": (lambda app: app.runner("a", "hourly")(5), "runner 'a': 5 is not a function"),  # type: ignore[type-var]
     "no job argument": (
@@ -246,10 +246,10 @@ async def test_what_code_declares_can_be_put_into_the_store(open_app: Holdfast) 
 
     remind, nightly = await shown(open_app, "remind"), await shown(open_app, "nightly")
     assert (remind.timetable, remind.missed, remind.missed_limit) == ("every 1m", Missed.ALL, 5)
-    assert (remind.origin, remind.job, remind.next_slot) == (Origin.CODE, None, NOON + timedelta(minutes=1))
+    assert (remind.origin, remind.job, remind.next_occurrence) == (Origin.CODE, None, NOON + timedelta(minutes=1))
     assert nightly.job is not None
     assert (nightly.timetable, nightly.zone, nightly.job.kind) == ("17 3 * * *", "America/Santiago", "nightly")
-    assert nightly.next_slot == datetime(2026, 3, 5, 6, 17, tzinfo=UTC)
+    assert nightly.next_occurrence == datetime(2026, 3, 5, 6, 17, tzinfo=UTC)
 
 
 async def test_a_schedule_can_be_saved_changed_paused_and_removed_at_run_time(open_app: Holdfast) -> None:
@@ -260,7 +260,7 @@ async def test_a_schedule_can_be_saved_changed_paused_and_removed_at_run_time(op
     assert (saved.origin, saved.timetable, saved.zone) == (Origin.STORED, "17 3 * * *", "America/Santiago")
     assert (saved.job.queue, saved.job.priority, saved.job.tenant, saved.job.max_attempts) == ("reports", 5, "", None)
     assert decode(saved.job.payload) == {"month": 7, "of": "sales"}
-    assert saved.next_slot == datetime(2026, 3, 5, 6, 17, tzinfo=UTC)
+    assert saved.next_occurrence == datetime(2026, 3, 5, 6, 17, tzinfo=UTC)
 
     # The same timetable in other words: it goes on where it was.
     await open_app.clock.freeze(NOON + timedelta(days=1))
@@ -278,14 +278,14 @@ async def test_a_schedule_can_be_saved_changed_paused_and_removed_at_run_time(op
     assert changed.job is not None
     assert (changed.job.kind, changed.job.queue, changed.job.priority) == ("other", "slow", 1)
     assert (changed.job.tenant, changed.job.max_attempts) == ("acme", 2)
-    assert changed.next_slot == saved.next_slot
+    assert changed.next_occurrence == saved.next_occurrence
 
     await schedules.pause("monthly")
     assert (await shown(open_app, "monthly")).paused
     await schedules.resume("monthly")
     resumed = await shown(open_app, "monthly")
     assert not resumed.paused
-    assert resumed.next_slot == datetime(2026, 3, 6, 6, 17, tzinfo=UTC)
+    assert resumed.next_occurrence == datetime(2026, 3, 6, 6, 17, tzinfo=UTC)
 
     await schedules.run_now("monthly")
     assert (await shown(open_app, "monthly")).run_now == 1
@@ -365,4 +365,4 @@ async def test_a_schedule_that_changes_while_it_is_resumed_goes_on_by_its_new_ti
     monkeypatch.setattr(store, "now", changed_meanwhile)
     await schedules.resume("report")
     found = await shown(open_app, "report")
-    assert (found.paused, found.next_slot) == (False, NOON.replace(hour=23))
+    assert (found.paused, found.next_occurrence) == (False, NOON.replace(hour=23))

@@ -1,4 +1,4 @@
-"""Slow jobs, slow inline runners and slow maintenance delay nobody else. Checked by slots, not by the clock."""
+"""Slow jobs, slow inline runners and slow maintenance delay nobody else. Checked by occurrences, not by the clock."""
 
 import signal
 from datetime import datetime, timedelta
@@ -21,17 +21,17 @@ def notes(database: Database) -> list[str]:
     return [str(note) for (note,) in database.query("SELECT note FROM effect ORDER BY number")]
 
 
-def slots(found: list[str], what: str) -> list[datetime]:
+def occurrences(found: list[str], what: str) -> list[datetime]:
     return [datetime.fromisoformat(note.removeprefix(f"{what} ")) for note in found if note.startswith(f"{what} ")]
 
 
-def have_every_slot(found: list[str], number: int, *names: str) -> bool:
-    """Whether each has run for so many slots and for every one in between."""
-    return all(_is_complete(slots(found, name), number) for name in names)
+def have_every_occurrence(found: list[str], number: int, *names: str) -> bool:
+    """Whether each has run for so many occurrences and for every one in between."""
+    return all(_is_complete(occurrences(found, name), number) for name in names)
 
 
 def _is_complete(found: list[datetime], number: int) -> bool:
-    # Jobs of two slots may run side by side, and be done in any order.
+    # Jobs of two occurrences may run side by side, and be done in any order.
     return len(found) >= number and sorted(found) == [min(found) + SECOND * index for index in range(len(found))]
 
 
@@ -54,7 +54,7 @@ async def test_a_worker_without_a_free_slot_goes_on_with_its_schedules(
     full = worker(commands, APP, "--queues", "slow", "--concurrency", "1", "--runners", "schedules,queue,beat")
     eventually(lambda: "slow started" in notes(database), "its only slot is taken")
     other = worker(commands, APP, "--queues", "quick", "--runners", "queue")
-    eventually(lambda: have_every_slot(notes(database), 4, "job", "beat"), "schedules go on")
+    eventually(lambda: have_every_occurrence(notes(database), 4, "job", "beat"), "schedules go on")
     await enqueue(database, quick=20)
     eventually(lambda: notes(database).count("quick") == 20, "new jobs are taken where slots are free")
     found = notes(database)
@@ -76,24 +76,24 @@ async def test_a_kind_at_its_limit_leaves_the_other_slots_to_others(database: Da
     end(only)
 
 
-async def test_an_inline_runner_slower_than_its_timetable_skips_slots_and_holds_nobody_up(
+async def test_an_inline_runner_slower_than_its_timetable_skips_occurrences_and_holds_nobody_up(
     database: Database, commands: Commands
 ) -> None:
     first, second = (worker(commands, APP, "--runners", "schedules,queue,drag") for _ in range(2))
     eventually(lambda: any("drag started" in note for note in notes(database)), "it runs")
     await enqueue(database, quick=20)
-    eventually(lambda: len(slots(notes(database), "drag started")) >= 2, "it runs again")
+    eventually(lambda: len(occurrences(notes(database), "drag started")) >= 2, "it runs again")
     found = notes(database)
     turns = [note.split()[1] for note in found if note.startswith("drag ")]
     assert turns == ["started", "ended", "started"]
-    one, two = slots(found, "drag started")
+    one, two = occurrences(found, "drag started")
     assert two - one >= 4 * SECOND
     meanwhile = found[: found.index("drag ended")]
     assert meanwhile.count("quick") == 20
-    assert len(slots(meanwhile, "job")) >= 2
+    assert len(occurrences(meanwhile, "job")) >= 2
     logs = first.log + second.log
-    assert "still running from its last slot  runner=drag slot=" in logs
-    assert "slots came due while it ran and are skipped" in logs
+    assert "still running from its last occurrence  runner=drag occurrence=" in logs
+    assert "occurrences came due while it ran and are skipped" in logs
     end(first, second)
 
 
@@ -102,6 +102,6 @@ async def test_maintenance_that_takes_long_delays_nobody(database: Database, com
     eventually(lambda: "maintenance started" in notes(database), "maintenance is at work")
     await enqueue(database, quick=20)
     eventually(lambda: notes(database).count("quick") == 20, "jobs are taken meanwhile")
-    eventually(lambda: have_every_slot(notes(database), 3, "job", "beat"), "schedules go on")
+    eventually(lambda: have_every_occurrence(notes(database), 3, "job", "beat"), "schedules go on")
     # It is at its first step still, and does not keep the process from ending.
     end(only)

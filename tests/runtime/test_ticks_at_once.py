@@ -64,7 +64,7 @@ async def test_everything_happens_exactly_once(database: Database, commands: Com
         await app.clock.freeze(await app.clock.now())
         reports.append(await ended(tick(commands)))
     check_jobs(database)
-    check_slots(database)
+    check_occurrences(database)
     check_inline_runs(database)
     check_reports(database, reports)
 
@@ -86,40 +86,40 @@ def check_jobs(database: Database) -> None:
     assert jobs_done(database) == sum(KINDS.values())
 
 
-def check_slots(database: Database) -> None:
+def check_occurrences(database: Database) -> None:
     for name, apart, least in (("each second", SECONDS, 150), ("each minute", 60 * SECONDS, 2)):
         rows = database.query(
-            "SELECT (headers->>'holdfast.slot')::timestamptz FROM holdfast.job"
+            "SELECT (headers->>'holdfast.occurrence')::timestamptz FROM holdfast.job"
             " WHERE headers->>'holdfast.schedule' = %s ORDER BY 1",
             name,
         )
-        slots = [slot for (slot,) in rows if isinstance(slot, datetime)]
-        assert slots == every(apart, slots)
-        assert len(slots) >= least
+        occurrences = [occurrence for (occurrence,) in rows if isinstance(occurrence, datetime)]
+        assert occurrences == every(apart, occurrences)
+        assert len(occurrences) >= least
         assert database.query("SELECT last_slot, next_slot FROM holdfast.schedule WHERE name = %s", name) == [
-            (slots[-1], slots[-1] + apart)
+            (occurrences[-1], occurrences[-1] + apart)
         ]
         assert database.query("SELECT next_slot > holdfast.now() FROM holdfast.schedule WHERE name = %s", name) == [
             (True,)
         ]
 
 
-def every(apart: timedelta, slots: list[datetime]) -> list[datetime]:
-    """The slots from the first to the last, none left out."""
-    return [slots[0] + apart * number for number in range((slots[-1] - slots[0]) // apart + 1)]
+def every(apart: timedelta, occurrences: list[datetime]) -> list[datetime]:
+    """The occurrences from the first to the last, none left out."""
+    return [occurrences[0] + apart * number for number in range((occurrences[-1] - occurrences[0]) // apart + 1)]
 
 
 def check_inline_runs(database: Database) -> None:
     notes = database.query("SELECT note FROM effect WHERE note ^@ 'start ' OR note ^@ 'end ' ORDER BY number")
     # Rows are numbered as they are written, so two runs at once would show as two starts in a row.
     pairs = [str(note).split() for (note,) in notes]
-    starts = [slot for what, slot in pairs if what == "start"]
-    assert pairs == [[what, slot] for slot in starts for what in ("start", "end")]
-    slots = [datetime.fromisoformat(slot) for slot in starts]
-    assert slots == every(5 * SECONDS, slots)
-    assert len(slots) >= 30
+    starts = [occurrence for what, occurrence in pairs if what == "start"]
+    assert pairs == [[what, occurrence] for occurrence in starts for what in ("start", "end")]
+    occurrences = [datetime.fromisoformat(occurrence) for occurrence in starts]
+    assert occurrences == every(5 * SECONDS, occurrences)
+    assert len(occurrences) >= 30
     runs = database.query("SELECT slot, finished_at IS NULL, error FROM holdfast.run WHERE name = 'cycle' ORDER BY id")
-    assert runs == [(slot, False, None) for slot in slots]
+    assert runs == [(occurrence, False, None) for occurrence in occurrences]
 
 
 def check_reports(database: Database, reports: list[dict[str, Any]]) -> None:

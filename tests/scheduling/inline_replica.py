@@ -9,15 +9,15 @@ import sys
 from pathlib import Path
 
 from holdfast.domain.budget import Budget
-from holdfast.scheduling.schedules import InlineSlot
+from holdfast.scheduling.schedules import Occurrence
 from holdfast.store.opening import opened
 from tests.scheduling.schedule_steps import Replica
 
 
 async def main(url: str, name: str, folder: Path) -> None:
-    async def wait_for_the_gate(slot: InlineSlot) -> dict[str, object]:
+    async def wait_for_the_gate(occurrence: Occurrence) -> dict[str, object]:
         with (folder / "journal").open("a") as journal:
-            journal.write(f"{name} {slot.slot} {os.getpid()}\n")
+            journal.write(f"{name} {occurrence.at} {os.getpid()}\n")
         while not (folder / "gate").exists():  # noqa: ASYNC110 - the signal comes from another process
             await asyncio.sleep(0.01)
         return {"by": name}

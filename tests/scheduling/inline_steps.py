@@ -1,4 +1,4 @@
-"""What the tests of inline runners share: functions that a test holds up, and the way to a first slot."""
+"""What the tests of inline runners share: functions that a test holds up, and the way to a first occurrence."""
 
 import asyncio
 import threading
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from holdfast.scheduling.inline import InlineRunner
-from holdfast.scheduling.schedules import InlineSlot
+from holdfast.scheduling.schedules import Occurrence
 from tests.databases import StoreCase
 from tests.scheduling.schedule_steps import MINUTE, once
 
@@ -15,30 +15,30 @@ class Gated:
     """A function that says when it was called and waits for the test; as `async def` and as plain `def`."""
 
     def __init__(self) -> None:
-        self.slots: list[InlineSlot] = []
+        self.occurrences: list[Occurrence] = []
         self.started = asyncio.Event()
         self.gate = asyncio.Event()
         self.thread_gate = threading.Event()
         self.canceled = 0
 
-    async def run(self, slot: InlineSlot) -> dict[str, object]:
-        self.slots.append(slot)
+    async def run(self, occurrence: Occurrence) -> dict[str, object]:
+        self.occurrences.append(occurrence)
         self.started.set()
         try:
             await self.gate.wait()
         except asyncio.CancelledError:
             self.canceled += 1
             raise
-        return {"calls": len(self.slots)}
+        return {"calls": len(self.occurrences)}
 
-    def run_blocking(self, slot: InlineSlot) -> dict[str, object]:
-        self.slots.append(slot)
+    def run_blocking(self, occurrence: Occurrence) -> dict[str, object]:
+        self.occurrences.append(occurrence)
         assert self.thread_gate.wait(60)
-        return {"calls": len(self.slots)}
+        return {"calls": len(self.occurrences)}
 
 
-async def quick(slot: InlineSlot) -> dict[str, object]:
-    return {"slot": str(slot.slot)}
+async def quick(occurrence: Occurrence) -> dict[str, object]:
+    return {"occurrence": str(occurrence.at)}
 
 
 @asynccontextmanager
@@ -50,8 +50,8 @@ async def closing(*runners: InlineRunner) -> AsyncIterator[None]:
             await runner.close(0)
 
 
-async def at_its_first_slot(case: StoreCase, *runners: InlineRunner) -> None:
-    """Declared by a first look, then the clock moves on to the first slot."""
+async def at_its_first_occurrence(case: StoreCase, *runners: InlineRunner) -> None:
+    """Declared by a first look, then the clock moves on to the first occurrence."""
     for runner in runners:
         assert (await once(runner)).processed == 0
     await case.clock.advance(MINUTE)

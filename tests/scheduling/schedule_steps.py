@@ -98,11 +98,11 @@ async def jobs_of(case: StoreCase) -> list[Job]:
     return (await case.reader.list(JobFilter(), 1_000_000))[::-1]
 
 
-def slot_of(job: Job) -> datetime | None:
-    """The slot in whose header a job says that it was made for it."""
+def occurrence_of(job: Job) -> datetime | None:
+    """The occurrence in whose header a job says that it was made for it."""
     assert job.headers is not None
-    slot = decode(job.headers).get("holdfast.slot")
-    return None if slot is None else datetime.fromisoformat(slot)
+    occurrence = decode(job.headers).get("holdfast.occurrence")
+    return None if occurrence is None else datetime.fromisoformat(occurrence)
 
 
 async def shown(case: StoreCase, name: str) -> Schedule:

@@ -1,4 +1,4 @@
-"""Inline runners: a slot runs on one replica at a time, is recorded, and marked at its end."""
+"""Inline runners: an occurrence runs on one replica at a time, is recorded, and marked at its end."""
 
 import asyncio
 import threading
@@ -14,9 +14,9 @@ from holdfast.domain.failures import Failures
 from holdfast.domain.json_text import decode
 from holdfast.domain.signals import Signals
 from holdfast.scheduling.inline import STILL_RUNNING, InlineRunner
-from holdfast.scheduling.schedules import InlineSlot
+from holdfast.scheduling.schedules import Occurrence
 from tests.databases import StoreCase
-from tests.scheduling.inline_steps import Gated, at_its_first_slot, closing, quick
+from tests.scheduling.inline_steps import Gated, at_its_first_occurrence, closing, quick
 from tests.scheduling.schedule_steps import (
     MINUTE,
     START,
@@ -43,19 +43,19 @@ async def _ended(runner: InlineRunner) -> bool:
     return bool((await runner.run(Budget(), to_end=False)).processed)
 
 
-async def test_a_slot_runs_is_recorded_and_marked_at_its_end(case: StoreCase) -> None:
+async def test_an_occurrence_runs_is_recorded_and_marked_at_its_end(case: StoreCase) -> None:
     gated = Gated()
     runner = replica(case).inline(gated.run)
     async with closing(runner):
-        await at_its_first_slot(case, runner)
+        await at_its_first_occurrence(case, runner)
         tick = asyncio.create_task(once(runner))
         await gated.started.wait()
         (run,) = await runs_of(case)
-        assert (run.replica, run.slot, run.started_at, run.finished_at) == (
+        assert (run.replica, run.occurrence, run.started_at, run.finished_at) == (
             "replica-1", START + MINUTE, START + MINUTE, None,
         )  # fmt: skip
-        assert gated.slots == [InlineSlot("cycle", START + MINUTE, run.id, "replica-1")]
-        assert (await shown(case, "cycle")).next_slot == START + MINUTE
+        assert gated.occurrences == [Occurrence("cycle", START + MINUTE, run.id, "replica-1")]
+        assert (await shown(case, "cycle")).next_occurrence == START + MINUTE
         await case.clock.advance(timedelta(seconds=20))
         gated.gate.set()
         report = await tick
@@ -64,21 +64,21 @@ async def test_a_slot_runs_is_recorded_and_marked_at_its_end(case: StoreCase) ->
         assert run.finished_at == START + MINUTE + timedelta(seconds=20)
         assert (run.result, run.error) == ('{"calls":1}', None)
         schedule = await shown(case, "cycle")
-        assert (schedule.last_slot, schedule.next_slot) == (START + MINUTE, START + 2 * MINUTE)
+        assert (schedule.last_occurrence, schedule.next_occurrence) == (START + MINUTE, START + 2 * MINUTE)
         assert (await once(runner)).processed == 0
 
 
-async def test_a_failed_run_is_recorded_and_not_repeated_before_its_next_slot(
+async def test_a_failed_run_is_recorded_and_not_repeated_before_its_next_occurrence(
     case: StoreCase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def breaks(slot: InlineSlot) -> None:
+    async def breaks(occurrence: Occurrence) -> None:
         raise ConnectionError("no such host")
 
     failures = Failures()
     failures.register(ConnectionError, code="NETWORK")
     runner = replica(case).inline(breaks, failures=failures)
     async with closing(runner):
-        await at_its_first_slot(case, runner)
+        await at_its_first_occurrence(case, runner)
         report = await once(runner)
         assert (report.processed, report.failed, report.error) == (1, 1, "NETWORK: ConnectionError: no such host")
         assert (await once(runner)).processed == 0
@@ -107,40 +107,40 @@ async def test_a_failed_run_is_recorded_and_not_repeated_before_its_next_slot(
 async def test_whatever_a_function_does_is_its_runs_error(
     case: StoreCase, raised: BaseException | None, code: str
 ) -> None:
-    async def breaks(slot: InlineSlot) -> object:
+    async def breaks(occurrence: Occurrence) -> object:
         if raised is None:
             return {"a": object()}
         raise raised
 
     runner = replica(case).inline(breaks)
     async with closing(runner):
-        await at_its_first_slot(case, runner)
+        await at_its_first_occurrence(case, runner)
         assert (await once(runner)).failed == 1
         assert [error_code(run) for run in await runs_of(case)] == [code]
-        assert (await shown(case, "cycle")).next_slot == START + 2 * MINUTE
+        assert (await shown(case, "cycle")).next_occurrence == START + 2 * MINUTE
 
 
 async def test_a_plain_function_runs_in_a_thread(case: StoreCase) -> None:
-    def name(slot: InlineSlot) -> dict[str, object]:
+    def name(occurrence: Occurrence) -> dict[str, object]:
         return {"thread": threading.current_thread().name}
 
-    def breaks(slot: InlineSlot) -> None:
+    def breaks(occurrence: Occurrence) -> None:
         raise ValueError("no")
 
     runner, broken = replica(case).inline(name), replica(case).inline(breaks, name="broken")
     async with closing(runner, broken):
-        await at_its_first_slot(case, runner, broken)
+        await at_its_first_occurrence(case, runner, broken)
         assert (await once(runner)).counts == {"thread": "holdfast-handler"}
         assert (await once(broken)).error == "ERROR: ValueError: no"
 
 
 async def test_a_plain_function_that_finds_nothing_ends(case: StoreCase) -> None:
-    def breaks(slot: InlineSlot) -> object:
+    def breaks(occurrence: Occurrence) -> object:
         return next(iter([]))
 
     runner = replica(case).inline(breaks)
     async with closing(runner):
-        await at_its_first_slot(case, runner)
+        await at_its_first_occurrence(case, runner)
         assert (await once(runner, Budget(PATIENCE))).error == "ERROR: RuntimeError: StopIteration()"
         assert [error_code(run) for run in await runs_of(case)] == ["ERROR"]
 
@@ -154,7 +154,7 @@ async def test_what_has_become_a_job_schedule_runs_no_function(
     runner = replica(case).inline(gated.run)
     late = replica(case).inline(gated.run, look_every=timedelta(hours=1))
     async with closing(runner, late):
-        await at_its_first_slot(case, runner, late)
+        await at_its_first_occurrence(case, runner, late)
         late.wake()
         await late._board.look()
         assert late.due_in() == 0
@@ -164,16 +164,16 @@ async def test_what_has_become_a_job_schedule_runs_no_function(
             assert (report.processed, report.error) == (0, None)
             assert report.skipped == "it has become a job schedule, so the function does not run"
         assert (await once(replica(case).job_schedules(declared("cycle")))).processed == 1
-    assert gated.slots == []
+    assert gated.occurrences == []
     assert len([line for line in caplog.messages if "has become a job schedule" in line]) == 2
 
 
 async def test_a_timetable_that_cannot_be_read_is_told_once(case: StoreCase, caplog: pytest.LogCaptureFixture) -> None:
     runner = replica(case).inline(quick, look_every=timedelta(milliseconds=1))
     async with closing(runner):
-        await at_its_first_slot(case, runner)
+        await at_its_first_occurrence(case, runner)
         await case.schedules.declare(
-            [new_schedule(name="cycle", timetable="when it rains", job=None, first_slot=START)]
+            [new_schedule(name="cycle", timetable="when it rains", job=None, first_occurrence=START)]
         )
         for _ in range(3):
             await until(lambda: runner.due_in() == 0, "it is due again")
@@ -186,11 +186,11 @@ async def test_a_timetable_that_cannot_be_read_is_told_once(case: StoreCase, cap
         await until(lambda: _ended(runner), "it runs again")
 
 
-async def test_one_of_many_replicas_runs_a_slot(case: StoreCase) -> None:
+async def test_one_of_many_replicas_runs_an_occurrence(case: StoreCase) -> None:
     ran: list[object] = []
 
-    async def note(slot: InlineSlot) -> None:
-        ran.append(slot.slot)
+    async def note(occurrence: Occurrence) -> None:
+        ran.append(occurrence.at)
 
     async with replicas(case, 4) as views:
         runners = [view.inline(note) for view in views]
@@ -200,7 +200,7 @@ async def test_one_of_many_replicas_runs_a_slot(case: StoreCase) -> None:
                 await case.clock.advance(MINUTE)
                 reports = await asyncio.gather(*(once(runner) for runner in runners))
                 assert sum(report.processed for report in reports) == 1
-                # Those who came too early for the lock look again, and find the slot done.
+                # Those who came too early for the lock look again, and find the occurrence done.
                 await asyncio.gather(*(once(runner) for runner in runners))
     assert ran == [START + number * MINUTE for number in range(1, 6)]
     assert len(await runs_of(case)) == 5
@@ -211,7 +211,7 @@ async def test_who_does_not_get_the_lock_says_so_and_comes_back(case: StoreCase)
     async with replicas(case, 2) as (one, two):
         first, second = one.inline(gated.run), two.inline(quick, look_every=timedelta(milliseconds=50))
         async with closing(first, second):
-            await at_its_first_slot(case, first)
+            await at_its_first_occurrence(case, first)
             tick = asyncio.create_task(once(first))
             await gated.started.wait()
             report = await once(second)
@@ -230,12 +230,12 @@ async def test_who_does_not_get_the_lock_says_so_and_comes_back(case: StoreCase)
 
 
 async def test_who_did_not_get_the_lock_asks_again_soon_however_seldom_it_looks(case: StoreCase) -> None:
-    """Whoever has it may be gone before the next slot."""
+    """Whoever has it may be gone before the next occurrence."""
     gated = Gated()
     async with replicas(case, 2) as (one, two):
         first, second = one.inline(gated.run), two.inline(quick, look_every=timedelta(hours=1))
         async with closing(first, second):
-            await at_its_first_slot(case, first)
+            await at_its_first_occurrence(case, first)
             tick = asyncio.create_task(once(first))
             await gated.started.wait()
             assert (await once(second)).skipped == "another replica runs it"
@@ -252,27 +252,27 @@ async def test_who_did_not_get_the_lock_asks_again_soon_however_seldom_it_looks(
 async def test_run_now_also_while_paused(case: StoreCase) -> None:
     runner = replica(case).inline(quick)
     async with closing(runner):
-        await at_its_first_slot(case, runner)
+        await at_its_first_occurrence(case, runner)
         await case.schedules.pause("cycle")
         assert (await once(runner)).processed == 0
         await case.schedules.run_now("cycle")
-        assert (await once(runner)).counts == {"slot": "None"}
+        assert (await once(runner)).counts == {"occurrence": "None"}
         schedule = await shown(case, "cycle")
-        assert (schedule.next_slot, schedule.last_slot, schedule.run_now) == (START + MINUTE, None, 0)
+        assert (schedule.next_occurrence, schedule.last_occurrence, schedule.run_now) == (START + MINUTE, None, 0)
         await case.schedules.resume(await shown(case, "cycle"), START + 2 * MINUTE)
         assert (await once(runner)).processed == 0
         await case.schedules.run_now("cycle")
         assert (await once(runner)).processed == 1
         await case.clock.advance(MINUTE)
-        assert (await once(runner)).counts == {"slot": str(START + 2 * MINUTE)}
+        assert (await once(runner)).counts == {"occurrence": str(START + 2 * MINUTE)}
 
 
 @pytest.mark.parametrize("asked", ["before it runs", "while it runs"])
-async def test_a_request_gets_a_run_of_its_own_after_that_of_the_slot(case: StoreCase, asked: str) -> None:
+async def test_a_request_gets_a_run_of_its_own_after_that_of_the_occurrence(case: StoreCase, asked: str) -> None:
     gated = Gated()
     runner = replica(case).inline(gated.run, look_every=timedelta(hours=1))
     async with closing(runner):
-        await at_its_first_slot(case, runner)
+        await at_its_first_occurrence(case, runner)
         runner.wake()
         if asked == "before it runs":
             await case.schedules.run_now("cycle")
@@ -282,23 +282,27 @@ async def test_a_request_gets_a_run_of_its_own_after_that_of_the_slot(case: Stor
             await case.schedules.run_now("cycle")
         gated.gate.set()
         assert (await tick).processed == 2
-        assert [slot.slot for slot in gated.slots] == [START + MINUTE, None]
-        assert [run.slot for run in await runs_of(case)] == [START + MINUTE, None]
+        assert [occurrence.at for occurrence in gated.occurrences] == [START + MINUTE, None]
+        assert [run.occurrence for run in await runs_of(case)] == [START + MINUTE, None]
         schedule = await shown(case, "cycle")
-        assert (schedule.next_slot, schedule.last_slot, schedule.run_now) == (START + 2 * MINUTE, START + MINUTE, 0)
+        assert (schedule.next_occurrence, schedule.last_occurrence, schedule.run_now) == (
+            START + 2 * MINUTE,
+            START + MINUTE,
+            0,
+        )
 
 
 @pytest.mark.parametrize(
-    ("missed", "slots", "next_slot"),
+    ("missed", "occurrences", "next_occurrence"),
     [(Missed.SKIP, [], 6), (Missed.ONCE, [5], 6), (Missed.ALL, [1, 2, 3, 4, 5], 6)],
 )
-async def test_missed_slots_run_or_are_dropped_by_the_policy(
-    case: StoreCase, missed: Missed, slots: list[int], next_slot: int
+async def test_missed_occurrences_run_or_are_dropped_by_the_policy(
+    case: StoreCase, missed: Missed, occurrences: list[int], next_occurrence: int
 ) -> None:
     ran: list[object] = []
 
-    async def note(slot: InlineSlot) -> dict[str, int]:
-        ran.append(slot.slot)
+    async def note(occurrence: Occurrence) -> dict[str, int]:
+        ran.append(occurrence.at)
         return {"made": 3}
 
     runner = replica(case).inline(note, "*/10 * * * *", missed)
@@ -306,16 +310,16 @@ async def test_missed_slots_run_or_are_dropped_by_the_policy(
         await once(runner)
         await case.clock.advance(55 * MINUTE)
         report = await once(runner)
-        assert report.processed == len(slots)
-        assert report.counts.get("made", 0) == 3 * len(slots), "what all of them made"
-        assert ran == [START + number * 10 * MINUTE for number in slots]
-        assert (await shown(case, "cycle")).next_slot == START + next_slot * 10 * MINUTE
+        assert report.processed == len(occurrences)
+        assert report.counts.get("made", 0) == 3 * len(occurrences), "what all of them made"
+        assert ran == [START + number * 10 * MINUTE for number in occurrences]
+        assert (await shown(case, "cycle")).next_occurrence == START + next_occurrence * 10 * MINUTE
         assert {run.finished_at for run in await runs_of(case)} == {START + 55 * MINUTE}
         assert (await once(runner)).processed == 0
 
 
-async def test_a_slot_that_was_begun_and_not_done_is_not_a_missed_one(case: StoreCase) -> None:
-    """By the policy that skips what is late: the kill of a replica must not make its slot a skipped one."""
+async def test_an_occurrence_that_was_begun_and_not_done_is_not_a_missed_one(case: StoreCase) -> None:
+    """By the policy that skips what is late: the kill of a replica must not make its occurrence a skipped one."""
     gated = Gated()
     runner = replica(case).inline(gated.run, "*/10 * * * *", Missed.SKIP)
     async with closing(runner):
@@ -329,26 +333,26 @@ async def test_a_slot_that_was_begun_and_not_done_is_not_a_missed_one(case: Stor
         await case.clock.advance(10 * MINUTE)
         # Nobody was there for this one.
         assert (await once(runner)).counts == {"dropped": 1}
-    assert [slot.slot for slot in gated.slots] == [START + 10 * MINUTE] * 2
+    assert [occurrence.at for occurrence in gated.occurrences] == [START + 10 * MINUTE] * 2
 
 
 @pytest.mark.parametrize("missed", [Missed.ONCE, Missed.ALL])
-async def test_slots_that_come_due_while_it_runs(
+async def test_occurrences_that_come_due_while_it_runs(
     case: StoreCase, caplog: pytest.LogCaptureFixture, missed: Missed
 ) -> None:
     caplog.set_level("INFO")
     gated = Gated()
     runner = replica(case).inline(gated.run, missed=missed)
     async with closing(runner):
-        await at_its_first_slot(case, runner)
+        await at_its_first_occurrence(case, runner)
         tick = asyncio.create_task(once(runner))
         await gated.started.wait()
         await case.clock.advance(3 * MINUTE + timedelta(seconds=1))
         gated.gate.set()
         report = await tick
-    said = "slots came due while it ran and are skipped"
+    said = "occurrences came due while it ran and are skipped"
     lines = [line.levelname for line in caplog.records if said in line.getMessage()]
-    ran = [slot.slot for slot in gated.slots]
+    ran = [occurrence.at for occurrence in gated.occurrences]
     if missed is Missed.ALL:
         assert ran == [START + number * MINUTE for number in range(1, 5)]
         assert not lines
@@ -356,7 +360,7 @@ async def test_slots_that_come_due_while_it_runs(
         assert ran == [START + MINUTE]
         assert lines == ["INFO"]
         assert report.counts["overlapped"] == 3
-    assert (await shown(case, "cycle")).next_slot == START + 5 * MINUTE
+    assert (await shown(case, "cycle")).next_occurrence == START + 5 * MINUTE
 
 
 async def test_in_the_background_it_carries_on_beside_the_ticks(
@@ -366,13 +370,13 @@ async def test_in_the_background_it_carries_on_beside_the_ticks(
     signals = Signals()
     runner, woken = replica(case).inline(gated.run, signals=signals), signals.changed
     async with closing(runner):
-        await at_its_first_slot(case, runner)
+        await at_its_first_occurrence(case, runner)
         assert runner.due_in() == 0
         report = await runner.run(Budget(), to_end=False)
         assert (report.processed, report.skipped) == (0, None)
         await gated.started.wait()
         report = await runner.run(Budget(), to_end=False)
-        assert (report.processed, report.skipped) == (0, "still running from its last slot")
+        assert (report.processed, report.skipped) == (0, "still running from its last occurrence")
         assert not woken.is_set()
         gated.gate.set()
         await woken.wait()
@@ -385,7 +389,7 @@ async def test_in_the_background_it_carries_on_beside_the_ticks(
 async def test_a_run_that_has_just_ended_is_reported(case: StoreCase) -> None:
     runner = replica(case).inline(quick)
     async with closing(runner):
-        await at_its_first_slot(case, runner)
+        await at_its_first_occurrence(case, runner)
         runner.wake()
         await runner.run(Budget(), to_end=False)
         # As closely as one can look: also between the end of its task and what is called for that end.
@@ -394,13 +398,13 @@ async def test_a_run_that_has_just_ended_is_reported(case: StoreCase) -> None:
         assert report.processed == 1
 
 
-async def test_each_slot_at_which_it_is_still_busy_is_told_once(
+async def test_each_occurrence_at_which_it_is_still_busy_is_told_once(
     case: StoreCase, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gated = Gated()
     runner = replica(case).inline(gated.run, look_every=timedelta(hours=1))
     async with closing(runner):
-        await at_its_first_slot(case, runner)
+        await at_its_first_occurrence(case, runner)
         runner.wake()
         await runner.run(Budget(), to_end=False)
         await gated.started.wait()
@@ -416,7 +420,7 @@ async def test_each_slot_at_which_it_is_still_busy_is_told_once(
         monkeypatch.setattr(time, "monotonic", real)
         gated.gate.set()
         await until(lambda: _ended(runner), "it has ended")
-    lines = [line for line in caplog.messages if line.startswith("still running from its last slot")]
-    assert [line.partition("slot=")[2] for line in lines] == [
+    lines = [line for line in caplog.messages if line.startswith("still running from its last occurrence")]
+    assert [line.partition("occurrence=")[2] for line in lines] == [
         (START + number * MINUTE).isoformat() for number in range(2, 5)
     ]

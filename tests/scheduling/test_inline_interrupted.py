@@ -1,4 +1,4 @@
-"""How an inline run ends before its time, and who has its slot then: budgets, stops, lost locks, killed replicas."""
+"""How an inline run ends early, and who has its occurrence then: budgets, stops, lost locks, killed replicas."""
 
 import asyncio
 import os
@@ -16,12 +16,12 @@ from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.runner import RunnerReport
 from holdfast.scheduling import inline_call
 from holdfast.scheduling.inline import InlineRunner
-from holdfast.scheduling.schedules import InlineSlot
+from holdfast.scheduling.schedules import Occurrence
 from holdfast.store.opening import opened
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.schedules import NewRun
 from tests.databases import StoreCase, connected
-from tests.scheduling.inline_steps import Gated, at_its_first_slot, closing, quick
+from tests.scheduling.inline_steps import Gated, at_its_first_occurrence, closing, quick
 from tests.scheduling.schedule_steps import (
     MINUTE,
     START,
@@ -56,25 +56,25 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 async def spent_at_work(runner: InlineRunner, gated: Gated) -> RunnerReport:
     """A pass whose time is over when the function has begun, however long that took."""
     await runner.run(Budget(), to_end=False)
-    await until(lambda: gated.slots, "the function has begun")
+    await until(lambda: gated.occurrences, "the function has begun")
     return await once(runner, Budget(0))
 
 
-async def test_when_the_budget_is_spent_it_is_interrupted_and_its_slot_is_not_done(case: StoreCase) -> None:
+async def test_when_the_budget_is_spent_it_is_interrupted_and_its_occurrence_is_not_done(case: StoreCase) -> None:
     gated = Gated()
     runner = replica(case).inline(gated.run)
     async with closing(runner):
-        await at_its_first_slot(case, runner)
+        await at_its_first_occurrence(case, runner)
         report = await spent_at_work(runner, gated)
         assert gated.canceled == 1
         assert (report.processed, report.failed) == (1, 1)
         assert report.error is not None
         assert report.error.startswith("INTERRUPTED")
         assert [error_code(run) for run in await runs_of(case)] == ["INTERRUPTED"]
-        assert (await shown(case, "cycle")).next_slot == START + MINUTE
+        assert (await shown(case, "cycle")).next_occurrence == START + MINUTE
         gated.gate.set()
         assert (await once(runner)).processed == 1
-    assert [slot.slot for slot in gated.slots] == [START + MINUTE] * 2
+    assert [occurrence.at for occurrence in gated.occurrences] == [START + MINUTE] * 2
 
 
 async def test_a_thread_that_outlives_its_budget_keeps_the_lock(case: StoreCase, short_grace: None) -> None:
@@ -82,25 +82,25 @@ async def test_a_thread_that_outlives_its_budget_keeps_the_lock(case: StoreCase,
     async with replicas(case, 2) as (one, two):
         first, second = one.inline(gated.run_blocking), two.inline(quick)
         async with closing(first, second):
-            await at_its_first_slot(case, first)
+            await at_its_first_occurrence(case, first)
             report = await spent_at_work(first, gated)
             assert report.error is not None
             assert report.error.startswith("INTERRUPTED")
             assert (await once(second)).skipped == "another replica runs it"
-            assert (await once(first)).skipped == "still running from its last slot"
+            assert (await once(first)).skipped == "still running from its last occurrence"
             gated.thread_gate.set()
 
             async def runs() -> bool:
                 return bool((await once(second)).processed)
 
-            await until(runs, "the other replica runs the slot")
+            await until(runs, "the other replica runs the occurrence")
     assert [error_code(run) for run in await runs_of(case)] == ["INTERRUPTED", None]
 
 
 async def test_close_waits_for_what_runs(case: StoreCase) -> None:
     gated = Gated()
     runner = replica(case).inline(gated.run)
-    await at_its_first_slot(case, runner)
+    await at_its_first_occurrence(case, runner)
     await runner.run(Budget(), to_end=False)
     await gated.started.wait()
     runner.stop()
@@ -111,7 +111,7 @@ async def test_close_waits_for_what_runs(case: StoreCase) -> None:
     report = await closed
     assert report is not None
     assert (report.processed, report.error) == (1, None)
-    assert (await shown(case, "cycle")).next_slot == START + 2 * MINUTE
+    assert (await shown(case, "cycle")).next_occurrence == START + 2 * MINUTE
     assert (await once(runner)).processed == 0
 
 
@@ -119,16 +119,16 @@ async def test_close_interrupts_what_does_not_end_in_time(case: StoreCase, short
     """A coroutine that stops, a thread that cannot."""
     gated = Gated()
     runners = [replica(case).inline(gated.run), replica(case).inline(gated.run_blocking, name="thread")]
-    await at_its_first_slot(case, *runners)
+    await at_its_first_occurrence(case, *runners)
     for runner in runners:
         await runner.run(Budget(), to_end=False)
-    await until(lambda: len(gated.slots) == 2, "both have started")
+    await until(lambda: len(gated.occurrences) == 2, "both have started")
     for runner in runners:
         report = await runner.close(0.05)
         assert report is not None
         assert (report.failed, report.error and report.error.partition(":")[0]) == (1, "INTERRUPTED")
         assert [error_code(run) for run in await runs_of(case, runner.name)] == ["INTERRUPTED"]
-        assert (await shown(case, runner.name)).next_slot == START + MINUTE
+        assert (await shown(case, runner.name)).next_occurrence == START + MINUTE
         async with case.schedules.singleton(f"lock of {runner.name}") as held:
             assert held is not None
     gated.thread_gate.set()
@@ -137,7 +137,7 @@ async def test_close_interrupts_what_does_not_end_in_time(case: StoreCase, short
 async def test_a_stop_ends_the_wait_of_a_tick_but_not_the_run(case: StoreCase) -> None:
     gated = Gated()
     runner = replica(case).inline(gated.run)
-    await at_its_first_slot(case, runner)
+    await at_its_first_occurrence(case, runner)
     tick = asyncio.create_task(once(runner))
     await gated.started.wait()
     runner.stop()
@@ -151,7 +151,7 @@ async def test_a_stop_ends_the_wait_of_a_tick_but_not_the_run(case: StoreCase) -
 async def test_a_run_left_unfinished_is_abandoned_by_the_next(case: StoreCase) -> None:
     runner = replica(case).inline(quick)
     async with closing(runner):
-        await at_its_first_slot(case, runner)
+        await at_its_first_occurrence(case, runner)
         await case.runs.start(NewRun("cycle", "gone", START + MINUTE))
         await case.runs.start(NewRun("other", "alive"))
         await once(runner)
@@ -162,14 +162,14 @@ async def test_a_run_left_unfinished_is_abandoned_by_the_next(case: StoreCase) -
     assert other.finished_at is None
 
 
-async def test_a_lost_lock_stops_the_run_and_another_has_the_slot(case: StoreCase) -> None:
+async def test_a_lost_lock_stops_the_run_and_another_has_the_occurrence(case: StoreCase) -> None:
     if not isinstance(case.store, PostgresStore):
         pytest.skip("a lock in memory cannot be lost")
     gated = Gated()
     async with replicas(case, 2) as (one, two), connected(case.store.url) as admin:
         first, second = one.inline(gated.run), two.inline(quick)
         async with closing(first, second):
-            await at_its_first_slot(case, first)
+            await at_its_first_occurrence(case, first)
             tick = asyncio.create_task(once(first))
             await gated.started.wait()
             await admin.execute(f"SELECT pg_terminate_backend(pid, 10000) FROM ({_HOLDERS}) AS holder")
@@ -177,28 +177,28 @@ async def test_a_lost_lock_stops_the_run_and_another_has_the_slot(case: StoreCas
             assert gated.canceled == 1
             assert report.error is not None
             assert report.error.startswith("LOCK_LOST")
-            assert (await shown(case, "cycle")).next_slot == START + MINUTE
-            assert (await once(second)).counts == {"slot": str(START + MINUTE)}
+            assert (await shown(case, "cycle")).next_occurrence == START + MINUTE
+            assert (await once(second)).counts == {"occurrence": str(START + MINUTE)}
     assert [error_code(run) for run in await runs_of(case)] == ["LOCK_LOST", None]
 
 
-async def test_a_lock_that_is_found_lost_at_the_end_does_not_mark_the_slot(case: StoreCase) -> None:
+async def test_a_lock_that_is_found_lost_at_the_end_does_not_mark_the_occurrence(case: StoreCase) -> None:
     if not isinstance(case.store, PostgresStore):
         pytest.skip("a lock in memory cannot be lost")
     url = case.store.url
 
-    async def loses_its_lock(slot: InlineSlot) -> None:
+    async def loses_its_lock(occurrence: Occurrence) -> None:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(f"SELECT pg_terminate_backend(pid, 10000) FROM ({_HOLDERS}) AS holder".encode())
 
     runner = replica(case).inline(loses_its_lock)
     async with closing(runner):
-        await at_its_first_slot(case, runner)
+        await at_its_first_occurrence(case, runner)
         report = await once(runner)
         assert report.error is not None
         assert report.error.startswith("LOCK_LOST")
     assert [error_code(run) for run in await runs_of(case)] == ["LOCK_LOST"]
-    assert (await shown(case, "cycle")).next_slot == START + MINUTE
+    assert (await shown(case, "cycle")).next_occurrence == START + MINUTE
 
 
 async def test_an_outage_of_the_store_is_the_runners_error(case: StoreCase) -> None:
@@ -211,7 +211,7 @@ async def test_an_outage_of_the_store_is_the_runners_error(case: StoreCase) -> N
 
     runner = Replica("replica-1", case.schedules, Broken()).inline(quick)  # type: ignore[arg-type]
     async with closing(runner):
-        await at_its_first_slot(case, runner)
+        await at_its_first_occurrence(case, runner)
         with pytest.raises(StoreUnavailable):
             await once(runner)
         await runner.run(Budget(), to_end=False)
@@ -232,7 +232,7 @@ def replica_processes(tmp_path: Path) -> Iterator[list["subprocess.Popen[bytes]"
         process.wait()
 
 
-async def test_a_killed_replica_leaves_its_slot_to_another(
+async def test_a_killed_replica_leaves_its_occurrence_to_another(
     database: Database, tmp_path: Path, replica_processes: list["subprocess.Popen[bytes]"]
 ) -> None:
     def start(name: str) -> "subprocess.Popen[bytes]":
@@ -251,7 +251,7 @@ async def test_a_killed_replica_leaves_its_slot_to_another(
         await once(Replica("first look", store.schedules, store.runs).inline(quick))
         await store.clock.advance(MINUTE)
         first = start("first")
-        await until(journal, "the first replica runs the slot")
+        await until(journal, "the first replica runs the occurrence")
         waiting = start("waiting")
         assert await asyncio.to_thread(waiting.wait, 60) == 0
         assert len(journal()) == 1
@@ -265,14 +265,14 @@ async def test_a_killed_replica_leaves_its_slot_to_another(
 
         await until(is_free, "the lock is free")
         second = start("second")
-        await until(lambda: len(journal()) == 2, "the second replica runs the slot")
+        await until(lambda: len(journal()) == 2, "the second replica runs the occurrence")
         (tmp_path / "gate").touch()
         assert await asyncio.to_thread(second.wait, 60) == 0
         newest, killed = await store.runs.list("cycle", 10)
         schedule = (await store.schedules.list())[0]
-    slots = [line.split(" ", 1)[1].rpartition(" ")[0] for line in journal()]
-    assert slots == [str(START + MINUTE)] * 2
-    assert (killed.replica, killed.slot, error_code(killed)) == ("first", START + MINUTE, "REPLICA_LOST")
-    assert (newest.replica, newest.slot, newest.error) == ("second", START + MINUTE, None)
+    occurrences = [line.split(" ", 1)[1].rpartition(" ")[0] for line in journal()]
+    assert occurrences == [str(START + MINUTE)] * 2
+    assert (killed.replica, killed.occurrence, error_code(killed)) == ("first", START + MINUTE, "REPLICA_LOST")
+    assert (newest.replica, newest.occurrence, newest.error) == ("second", START + MINUTE, None)
     assert newest.result == '{"by":"second"}'
-    assert (schedule.last_slot, schedule.next_slot) == (START + MINUTE, START + 2 * MINUTE)
+    assert (schedule.last_occurrence, schedule.next_occurrence) == (START + MINUTE, START + 2 * MINUTE)

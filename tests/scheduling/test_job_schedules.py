@@ -1,4 +1,4 @@
-"""Job schedules: one job per slot, whatever the clock, the policy and the number of processes do."""
+"""Job schedules: one job per occurrence, whatever the clock, the policy and the number of processes do."""
 
 import asyncio
 import time
@@ -28,12 +28,12 @@ from tests.scheduling.schedule_steps import (
     Counted,
     declared,
     jobs_of,
+    occurrence_of,
     once,
     replica,
     replicas,
     runs_of,
     shown,
-    slot_of,
 )
 from tests.store_contract.schedule_steps import new_schedule
 
@@ -72,12 +72,12 @@ def _comings(zone: str, start: datetime, end: datetime) -> dict[tuple[int, int],
     return comings
 
 
-def _running_slots(zone: str, minute: int, start: datetime, end: datetime) -> list[datetime]:
+def _running_occurrences(zone: str, minute: int, start: datetime, end: datetime) -> list[datetime]:
     place = ZoneInfo(zone)
     return [moment for moment in _minutes(start + MINUTE, end) if moment.astimezone(place).minute == minute]
 
 
-# Slots are reckoned without a store, so that PostgreSQL need not see every week.
+# Occurrences are reckoned without a store, so that PostgreSQL need not see every week.
 WEEKS = [
     *(("memory", day) for day in ((3, 8), (3, 29), (4, 4), (9, 6), (10, 4), (10, 25), (11, 1))),
     *(("embedded-18", day) for day in ((4, 4), (11, 1))),
@@ -90,7 +90,7 @@ WEEKS = [
     indirect=["store_case"],
     ids=[f"{store}-2030-{month:02}-{day:02}" for store, (month, day) in WEEKS],
 )
-async def test_a_week_in_which_clocks_change_has_a_job_for_every_slot(
+async def test_a_week_in_which_clocks_change_has_a_job_for_every_occurrence(
     store_case: StoreCase, first_day: tuple[int, int]
 ) -> None:
     """America/New_York and America/Havana (at midnight) change on 10 March and 3 November, Europe/Berlin on 31 March
@@ -112,31 +112,31 @@ async def test_a_week_in_which_clocks_change_has_a_job_for_every_slot(
     made: dict[str, list[datetime | None]] = {schedule.name: [] for schedule in schedules}
     for job in await jobs_of(store_case):
         assert job.headers is not None
-        made[decode(job.headers)["holdfast.schedule"]].append(slot_of(job))
+        made[decode(job.headers)["holdfast.schedule"]].append(occurrence_of(job))
     for zone in ZONES:
         comings = _comings(zone, start, end)
         for timetable, time_of_day in FIXED.items():
             assert made[f"{zone} {timetable}"] == comings[time_of_day], (zone, timetable)
         for timetable, minute in RUNNING.items():
-            assert made[f"{zone} {timetable}"] == _running_slots(zone, minute, start, end), (zone, timetable)
+            assert made[f"{zone} {timetable}"] == _running_occurrences(zone, minute, start, end), (zone, timetable)
 
 
 def test_the_oracle_knows_the_jumps() -> None:
     """By hand: Berlin jumps from 02:00 to 03:00 on 31 March, and from 03:00 to 02:00 on 27 October 2030."""
 
-    def slots(first: datetime, hour: int, minute: int) -> list[str]:
+    def occurrences(first: datetime, hour: int, minute: int) -> list[str]:
         comings = _comings("Europe/Berlin", first, first + timedelta(days=1))
-        return [slot.strftime("%d %H:%M") for slot in comings[hour, minute]]
+        return [occurrence.strftime("%d %H:%M") for occurrence in comings[hour, minute]]
 
-    assert slots(datetime(2030, 3, 30, 12, tzinfo=UTC), 2, 30) == ["31 01:00"]
-    assert slots(datetime(2030, 10, 26, 12, tzinfo=UTC), 2, 30) == ["27 00:30"]
-    assert slots(datetime(2030, 10, 26, 12, tzinfo=UTC), 3, 17) == ["27 02:17"]
+    assert occurrences(datetime(2030, 3, 30, 12, tzinfo=UTC), 2, 30) == ["31 01:00"]
+    assert occurrences(datetime(2030, 10, 26, 12, tzinfo=UTC), 2, 30) == ["27 00:30"]
+    assert occurrences(datetime(2030, 10, 26, 12, tzinfo=UTC), 3, 17) == ["27 02:17"]
 
 
-async def test_a_slot_becomes_a_job_that_says_where_it_comes_from(case: StoreCase) -> None:
+async def test_an_occurrence_becomes_a_job_that_says_where_it_comes_from(case: StoreCase) -> None:
     template = JobTemplate(
         kind="mail", payload=encode({"to": "all"}), queue="slow", priority=1, tenant="acme",
-        headers=encode({"trace": "x", "holdfast.slot": "forged"}), max_attempts=2,
+        headers=encode({"trace": "x", "holdfast.occurrence": "forged"}), max_attempts=2,
     )  # fmt: skip
     runner = replica(case).job_schedules(declared(job=template))
     assert (await once(runner)).processed == 0
@@ -148,20 +148,20 @@ async def test_a_slot_becomes_a_job_that_says_where_it_comes_from(case: StoreCas
     assert decode(job.headers) == {
         "trace": "x",
         "holdfast.schedule": "report",
-        "holdfast.slot": "2030-01-01T12:01:00+00:00",
+        "holdfast.occurrence": "2030-01-01T12:01:00+00:00",
     }
     assert (job.kind, job.payload, job.queue, job.priority, job.tenant, job.max_attempts) == (
         "mail", template.payload, "slow", 1, "acme", 2,
     )  # fmt: skip
     assert job.correlation_id == str(job.id)
     (run,) = await runs_of(case, "report")
-    assert (run.replica, run.slot, run.started_at, run.finished_at) == ("replica-1", *[START + MINUTE] * 3)
+    assert (run.replica, run.occurrence, run.started_at, run.finished_at) == ("replica-1", *[START + MINUTE] * 3)
     assert run.result is not None
     assert decode(run.result) == {"enqueued": 1, "dropped": 0, "jobs": [str(job.id)]}
 
 
 @pytest.mark.parametrize(
-    ("missed", "limit", "late", "slots", "dropped"),
+    ("missed", "limit", "late", "occurrences", "dropped"),
     [
         (Missed.SKIP, 100, timedelta(seconds=59), [1], 0),
         (Missed.SKIP, 100, timedelta(minutes=25, seconds=59), [6], 5),
@@ -171,23 +171,27 @@ async def test_a_slot_becomes_a_job_that_says_where_it_comes_from(case: StoreCas
         (Missed.ALL, 2, timedelta(minutes=29), [5, 6], 4),
     ],
 )
-async def test_missed_slots_run_or_are_dropped_by_the_policy(
-    case: StoreCase, caplog: pytest.LogCaptureFixture, missed: Missed, limit: int, late: timedelta, slots: list[int],
-    dropped: int,
+async def test_missed_occurrences_run_or_are_dropped_by_the_policy(
+    case: StoreCase, caplog: pytest.LogCaptureFixture, missed: Missed, limit: int, late: timedelta,
+    occurrences: list[int], dropped: int,
 ) -> None:  # fmt: skip
     caplog.set_level("INFO")
     runner = replica(case).job_schedules(declared(timetable="*/5 * * * *", missed=missed, missed_limit=limit))
     await once(runner)
     await case.clock.advance(5 * MINUTE + late)
     report = await once(runner)
-    assert [slot_of(job) for job in await jobs_of(case)] == [START + number * 5 * MINUTE for number in slots]
-    assert (report.processed, report.counts.get("dropped")) == (len(slots), dropped)
-    assert (await shown(case, "report")).next_slot == START + (10 if late < MINUTE else 35) * MINUTE
-    levels = [line.levelname for line in caplog.records if "slots were missed and are skipped" in line.getMessage()]
+    assert [occurrence_of(job) for job in await jobs_of(case)] == [
+        START + number * 5 * MINUTE for number in occurrences
+    ]
+    assert (report.processed, report.counts.get("dropped")) == (len(occurrences), dropped)
+    assert (await shown(case, "report")).next_occurrence == START + (10 if late < MINUTE else 35) * MINUTE
+    levels = [
+        line.levelname for line in caplog.records if "occurrences were missed and are skipped" in line.getMessage()
+    ]
     assert levels == (["WARNING" if missed is Missed.ALL else "INFO"] if dropped else [])
     (run,) = await runs_of(case, "report")
     assert run.result is not None
-    assert (decode(run.result)["enqueued"], decode(run.result)["dropped"]) == (len(slots), dropped)
+    assert (decode(run.result)["enqueued"], decode(run.result)["dropped"]) == (len(occurrences), dropped)
     assert (await once(runner)).processed == 0
 
 
@@ -207,15 +211,15 @@ async def test_pause_resume_and_run_now(case: StoreCase) -> None:
     assert (await once(runner)).processed == 1
     await case.clock.advance(MINUTE)
     await case.schedules.run_now("report")
-    # The slot's job is not the answer to the request.
+    # The occurrence's job is not the answer to the request.
     assert (await once(runner)).processed == 2
     assert (await once(runner)).processed == 0
-    assert [slot_of(job) for job in await jobs_of(case)] == [None, None, START + 6 * MINUTE, None]
-    assert [run.slot for run in await runs_of(case, "report")] == [None, None, START + 6 * MINUTE, None]
+    assert [occurrence_of(job) for job in await jobs_of(case)] == [None, None, START + 6 * MINUTE, None]
+    assert [run.occurrence for run in await runs_of(case, "report")] == [None, None, START + 6 * MINUTE, None]
     assert (await shown(case, "report")).run_now == 0
 
 
-async def test_many_runners_at_every_slot_make_one_job_for_each(case: StoreCase) -> None:
+async def test_many_runners_at_every_occurrence_make_one_job_for_each(case: StoreCase) -> None:
     async with replicas(case, 4) as views:
         runners = [view.job_schedules(declared(), declared("other", missed=Missed.ALL)) for view in views]
         await asyncio.gather(*(once(runner) for runner in runners))
@@ -223,10 +227,12 @@ async def test_many_runners_at_every_slot_make_one_job_for_each(case: StoreCase)
             await case.clock.advance(MINUTE)
             reports = await asyncio.gather(*(once(runner) for runner in runners))
             assert sum(report.processed for report in reports) == 2
-    slots = Counter(
-        (job.headers and decode(job.headers)["holdfast.schedule"], slot_of(job)) for job in await jobs_of(case)
+    occurrences = Counter(
+        (job.headers and decode(job.headers)["holdfast.schedule"], occurrence_of(job)) for job in await jobs_of(case)
     )
-    assert slots == {(name, START + number * MINUTE): 1 for name in ("report", "other") for number in range(1, 11)}
+    assert occurrences == {
+        (name, START + number * MINUTE): 1 for name in ("report", "other") for number in range(1, 11)
+    }
 
 
 async def test_a_lost_reply_makes_no_second_job(case: StoreCase) -> None:
@@ -235,9 +241,9 @@ async def test_a_lost_reply_makes_no_second_job(case: StoreCase) -> None:
             return getattr(case.schedules, name)
 
         async def advance(
-            self, schedule: Schedule, next_slot: datetime, jobs: Sequence[NewJob], run: NewRun, result: Json
+            self, schedule: Schedule, next_occurrence: datetime, jobs: Sequence[NewJob], run: NewRun, result: Json
         ) -> bool:
-            assert await case.schedules.advance(schedule, next_slot, jobs, run, result)
+            assert await case.schedules.advance(schedule, next_occurrence, jobs, run, result)
             raise StoreUnavailable("the connection was lost")
 
     view = replace(replica(case), schedules=cast(ScheduleStore, Lossy()))
@@ -253,7 +259,9 @@ async def test_a_lost_reply_makes_no_second_job(case: StoreCase) -> None:
 async def test_a_schedule_that_cannot_be_read_does_not_stop_the_others(
     case: StoreCase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await case.schedules.save(new_schedule(name="a", timetable="when it rains", origin=Origin.STORED, first_slot=START))
+    await case.schedules.save(
+        new_schedule(name="a", timetable="when it rains", origin=Origin.STORED, first_occurrence=START)
+    )
     runner = replica(case).job_schedules(declared("b"))
     await case.clock.advance(-MINUTE)
     await once(runner)
@@ -278,12 +286,12 @@ class Breaking:
         return getattr(self._schedules, name)
 
     async def advance(
-        self, schedule: Schedule, next_slot: datetime, jobs: Sequence[NewJob], run: NewRun, result: Json
+        self, schedule: Schedule, next_occurrence: datetime, jobs: Sequence[NewJob], run: NewRun, result: Json
     ) -> bool:
         if schedule.name in self.errors:
             raise self.errors[schedule.name]
         self.sizes.append((len(jobs), sum(len(job.payload) for job in jobs)))
-        return await self._schedules.advance(schedule, next_slot, jobs, run, result)
+        return await self._schedules.advance(schedule, next_occurrence, jobs, run, result)
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("the connection was lost"), ValueError("a bug")])
@@ -317,7 +325,7 @@ async def _once_or_none(runner: JobSchedules) -> RunnerReport | None:
         return None
 
 
-async def test_many_large_slots_are_made_by_and_by(case: StoreCase) -> None:
+async def test_many_large_occurrences_are_made_by_and_by(case: StoreCase) -> None:
     counting = Breaking(case.schedules, {})
     view = replace(replica(case), schedules=cast(ScheduleStore, counting))
     large = JobTemplate("work", encode({"text": "x" * 1_000_000}))
@@ -329,14 +337,14 @@ async def test_many_large_slots_are_made_by_and_by(case: StoreCase) -> None:
     assert runner.due_in() == 0
     report = await once(runner)
     assert (report.processed, report.error) == (5, None)
-    assert [slot_of(job) for job in await jobs_of(case)] == [START + number * MINUTE for number in range(3, 12)]
+    assert [occurrence_of(job) for job in await jobs_of(case)] == [START + number * MINUTE for number in range(3, 12)]
     assert max(size for _, size in counting.sizes) < 5_000_000
-    assert (await shown(case, "report")).next_slot == START + 12 * MINUTE
+    assert (await shown(case, "report")).next_occurrence == START + 12 * MINUTE
     dropped = [decode(run.result)["dropped"] for run in await runs_of(case, "report") if run.result]
     assert sum(dropped) == 2
 
 
-async def test_many_small_slots_are_made_together(case: StoreCase) -> None:
+async def test_many_small_occurrences_are_made_together(case: StoreCase) -> None:
     counting = Breaking(case.schedules, {})
     view = replace(replica(case), schedules=cast(ScheduleStore, counting))
     runner = view.job_schedules(declared(missed=Missed.ALL, missed_limit=1200))
@@ -350,11 +358,11 @@ async def test_stored_schedules_are_found_and_those_of_other_apps_rest(case: Sto
     runner = replica(case).job_schedules(declared())
     await once(runner)
     await once(replica(case).job_schedules(declared("of another app")))
-    await case.schedules.save(new_schedule(name="stored", origin=Origin.STORED, first_slot=START + MINUTE))
+    await case.schedules.save(new_schedule(name="stored", origin=Origin.STORED, first_occurrence=START + MINUTE))
     await case.clock.advance(MINUTE)
     assert (await once(runner)).processed == 2
-    assert (await shown(case, "of another app")).next_slot == START + MINUTE
-    assert (await shown(case, "stored")).next_slot == START + 2 * MINUTE
+    assert (await shown(case, "of another app")).next_occurrence == START + MINUTE
+    assert (await shown(case, "stored")).next_occurrence == START + 2 * MINUTE
 
 
 async def test_what_the_budget_does_not_allow_waits_for_the_next_tick(case: StoreCase) -> None:
@@ -388,7 +396,7 @@ async def test_a_runner_that_is_not_due_asks_nothing() -> None:
     assert calls[3:] == ["due"]
 
 
-async def test_the_next_look_is_at_the_next_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_next_look_is_at_the_next_occurrence(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     await store.clock.freeze(START)
     case = StoreCase("memory", store, store, store.clock, MemorySchedules(store, MemoryRuns(store)), MemoryRuns(store))
@@ -412,7 +420,7 @@ async def test_while_there_are_no_schedules_the_first_one_is_looked_for_less_oft
     runner = replica(case).job_schedules(look_every=timedelta(seconds=1))
     await once(runner)
     assert runner.due_in() == pytest.approx(10)
-    await case.schedules.save(new_schedule(name="stored", origin=Origin.STORED, first_slot=START + MINUTE))
+    await case.schedules.save(new_schedule(name="stored", origin=Origin.STORED, first_occurrence=START + MINUTE))
     seconds += 10
     await once(runner)
     assert runner.due_in() == pytest.approx(1)

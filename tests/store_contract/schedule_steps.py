@@ -24,7 +24,7 @@ class ScheduleOptions(TypedDict, total=False):
     missed_limit: int
     job: JobTemplate | None
     origin: Origin
-    first_slot: datetime
+    first_occurrence: datetime
 
 
 def new_schedule(**options: Unpack[ScheduleOptions]) -> NewSchedule:
@@ -36,7 +36,7 @@ def new_schedule(**options: Unpack[ScheduleOptions]) -> NewSchedule:
         "missed_limit": 100,
         "job": TEMPLATE,
         "origin": Origin.CODE,
-        "first_slot": START + MINUTE,
+        "first_occurrence": START + MINUTE,
         **options,
     }
     return NewSchedule(**complete)
@@ -54,9 +54,9 @@ async def shown_schedule(case: StoreCase, name: str = "report") -> Schedule:
 
 
 async def due_schedule(case: StoreCase, **options: Unpack[ScheduleOptions]) -> Schedule:
-    """A declared schedule at the moment of its first slot."""
+    """A declared schedule at the moment of its first occurrence."""
     schedule = await declared(case, **options)
-    await case.clock.freeze(schedule.next_slot)
+    await case.clock.freeze(schedule.next_occurrence)
     return schedule
 
 
@@ -67,15 +67,15 @@ def names(due: DueSchedules) -> list[str]:
 async def advanced(
     schedules: ScheduleStore,
     schedule: Schedule,
-    next_slot: datetime | None = None,
+    next_occurrence: datetime | None = None,
     jobs: Sequence[NewJob] | None = None,
-    slot: datetime | None = None,
+    occurrence: datetime | None = None,
 ) -> bool:
     """Advance by a minute with one job, unless said otherwise."""
     return await schedules.advance(
         schedule,
-        next_slot or schedule.next_slot + MINUTE,
+        next_occurrence or schedule.next_occurrence + MINUTE,
         [job()] if jobs is None else jobs,
-        NewRun(schedule.name, "me", slot or schedule.next_slot),
+        NewRun(schedule.name, "me", occurrence or schedule.next_occurrence),
         RESULT,
     )

@@ -1,4 +1,4 @@
-"""Schedules: declared and saved, due, moved on exactly once per slot, paused, asked to run now, and under one lock."""
+"""Schedules: declared and saved, due, moved on once per occurrence, paused, asked to run now, and under one lock."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -41,7 +41,7 @@ async def test_a_schedule_is_kept_as_it_was_declared(case: StoreCase) -> None:
     inline, mails = await case.schedules.list()
     assert mails == Schedule(
         name="mails", timetable="17 3 * * *", zone="America/Santiago", missed=Missed.ALL, missed_limit=5, job=template,
-        origin=Origin.CODE, next_slot=START + MINUTE, last_slot=None, paused=False, run_now=0,
+        origin=Origin.CODE, next_occurrence=START + MINUTE, last_occurrence=None, paused=False, run_now=0,
     )  # fmt: skip
     assert (inline.name, inline.job) == ("inline", None)
 
@@ -52,29 +52,33 @@ async def test_declaring_again_changes_nothing(case: StoreCase) -> None:
     await case.schedules.pause("report")
     await case.schedules.run_now("report")
     before = await case.schedules.list()
-    await case.schedules.declare([new_schedule(first_slot=START + timedelta(days=1))])
+    await case.schedules.declare([new_schedule(first_occurrence=START + timedelta(days=1))])
     await case.schedules.declare([])
     assert await case.schedules.list() == before
 
 
-async def test_a_changed_template_or_policy_keeps_the_slots_and_the_pause(case: StoreCase) -> None:
+async def test_a_changed_template_or_policy_keeps_the_occurrences_and_the_pause(case: StoreCase) -> None:
     await declared(case)
     await case.schedules.pause("report")
     job = replace(TEMPLATE, priority=0, headers=encode({"b": 2}))
-    changed = await declared(case, job=job, missed=Missed.SKIP, missed_limit=3, first_slot=START + 9 * MINUTE)
+    changed = await declared(case, job=job, missed=Missed.SKIP, missed_limit=3, first_occurrence=START + 9 * MINUTE)
     assert (changed.job, changed.missed, changed.missed_limit) == (job, Missed.SKIP, 3)
-    assert (changed.next_slot, changed.paused) == (START + MINUTE, True)
+    assert (changed.next_occurrence, changed.paused) == (START + MINUTE, True)
     assert (await declared(case, job=None)).job is None
 
 
 @pytest.mark.parametrize("change", [{"timetable": "17 3 * * *"}, {"zone": "Asia/Tokyo"}], ids=["timetable", "zone"])
-async def test_a_changed_timetable_begins_at_its_own_first_slot(case: StoreCase, change: ScheduleOptions) -> None:
+async def test_a_changed_timetable_begins_at_its_own_first_occurrence(case: StoreCase, change: ScheduleOptions) -> None:
     schedule = await due_schedule(case)
     assert await advanced(case.schedules, schedule)
     await case.schedules.pause("report")
-    options: ScheduleOptions = {**change, "first_slot": START + 9 * MINUTE}
+    options: ScheduleOptions = {**change, "first_occurrence": START + 9 * MINUTE}
     changed = await declared(case, **options)
-    assert (changed.next_slot, changed.last_slot, changed.paused) == (START + 9 * MINUTE, START + MINUTE, True)
+    assert (changed.next_occurrence, changed.last_occurrence, changed.paused) == (
+        START + 9 * MINUTE,
+        START + MINUTE,
+        True,
+    )
 
 
 async def test_a_stored_schedule_can_be_changed_but_not_one_of_the_code(case: StoreCase) -> None:
@@ -101,7 +105,7 @@ async def test_a_stored_schedule_can_be_changed_but_not_one_of_the_code(case: St
         ({"job": JobTemplate("", Json("{}"))}, "kind: is empty"),
         ({"job": JobTemplate("work", Json("{}"), priority=10)}, "priority: 10"),
         ({"job": None, "origin": Origin.STORED}, "only code can have a function"),
-        ({"first_slot": START.replace(tzinfo=None)}, "first_slot: .* no time zone"),
+        ({"first_occurrence": START.replace(tzinfo=None)}, "first_occurrence: .* no time zone"),
     ],
 )
 def test_a_schedule_that_could_not_work_is_refused_at_once(options: dict[str, object], complaint: str) -> None:
@@ -124,7 +128,7 @@ async def test_the_clock_of_the_schedules_is_that_of_the_store(case: StoreCase) 
     assert await case.schedules.now() == START + MINUTE
 
 
-async def test_a_schedule_is_due_from_its_slot_on(case: StoreCase) -> None:
+async def test_a_schedule_is_due_from_its_occurrence_on(case: StoreCase) -> None:
     assert await case.schedules.due(["report"]) == DueSchedules(START, [], None)
     schedule = await declared(case)
     assert await case.schedules.due(["report"]) == DueSchedules(START, [], MINUTE)
@@ -136,9 +140,9 @@ async def test_a_schedule_is_due_from_its_slot_on(case: StoreCase) -> None:
     assert names(await case.schedules.due(["report"])) == ["report"]
 
 
-async def test_the_oldest_slot_comes_first_and_the_next_one_is_told(case: StoreCase) -> None:
+async def test_the_oldest_occurrence_comes_first_and_the_next_one_is_told(case: StoreCase) -> None:
     for name, minutes in (("c", 2), ("a", 3), ("b", 1), ("later", 40 * 24 * 60), ("last", 50 * 24 * 60)):
-        await declared(case, name=name, first_slot=START + minutes * MINUTE)
+        await declared(case, name=name, first_occurrence=START + minutes * MINUTE)
     await case.clock.advance(3 * MINUTE)
     due = await case.schedules.due(["a", "b", "c", "later", "last"])
     assert names(due) == ["b", "c", "a"]
@@ -146,10 +150,10 @@ async def test_the_oldest_slot_comes_first_and_the_next_one_is_told(case: StoreC
 
 
 async def test_what_no_code_declares_any_more_rests_and_stored_ones_are_everybodys(case: StoreCase) -> None:
-    await declared(case, name="old", first_slot=START)
-    await declared(case, name="new", first_slot=START)
-    await declared(case, name="older", first_slot=START + MINUTE)
-    await case.schedules.save(new_schedule(name="stored", origin=Origin.STORED, first_slot=START))
+    await declared(case, name="old", first_occurrence=START)
+    await declared(case, name="new", first_occurrence=START)
+    await declared(case, name="older", first_occurrence=START + MINUTE)
+    await case.schedules.save(new_schedule(name="stored", origin=Origin.STORED, first_occurrence=START))
     assert names(await case.schedules.due(["new"])) == ["new", "stored"]
     assert await case.schedules.due([]) == DueSchedules(START, [await shown_schedule(case, "stored")], None)
 
@@ -160,7 +164,7 @@ async def test_advancing_moves_the_schedule_makes_the_jobs_and_records_the_run(c
     result = encode({"jobs": [str(each.id) for each in jobs], "dropped": 2})
     run = NewRun("report", "replica-1", START + MINUTE)
     assert await case.schedules.advance(schedule, START + 2 * MINUTE, jobs, run, result)
-    moved = replace(schedule, next_slot=START + 2 * MINUTE, last_slot=START + MINUTE)
+    moved = replace(schedule, next_occurrence=START + 2 * MINUTE, last_occurrence=START + MINUTE)
     assert await case.schedules.list() == [moved]
     second, first = await case.reader.list(JobFilter(), 10)
     assert (first.id, first.kind, first.priority, first.queue, first.tenant, first.max_attempts, first.headers) == (
@@ -175,7 +179,7 @@ async def test_advancing_moves_the_schedule_makes_the_jobs_and_records_the_run(c
     assert await case.schedules.due(["report"]) == DueSchedules(START + MINUTE, [], MINUTE)
 
 
-async def test_a_slot_is_taken_once(case: StoreCase) -> None:
+async def test_an_occurrence_is_taken_once(case: StoreCase) -> None:
     schedule = await due_schedule(case)
     assert await advanced(case.schedules, schedule)
     assert not await advanced(case.schedules, schedule)
@@ -194,18 +198,18 @@ async def test_an_advance_that_cannot_enqueue_does_nothing(case: StoreCase) -> N
     assert [found.id for found in await case.reader.list(JobFilter(), 10)] == [taken.id]
 
 
-async def test_slots_can_be_dropped_without_a_job(case: StoreCase) -> None:
+async def test_occurrences_can_be_dropped_without_a_job(case: StoreCase) -> None:
     schedule = await due_schedule(case)
     assert await case.schedules.advance(schedule, START + 9 * MINUTE, [], NewRun("report", "me"), RESULT)
-    assert (await shown_schedule(case)).next_slot == START + 9 * MINUTE
-    assert (await shown_schedule(case)).last_slot is None
+    assert (await shown_schedule(case)).next_occurrence == START + 9 * MINUTE
+    assert (await shown_schedule(case)).last_occurrence is None
     (run,) = await case.runs.list(None, 10)
-    assert (run.slot, run.result) == (None, RESULT)
+    assert (run.occurrence, run.result) == (None, RESULT)
 
 
 async def test_who_saw_another_timetable_cannot_move_the_schedule_on(case: StoreCase) -> None:
     schedule = await due_schedule(case)
-    changed = await declared(case, timetable="1 * * * *", first_slot=schedule.next_slot)
+    changed = await declared(case, timetable="1 * * * *", first_occurrence=schedule.next_occurrence)
     assert not await advanced(case.schedules, schedule)
     assert await advanced(case.schedules, changed)
 
@@ -217,7 +221,7 @@ async def test_an_inline_runner_cannot_be_advanced(case: StoreCase) -> None:
 
 async def test_a_paused_schedule_is_not_due_and_not_moved(case: StoreCase) -> None:
     schedule = await due_schedule(case)
-    await declared(case, name="other", first_slot=START + 9 * MINUTE)
+    await declared(case, name="other", first_occurrence=START + 9 * MINUTE)
     await case.schedules.pause("other")
     assert await case.schedules.pause("report")
     assert await case.schedules.due(["report", "other"]) == DueSchedules(START + MINUTE, [], None)
@@ -235,32 +239,34 @@ async def test_a_resumed_schedule_goes_on_without_what_it_missed(case: StoreCase
 
 
 @pytest.mark.parametrize("change", [ScheduleOptions(timetable="5 * * * *"), ScheduleOptions(zone="Europe/Berlin")])
-async def test_a_slot_of_another_timetable_is_not_gone_on_with(case: StoreCase, change: ScheduleOptions) -> None:
+async def test_an_occurrence_of_another_timetable_is_not_gone_on_with(case: StoreCase, change: ScheduleOptions) -> None:
     schedule = await declared(case)
     await case.schedules.pause("report")
     changed = await declared(case, **change)
     assert not await case.schedules.resume(schedule, START + 12 * MINUTE)
     assert await shown_schedule(case) == changed
     assert await case.schedules.resume(changed, START + 6 * MINUTE)
-    assert await shown_schedule(case) == replace(changed, paused=False, next_slot=START + 6 * MINUTE)
+    assert await shown_schedule(case) == replace(changed, paused=False, next_occurrence=START + 6 * MINUTE)
 
 
-async def test_resuming_what_is_not_paused_leaves_its_due_slot(case: StoreCase) -> None:
+async def test_resuming_what_is_not_paused_leaves_its_due_occurrence(case: StoreCase) -> None:
     schedule = await due_schedule(case)
     assert await case.schedules.resume(schedule, START + 12 * MINUTE)
     assert (await case.schedules.due(["report"])).due == [schedule]
 
 
-async def test_run_now_makes_it_due_beside_its_slots(case: StoreCase) -> None:
+async def test_run_now_makes_it_due_beside_its_occurrences(case: StoreCase) -> None:
     schedule = await declared(case)
     assert await case.schedules.run_now("report")
     assert await case.schedules.run_now("report")
     assert not await case.schedules.run_now("nobody")
     due = await case.schedules.due(["report"])
     assert due == DueSchedules(START, [replace(schedule, run_now=2)], MINUTE)
-    assert await case.schedules.advance(due.due[0], schedule.next_slot, [job()], NewRun("report", "me"), RESULT)
+    assert await case.schedules.advance(due.due[0], schedule.next_occurrence, [job()], NewRun("report", "me"), RESULT)
     assert await case.schedules.list() == [schedule]
-    assert not await case.schedules.advance(due.due[0], schedule.next_slot, [job()], NewRun("report", "me"), RESULT)
+    assert not await case.schedules.advance(
+        due.due[0], schedule.next_occurrence, [job()], NewRun("report", "me"), RESULT
+    )
     assert (await case.reader.count())[JobState.READY] == 1
 
 
@@ -275,14 +281,14 @@ async def test_a_request_that_comes_after_the_look_is_not_lost(case: StoreCase) 
     assert (await shown_schedule(case)).run_now == 1
 
 
-async def test_a_paused_schedule_runs_now_but_keeps_its_slot(case: StoreCase) -> None:
+async def test_a_paused_schedule_runs_now_but_keeps_its_occurrence(case: StoreCase) -> None:
     await due_schedule(case)
     await case.schedules.pause("report")
     await case.schedules.run_now("report")
     (seen,) = (await case.schedules.due(["report"])).due
     assert not await advanced(case.schedules, seen)
-    assert await advanced(case.schedules, seen, next_slot=seen.next_slot)
-    assert await case.schedules.list() == [replace(seen, run_now=0, last_slot=seen.next_slot)]
+    assert await advanced(case.schedules, seen, next_occurrence=seen.next_occurrence)
+    assert await case.schedules.list() == [replace(seen, run_now=0, last_occurrence=seen.next_occurrence)]
     assert names(await case.schedules.due(["report"])) == []
 
 
@@ -305,13 +311,13 @@ async def test_a_lock_is_free_after_an_error(case: StoreCase) -> None:
         assert again is not None
 
 
-async def test_the_slot_is_marked_done_under_the_lock_which_is_then_free(case: StoreCase) -> None:
+async def test_the_occurrence_is_marked_done_under_the_lock_which_is_then_free(case: StoreCase) -> None:
     schedule = await due_schedule(case, job=None)
-    await declared(case, name="other", first_slot=START)
+    await declared(case, name="other", first_occurrence=START)
     async with case.schedules.singleton("report") as held:
         assert held is not None
         assert await held.due("report") == DueSchedules(START + MINUTE, [schedule], None)
-        run = await case.runs.start(NewRun("report", "me", schedule.next_slot))
+        run = await case.runs.start(NewRun("report", "me", schedule.next_occurrence))
         await case.clock.advance(SECOND)
         result = encode({"sent": 3})
         await held.done(schedule, START + 2 * MINUTE, START + MINUTE, run, result, None)
@@ -320,13 +326,13 @@ async def test_the_slot_is_marked_done_under_the_lock_which_is_then_free(case: S
             assert await other.due("report") == DueSchedules(START + MINUTE + SECOND, [], MINUTE - SECOND)
         with pytest.raises(StoreUnavailable, match="no longer held"):
             await held.due("report")
-    moved = replace(schedule, next_slot=START + 2 * MINUTE, last_slot=START + MINUTE)
+    moved = replace(schedule, next_occurrence=START + 2 * MINUTE, last_occurrence=START + MINUTE)
     assert await shown_schedule(case) == moved
     (found,) = await case.runs.list("report", 10)
     assert found == Run(run, "report", "me", START + MINUTE, START + MINUTE, START + MINUTE + SECOND, result, None)
 
 
-async def test_a_slot_that_is_not_marked_stays_due(case: StoreCase) -> None:
+async def test_an_occurrence_that_is_not_marked_stays_due(case: StoreCase) -> None:
     schedule = await due_schedule(case, job=None)
     async with case.schedules.singleton("report") as held:
         assert held is not None
@@ -341,14 +347,14 @@ async def test_done_answers_only_the_requests_that_were_seen(case: StoreCase) ->
         (seen,) = (await held.due("report")).due
         await case.schedules.run_now("report")
         run = await case.runs.start(NewRun("report", "me"))
-        await held.done(seen, seen.next_slot, None, run, None, encode({"code": "ERROR"}))
+        await held.done(seen, seen.next_occurrence, None, run, None, encode({"code": "ERROR"}))
     assert await shown_schedule(case) == replace(seen, run_now=1)
     (found,) = await case.runs.list("report", 10)
     assert (found.error, found.result) == (encode({"code": "ERROR"}), None)
 
 
 @pytest.mark.parametrize("change", ["changed", "removed", "resumed"])
-async def test_what_changed_while_it_ran_keeps_its_new_slot(case: StoreCase, change: str) -> None:
+async def test_what_changed_while_it_ran_keeps_its_new_occurrence(case: StoreCase, change: str) -> None:
     schedule = await due_schedule(case, job=None)
     later = START + 30 * MINUTE
     async with case.schedules.singleton("report") as held:
@@ -356,14 +362,14 @@ async def test_what_changed_while_it_ran_keeps_its_new_slot(case: StoreCase, cha
         run = await case.runs.start(NewRun("report", "me"))
         match change:
             case "changed":
-                await declared(case, job=None, timetable="1 * * * *", first_slot=later)
+                await declared(case, job=None, timetable="1 * * * *", first_occurrence=later)
             case "removed":
                 await case.schedules.remove("report")
             case _:
                 await case.schedules.pause("report")
                 await case.schedules.resume(schedule, later)
         await held.done(schedule, START + 2 * MINUTE, START + MINUTE, run, None, None)
-    slots = [(found.next_slot, found.last_slot) for found in await case.schedules.list()]
-    assert slots == ([] if change == "removed" else [(later, START + MINUTE)])
+    occurrences = [(found.next_occurrence, found.last_occurrence) for found in await case.schedules.list()]
+    assert occurrences == ([] if change == "removed" else [(later, START + MINUTE)])
     (found,) = await case.runs.list("report", 10)
     assert found.finished_at is not None

@@ -76,14 +76,14 @@ async def _read(app: "Holdfast", name: str | None, limit: int) -> _Page:
 def _full(page: _Page) -> "Table":
     from rich.text import Text
 
-    table = new_table("name", "started", "took", "slot", "replica", "result")
+    table = new_table("name", "started", "took", "occurrence", "replica", "result")
     for run in page.runs:
         zone = page.zones.get(run.name, "UTC")
         table.add_row(
             Text(printable(run.name)),
             Text(in_zone(run.started_at, zone, page.now)),
             Text(_took(run)),
-            Text("" if run.slot is None else in_zone(run.slot, zone, page.now).partition(" (")[0]),
+            Text("" if run.occurrence is None else in_zone(run.occurrence, zone, page.now).partition(" (")[0]),
             Text(printable(run.replica)),
             Text(_error(run) or _result(run), style="red" if run.error else ""),
         )
@@ -146,7 +146,7 @@ def _as_dict(run: "Run") -> dict[str, object]:
         "id": run.id,
         "name": run.name,
         "replica": run.replica,
-        "slot": None if run.slot is None else run.slot.isoformat(),
+        "occurrence": None if run.occurrence is None else run.occurrence.isoformat(),
         "started_at": run.started_at.isoformat(),
         "finished_at": None if run.finished_at is None else run.finished_at.isoformat(),
         "result": None if run.result is None else decode(run.result),

@@ -31,7 +31,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Which schedul
 
 @commands.command("list")
 def list_schedules(store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False) -> None:
-    """List the schedules, with their next slot and the newest that ran."""
+    """List the schedules, with their next occurrence and the newest that ran."""
     import asyncio
 
     app = app_of_store(store, schema)
@@ -59,7 +59,7 @@ def add(
     payload: PayloadArgument = "{}",
     tz: Annotated[str, typer.Option(metavar="ZONE", help="Time zone, such as America/Santiago.")] = "UTC",
     missed: Annotated[
-        str, typer.Option(metavar="POLICY", help="What to do with missed slots: skip, once or all.")
+        str, typer.Option(metavar="POLICY", help="What to do with missed occurrences: skip, once or all.")
     ] = "once",
     missed_limit: Annotated[int, typer.Option(help="With --missed all: the most at once.")] = 100,
     queue: Annotated[
@@ -76,7 +76,7 @@ def add(
     schema: SchemaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a job of KIND at each slot of TIMETABLE.
+    """Make a job of KIND at each occurrence of TIMETABLE.
 
     Changes the schedule of that name if it was added before. A schedule that an app's code declares stays as it is.
     """
@@ -117,7 +117,7 @@ def remove(
 def pause(
     name: NameArgument, store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False
 ) -> None:
-    """Pause a schedule. Slots that pass during the pause are lost."""
+    """Pause a schedule. Occurrences that pass during the pause are lost."""
     _change(app_of_store(store, schema), name, lambda schedules: schedules.pause(name), "paused", as_json=as_json)
 
 
@@ -125,7 +125,7 @@ def pause(
 def resume(
     name: NameArgument, store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False
 ) -> None:
-    """Resume a paused schedule from its next slot on."""
+    """Resume a paused schedule from its next occurrence on."""
     _change(app_of_store(store, schema), name, lambda schedules: schedules.resume(name), "resumed", as_json=as_json)
 
 
@@ -171,7 +171,7 @@ def _next_run(schedule: "Schedule", now: "datetime") -> str:
     asked = "asked to run now, " if schedule.run_now else ""
     if schedule.paused:
         return f"{asked}paused"
-    return f"{asked}next {in_zone(schedule.next_slot, schedule.zone, now)}"
+    return f"{asked}next {in_zone(schedule.next_occurrence, schedule.zone, now)}"
 
 
 def _as_dict(schedule: "Schedule") -> dict[str, object]:
@@ -195,8 +195,8 @@ def _as_dict(schedule: "Schedule") -> dict[str, object]:
             "tenant": job.tenant,
             "attempts": job.max_attempts,
         },
-        "next_slot": schedule.next_slot.isoformat(),
-        "last_slot": None if schedule.last_slot is None else schedule.last_slot.isoformat(),
+        "next_occurrence": schedule.next_occurrence.isoformat(),
+        "last_occurrence": None if schedule.last_occurrence is None else schedule.last_occurrence.isoformat(),
         "paused": schedule.paused,
         "run_now": bool(schedule.run_now),
     }
@@ -219,8 +219,8 @@ def _full(schedules: "Sequence[Schedule]", now: "datetime") -> "Table":
             Text("a function" if schedule.job is None else printable(schedule.job.kind)),
             Text(schedule.origin),
             _state(schedule, now),
-            Text("" if schedule.paused else in_zone(schedule.next_slot, schedule.zone, now)),
-            Text("" if schedule.last_slot is None else in_zone(schedule.last_slot, schedule.zone, now)),
+            Text("" if schedule.paused else in_zone(schedule.next_occurrence, schedule.zone, now)),
+            Text("" if schedule.last_occurrence is None else in_zone(schedule.last_occurrence, schedule.zone, now)),
         )
     return table
 
@@ -234,7 +234,7 @@ def _short(schedules: "Sequence[Schedule]", now: "datetime", width: int) -> "Tab
         table.add_row(
             Text(printable(schedule.name)),
             Text(printable(schedule.timetable)),
-            Text("" if schedule.paused else relative(schedule.next_slot, now)),
+            Text("" if schedule.paused else relative(schedule.next_occurrence, now)),
             _state(schedule, now),
         )
     table.columns[1].max_width = _TIMETABLE
@@ -250,4 +250,4 @@ def _state(schedule: "Schedule", now: "datetime") -> "Text":
     ]
     if states:
         return Text(", ".join(states), style="yellow")
-    return Text("due" if schedule.next_slot <= now else "waiting")
+    return Text("due" if schedule.next_occurrence <= now else "waiting")

@@ -43,9 +43,9 @@ POINTS = (
     "renew.after",
     "rescue.before",
     "rescue.after",
-    # A slot of a job schedule: its job and the mark are one transaction.
-    "slot.before",
-    "slot.after",
+    # An occurrence of a job schedule: its job and the mark are one transaction.
+    "occurrence.before",
+    "occurrence.after",
     # An inline runner: its function, and then the mark in the transaction that holds the lock.
     "inline.before",
     "inline.after",

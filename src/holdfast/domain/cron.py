@@ -1,12 +1,12 @@
-"""Timetables: the slots of an interval or a cron expression, and what to do about slots that were missed. All pure.
+"""Timetables: the occurrences of an interval or a cron expression, and what to do about missed ones. All pure.
 
-An interval counts from the Unix epoch, so that every process finds the same slots without asking anybody. A cron
+An interval counts from the Unix epoch, so that every process finds the same occurrences without asking anybody. A cron
 expression is read on the wall clock of its zone, and where that clock jumps, as Debian's cron does it:
 
 - A fixed time of day (neither minute nor hour begins with `*`) that the jump forward leaves out runs once, at the
   moment of the jump; one that the jump back repeats runs once, the first time.
-- Where minute or hour begins with `*`, every moment at which the wall clock matches is a slot: `*/15 * * * *` goes on
-  every 15 minutes through both jumps, and hours that are left out or repeated are left out or repeated.
+- Where minute or hour begins with `*`, every moment that matches the wall clock is an occurrence: `*/15 * * * *` goes
+  on every 15 minutes through both jumps, and hours that are left out or repeated are left out or repeated.
 """
 
 import copy
@@ -45,14 +45,14 @@ _EXAMPLES = 'write it like "every 2m", "03:17 daily", "08:00 weekdays", "09:30 m
 
 
 class Missed(StrEnum):
-    """What becomes of slots that nobody was there for."""
+    """What becomes of occurrences that nobody was there for."""
 
     SKIP = "skip"
-    """Only the newest slot runs, and only if it is less than a minute late."""
+    """Only the newest occurrence runs, and only if it is less than a minute late."""
     ONCE = "once"
-    """The newest slot runs, however late; older ones are dropped."""
+    """The newest occurrence runs, however late; older ones are dropped."""
     ALL = "all"
-    """Every slot runs, oldest first; of more than the limit, the newest."""
+    """Every occurrence runs, oldest first; of more than the limit, the newest."""
 
 
 class Timetable(Protocol):
@@ -64,25 +64,25 @@ class Timetable(Protocol):
     def zone(self) -> str: ...
 
     def next_after(self, moment: datetime) -> datetime:
-        """The first slot after the moment, in UTC."""
+        """The first occurrence after the moment, in UTC."""
 
     def newest(self, after: datetime, until: datetime, most: int) -> tuple[list[datetime], int]:
-        """The newest slots, oldest first, of those after `after` and up to `until`; and how many there are.
+        """The newest occurrences, oldest first, of those after `after` and up to `until`; and how many there are.
 
         A cron expression's are counted up to MOST_COUNTED more than `most`; there may be millions.
         """
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The slots to run now, oldest first; how many others were dropped; the slot to go on with.
+class Due:
+    """The occurrences to run now, oldest first; how many others were dropped; the occurrence to go on with.
 
     `dropped` is exact for an interval. For a cron expression, counting stops soon after MOST_COUNTED.
     """
 
-    slots: tuple[datetime, ...]
+    occurrences: tuple[datetime, ...]
     dropped: int
-    next_slot: datetime
+    next_occurrence: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,27 +92,27 @@ class _Interval:
     length: timedelta
 
     def next_after(self, moment: datetime) -> datetime:
-        return self._slot(self._passed(moment) + 1)
+        return self._occurrence(self._passed(moment) + 1)
 
     def newest(self, after: datetime, until: datetime, most: int) -> tuple[list[datetime], int]:
         oldest, newest = self._passed(after) + 1, self._passed(until)
         return (
-            [self._slot(number) for number in range(max(oldest, newest + 1 - most), newest + 1)],
+            [self._occurrence(number) for number in range(max(oldest, newest + 1 - most), newest + 1)],
             max(0, newest + 1 - oldest),
         )
 
     def _passed(self, moment: datetime) -> int:
-        """The number of the last slot that is not after the moment."""
+        """The number of the last occurrence that is not after the moment."""
         return (to_aware(moment, "moment") - _EPOCH) // self.length
 
-    def _slot(self, number: int) -> datetime:
+    def _occurrence(self, number: int) -> datetime:
         return _EPOCH + number * self.length
 
 
 @dataclass(frozen=True, slots=True)
 class _Cron:
     """CronSim finds the matching times of a clock without a zone. From there to real time we go ourselves: given a zone
-    that jumps at midnight or by less than an hour, CronSim misses slots, makes some up, or never comes back."""
+    that jumps at midnight or by less than an hour, CronSim misses occurrences, makes some up, or never comes back."""
 
     text: str
     zone: str
@@ -124,23 +124,23 @@ class _Cron:
         try:
             return self._next_fixed(after) if self._is_fixed else self._next_running(after)
         except (StopIteration, OverflowError, ValueError) as error:
-            raise InvalidInput(f"timetable: {self.text!r} has no slot before the year 9999") from error
+            raise InvalidInput(f"timetable: {self.text!r} has no occurrence before the year 9999") from error
 
     def newest(self, after: datetime, until: datetime, most: int) -> tuple[list[datetime], int]:
-        """Walks back from `until` in longer and longer stretches, so that it sees few slots more than it needs."""
-        slots: list[datetime] = []
+        """Walks back from `until` in longer and longer stretches, so that it sees few occurrences too many."""
+        occurrences: list[datetime] = []
         enough, end, reach = most + MOST_COUNTED, until, timedelta(hours=1)
-        while after < end and len(slots) < enough:
+        while after < end and len(occurrences) < enough:
             start = max(after, end - reach)
-            slots = [*self._between(start, end), *slots]
+            occurrences = [*self._between(start, end), *occurrences]
             end, reach = start, reach * 2
-        return slots[max(0, len(slots) - most) :], min(len(slots), enough)
+        return occurrences[max(0, len(occurrences) - most) :], min(len(occurrences), enough)
 
     def _between(self, after: datetime, until: datetime) -> Iterator[datetime]:
-        slot = self.next_after(after)
-        while slot <= until:
-            yield slot
-            slot = self.next_after(slot)
+        occurrence = self.next_after(after)
+        while occurrence <= until:
+            yield occurrence
+            occurrence = self.next_after(occurrence)
 
     @property
     def _is_fixed(self) -> bool:
@@ -152,8 +152,8 @@ class _Cron:
         while True:
             wall = self._match_after(wall)
             # Not after the moment: its first time has passed, and this is the second pass of a repeated hour.
-            if (slot := self._first_time(wall)) > moment:
-                return slot
+            if (occurrence := self._first_time(wall)) > moment:
+                return occurrence
 
     def _next_running(self, moment: datetime) -> datetime:
         """Offset by offset: within one, wall clock and real time run alike."""
@@ -161,12 +161,12 @@ class _Cron:
         wall = (moment + offset).replace(tzinfo=None)
         while True:
             wall = self._match_after(wall)
-            slot = wall.replace(tzinfo=UTC) - offset
-            change = self._change(start, slot)
+            occurrence = wall.replace(tzinfo=UTC) - offset
+            change = self._change(start, occurrence)
             if change is None:
-                return slot
+                return occurrence
             start, offset = change, self._offset(change)
-            # The moment of the change can be a slot itself.
+            # The moment of the change can be an occurrence itself.
             wall = (change + offset - _SECOND).replace(tzinfo=None)
 
     def _match_after(self, wall: datetime) -> datetime:
@@ -215,21 +215,21 @@ def parse_timetable(text: str, zone: str = "UTC") -> Timetable:
     return _parsed(" ".join(text.lower().split()), zone)
 
 
-def plan(timetable: Timetable, next_slot: datetime, now: datetime, missed: Missed, limit: int) -> Plan:
-    """What to do at `now` about a schedule whose oldest slot that is not done is `next_slot` (which is due).
+def due_at(timetable: Timetable, next_occurrence: datetime, now: datetime, missed: Missed, limit: int) -> Due:
+    """What is due at `now` if `next_occurrence` is the oldest occurrence of the schedule that is not done.
 
-    That one counts as a slot even where the timetable no longer has it, as after a change of the zone's rules.
+    That one counts as an occurrence even where the timetable no longer has it, as after a change of the zone's rules.
     """
-    if next_slot > now:
-        return Plan((), 0, next_slot)
+    if next_occurrence > now:
+        return Due((), 0, next_occurrence)
     most = max(0, limit) if missed is Missed.ALL else 1
-    slots, count = timetable.newest(next_slot, now, most)
-    if len(slots) < most:
-        slots = [next_slot, *slots]
-    if missed is Missed.SKIP and now - slots[-1] >= DEFAULT_GRACE:
-        slots = []
-    dropped = count + 1 - len(slots)
-    return Plan(tuple(slots), dropped, timetable.next_after(now))
+    occurrences, count = timetable.newest(next_occurrence, now, most)
+    if len(occurrences) < most:
+        occurrences = [next_occurrence, *occurrences]
+    if missed is Missed.SKIP and now - occurrences[-1] >= DEFAULT_GRACE:
+        occurrences = []
+    dropped = count + 1 - len(occurrences)
+    return Due(tuple(occurrences), dropped, timetable.next_after(now))
 
 
 @lru_cache(maxsize=1024)

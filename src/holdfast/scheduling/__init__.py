@@ -1,1 +1,1 @@
-"""What a schedule declares, and the runners that act at its slots."""
+"""What a schedule declares, and the runners that act at its occurrences."""

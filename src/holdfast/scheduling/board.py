@@ -1,6 +1,6 @@
 """What is due among an app's schedules: one look at the store serves the job schedules and all inline runners.
 
-A look is due at the next slot that the store told, and at least every `look_every`, because schedules are also saved,
+A look is due at the next occurrence in the store, and at least every `look_every`, because schedules are also saved,
 changed and asked to run now by other processes. While there are none, only the first one can come, and it is looked for
 less often. Between looks, everything is answered from memory.
 """
@@ -77,7 +77,7 @@ class ScheduleBoard:
         return self._now + timedelta(seconds=time.monotonic() - self._looked_at)
 
     def due_jobs(self) -> list[Schedule]:
-        """Job schedules that are due, oldest slot first."""
+        """Job schedules that are due, oldest occurrence first."""
         return [schedule for schedule in self._due.values() if schedule.job is not None]
 
     def is_due(self, name: str) -> bool:
@@ -92,6 +92,6 @@ class ScheduleBoard:
         """Somebody has seen to it; the next look tells if there is more."""
         self._due.pop(name, None)
 
-    def expect(self, slot: datetime, now: datetime) -> None:
-        """Look no later than at this slot, the store's clock being `now`."""
-        self._look_at = min(self._look_at, time.monotonic() + (slot - now).total_seconds())
+    def expect(self, occurrence: datetime, now: datetime) -> None:
+        """Look no later than at this occurrence, the store's clock being `now`."""
+        self._look_at = min(self._look_at, time.monotonic() + (occurrence - now).total_seconds())

@@ -1,7 +1,7 @@
-"""An inline runner: a function of the app that runs at its slots inside the process, on one replica at a time.
+"""An inline runner: a function of the app that runs at its occurrences inside the process, on one replica at a time.
 
-It runs under an advisory lock, and its slot is marked in the transaction that holds the lock, at its end: after a kill
-another replica runs that slot again. In the background it carries on as a task beside the coming ticks.
+It runs under an advisory lock, and its occurrence is marked at its end in the transaction that holds the lock: after a
+kill another replica runs that occurrence again. In the background it carries on as a task beside the coming ticks.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from holdfast.worker.threads import HandlerThreads
 
 log = get_logger("holdfast.schedules")
 
-STILL_RUNNING = "still running from its last slot"
+STILL_RUNNING = "still running from its last occurrence"
 
 _LAST_STEP_SECONDS = 5.0
 _RETRY_SECONDS = 1.0
@@ -74,7 +74,7 @@ class InlineRunner:
             if await self._may_begin(budget):
                 self._begin(budget)
         else:
-            # More than once where slots wait for their turn. What could not be done now is left to the next tick.
+            # More than once where occurrences wait for their turn. What could not be done now is left to the next tick.
             is_done = True
             while is_done and (self._attempt is not None or await self._may_begin(budget)):
                 is_done = await self._to_end(self._attempt or self._begin(budget), budget)
@@ -91,7 +91,7 @@ class InlineRunner:
             log.warning(MAKES_JOBS, runner=self.name)
 
     async def _to_end(self, attempt: InlineAttempt, budget: Budget) -> bool:
-        """Whether the attempt has ended and done its slot."""
+        """Whether the attempt has ended and done its occurrence."""
         await self._until_reported(budget.seconds_left)
         if not self._is_reported and not self._stop_requested.is_set():
             attempt.interrupt("the time of its tick was spent")
@@ -140,18 +140,18 @@ class InlineRunner:
     def _take_in(self, attempt: InlineAttempt, report: RunnerReport) -> None:
         report.add(attempt.report)
         if attempt.is_undone:
-            # However seldom looks are: whoever has the lock now may be gone at the next slot.
+            # However seldom looks are: whoever has the lock now may be gone at the next occurrence.
             self._retry_at = time.monotonic() + min(self._board.look_seconds, _RETRY_SECONDS)
         else:
             self._board.settle(self.name)
-        if attempt.next_slot is not None:
-            self._board.expect(*attempt.next_slot)
+        if attempt.next_occurrence is not None:
+            self._board.expect(*attempt.next_occurrence)
 
     def _tell_overlap(self, report: RunnerReport) -> None:
         report.skipped = STILL_RUNNING
-        slot = None if self._attempt is None else self._attempt.overlapped(self._board.now())
-        if slot is not None:
-            log.warning(STILL_RUNNING, runner=self.name, slot=slot.isoformat())
+        occurrence = None if self._attempt is None else self._attempt.overlapped(self._board.now())
+        if occurrence is not None:
+            log.warning(STILL_RUNNING, runner=self.name, occurrence=occurrence.isoformat())
 
     async def _until_reported(self, seconds: float) -> None:
         """Or until a stop."""

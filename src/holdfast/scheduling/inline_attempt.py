@@ -1,11 +1,11 @@
-"""One attempt of this replica at a slot of an inline runner: the lock, the run's record, the call, the mark."""
+"""One attempt of this replica at an occurrence of an inline runner: the lock, the run's record, the call, the mark."""
 
 import asyncio
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from holdfast.domain.crash_points import reach
-from holdfast.domain.cron import Missed, Plan, Timetable, parse_timetable, plan
+from holdfast.domain.cron import Due, Missed, Timetable, due_at, parse_timetable
 from holdfast.domain.errors import InvalidInput, StoreUnavailable
 from holdfast.domain.failures import Failures
 from holdfast.domain.job import JobError
@@ -13,9 +13,9 @@ from holdfast.domain.json_text import Json, encode
 from holdfast.domain.runner import RunnerReport
 from holdfast.domain.signals import Signals
 from holdfast.log import get_logger
-from holdfast.scheduling.due_slots import Unreadable, log_dropped, slots_to_run
+from holdfast.scheduling.due import Unreadable, due_occurrences, log_dropped
 from holdfast.scheduling.inline_call import LOCK_LOST, Ending, InlineCall
-from holdfast.scheduling.schedules import InlineFunction, InlineSlot
+from holdfast.scheduling.schedules import InlineFunction, Occurrence
 from holdfast.store.schedules import NewRun, RunStore, Schedule, ScheduleStore, Singleton
 from holdfast.worker.threads import HandlerThreads
 
@@ -53,16 +53,16 @@ class InlineAttempt:
         self.report = RunnerReport(parts.name)
         self.reported = asyncio.Event()
         self.is_undone = False
-        """The slot is still to be done: here or by another replica, but not at once."""
-        self.next_slot: tuple[datetime, datetime] | None = None
-        """When there is more to do, at once or at the next slot, and the store's clock when that was found out."""
+        """The occurrence is still to be done: here or by another replica, but not at once."""
+        self.next_occurrence: tuple[datetime, datetime] | None = None
+        """When there is more to do, at once or at the next occurrence, and the store's clock when we found out."""
         self.overlap: datetime | None = None
-        """The first slot that will be skipped if this attempt is still busy then; None if slots wait for their turn."""
+        """The first occurrence to skip if this attempt is still busy then; None if occurrences wait for their turn."""
         self._parts = parts
         self._signals = signals
         self._call = InlineCall(parts.function, parts.failures, threads)
         self._timetable: Timetable | None = None
-        """Unknown until there is a slot to run, and of no use while slots are not to be skipped."""
+        """Unknown until there is an occurrence to run, and of no use while occurrences are not to be skipped."""
 
     def interrupt(self, why: str) -> None:
         self._call.interrupt(why)
@@ -72,12 +72,12 @@ class InlineAttempt:
         self._signals.changed.set()
 
     def overlapped(self, now: datetime) -> datetime | None:
-        """A slot that came due while this attempt was busy; each is told once."""
-        slot = self.overlap
-        if slot is None or slot > now or self._timetable is None:
+        """An occurrence that came due while this attempt was busy; each is told once."""
+        occurrence = self.overlap
+        if occurrence is None or occurrence > now or self._timetable is None:
             return None
         self.overlap = self._timetable.next_after(now)
-        return slot
+        return occurrence
 
     async def execute(self) -> None:
         name = self._parts.name
@@ -88,7 +88,7 @@ class InlineAttempt:
                 return
             look = await held.due(name)
             if not look.due:
-                self.next_slot = None if look.next_in is None else (look.now + look.next_in, look.now)
+                self.next_occurrence = None if look.next_in is None else (look.now + look.next_in, look.now)
                 return
             if look.due[0].job is not None:
                 self.is_undone = True
@@ -98,50 +98,50 @@ class InlineAttempt:
                 self.is_undone = True
                 return
             try:
-                planned = await self._plan(look.due[0], look.now)
+                due = await self._due(look.due[0], look.now)
             except InvalidInput as error:
                 self.is_undone = True
                 self.report.error = self._parts.unreadable.tell(look.due[0], error)
                 return
-            await self._run(held, look.due[0], planned)
+            await self._run(held, look.due[0], due)
             if not self._call.is_over:
                 self.tell()
                 await self._call.over()
 
-    async def _run(self, held: Singleton, schedule: Schedule, planned: Plan) -> None:
-        slot = planned.slots[0] if planned.slots else None
-        if planned.dropped:
-            log_dropped(schedule, planned.dropped)
-            self.report.counts["dropped"] = planned.dropped
+    async def _run(self, held: Singleton, schedule: Schedule, due: Due) -> None:
+        occurrence = due.occurrences[0] if due.occurrences else None
+        if due.dropped:
+            log_dropped(schedule, due.dropped)
+            self.report.counts["dropped"] = due.dropped
         await self._abandon_others()
-        run = await self._parts.runs.start(NewRun(schedule.name, self._parts.replica, slot))
+        run = await self._parts.runs.start(NewRun(schedule.name, self._parts.replica, occurrence))
         if schedule.missed is not Missed.ALL and not schedule.paused:
             self._timetable = parse_timetable(schedule.timetable, schedule.zone)
-            self.overlap = planned.next_slot
-        if slot is None and not schedule.run_now:
-            ending = Ending(encode({"dropped": planned.dropped}))
+            self.overlap = due.next_occurrence
+        if occurrence is None and not schedule.run_now:
+            ending = Ending(encode({"dropped": due.dropped}))
         else:
-            call = InlineSlot(schedule.name, slot, run, self._parts.replica)
+            call = Occurrence(schedule.name, occurrence, run, self._parts.replica)
             reach("inline.before")
             ending = await self._call.run(call, held.lost())
             reach("inline.after")
             self.report.processed = 1
         if ending.is_over:
-            ending = await self._mark(held, schedule, planned, run, ending)
+            ending = await self._mark(held, schedule, due, run, ending)
         if not ending.is_over:
             self.is_undone = True
             await self._record(run, ending)
         self._tell(ending)
 
-    async def _plan(self, schedule: Schedule, now: datetime) -> Plan:
-        """A slot that was begun and not done is not a missed one: it runs again, however late, also by the policy that
-        skips what is late."""
-        planned = slots_to_run(schedule, now)
-        if planned.dropped and not planned.slots:
+    async def _due(self, schedule: Schedule, now: datetime) -> Due:
+        """An occurrence that began but is not done was not missed: it runs again, however late, even if the policy is
+        to skip late ones."""
+        due = due_occurrences(schedule, now)
+        if due.dropped and not due.occurrences:
             newest = await self._parts.runs.list(schedule.name, 1)
-            if newest and newest[0].slot is not None and newest[0].slot >= schedule.next_slot:
-                return slots_to_run(replace(schedule, missed=Missed.ONCE), now)
-        return planned
+            if newest and newest[0].occurrence is not None and newest[0].occurrence >= schedule.next_occurrence:
+                return due_occurrences(replace(schedule, missed=Missed.ONCE), now)
+        return due
 
     async def _abandon_others(self) -> None:
         """We hold the lock, so whoever began a run and did not end it is gone."""
@@ -149,36 +149,37 @@ class InlineAttempt:
         if abandoned:
             log.warning("a run was left unfinished by a lost replica", runner=self._parts.name, runs=abandoned)
 
-    async def _mark(self, held: Singleton, schedule: Schedule, planned: Plan, run: int, ending: Ending) -> Ending:
-        slot, next_slot = (planned.slots or (None,))[0], (*planned.slots[1:], planned.next_slot)[0]
-        # A slot's run answers no request: that one gets a run of its own, after the slot's.
-        seen = schedule if slot is None else replace(schedule, run_now=0)
+    async def _mark(self, held: Singleton, schedule: Schedule, due: Due, run: int, ending: Ending) -> Ending:
+        occurrence = (due.occurrences or (None,))[0]
+        next_occurrence = (*due.occurrences[1:], due.next_occurrence)[0]
+        # An occurrence's run answers no request: that one gets a run of its own, after the occurrence's.
+        seen = schedule if occurrence is None else replace(schedule, run_now=0)
         try:
             look = await held.due(schedule.name)
             now = look.now
-            if self._timetable is not None and next_slot <= now:
-                next_slot = self._skip_overlapped(self._timetable, next_slot, now)
-            await held.done(seen, next_slot, slot, run, ending.result, _json(ending.error))
+            if self._timetable is not None and next_occurrence <= now:
+                next_occurrence = self._skip_overlapped(self._timetable, next_occurrence, now)
+            await held.done(seen, next_occurrence, occurrence, run, ending.result, _json(ending.error))
             reach("inline.marked")
         except StoreUnavailable as error:
-            log.warning("the slot could not be marked as done", runner=schedule.name, error=str(error))
+            log.warning("the occurrence could not be marked as done", runner=schedule.name, error=str(error))
             return Ending(error=LOCK_LOST, is_over=False)
         is_asked = any(found.run_now > seen.run_now for found in look.due)
-        self.next_slot = (now if is_asked else next_slot, now)
+        self.next_occurrence = (now if is_asked else next_occurrence, now)
         return ending
 
-    def _skip_overlapped(self, timetable: Timetable, next_slot: datetime, now: datetime) -> datetime:
-        overlapped = plan(timetable, next_slot, now, Missed.ONCE, 1)
-        skipped = len(overlapped.slots) + overlapped.dropped
+    def _skip_overlapped(self, timetable: Timetable, next_occurrence: datetime, now: datetime) -> datetime:
+        overlapped = due_at(timetable, next_occurrence, now, Missed.ONCE, 1)
+        skipped = len(overlapped.occurrences) + overlapped.dropped
         # In the background, each of them was warned of when it came due.
         log.info(
-            "slots came due while it ran and are skipped",
+            "occurrences came due while it ran and are skipped",
             runner=self._parts.name,
             skipped=skipped,
-            oldest=next_slot.isoformat(),
+            oldest=next_occurrence.isoformat(),
         )
         self.report.counts["overlapped"] = skipped
-        return overlapped.next_slot
+        return overlapped.next_occurrence
 
     async def _record(self, run: int, ending: Ending) -> None:
         """The store may be what went away. A run that cannot be ended here is abandoned by the next one."""

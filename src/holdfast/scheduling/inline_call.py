@@ -12,18 +12,18 @@ from holdfast.domain.failures import Failures, describe
 from holdfast.domain.job import JobError
 from holdfast.domain.json_text import LARGEST_RESULT, Json, encode
 from holdfast.domain.outcome import Snoozed, Succeeded
-from holdfast.scheduling.schedules import InlineFunction, InlineSlot
+from holdfast.scheduling.schedules import InlineFunction, Occurrence
 from holdfast.worker.threads import HandlerThreads
 
 GRACE_SECONDS = 5.0
 LOCK_LOST = JobError(
-    code="LOCK_LOST", type="LockLost", message="the lock was lost while it ran; the slot is not marked as done"
+    code="LOCK_LOST", type="LockLost", message="the lock was lost while it ran; the occurrence is not marked as done"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """`is_over` is False if it had to stop: then its slot is not done."""
+    """`is_over` is False if it had to stop: then its occurrence is not done."""
 
     result: Json | None = None
     error: JobError | None = None
@@ -50,9 +50,9 @@ class InlineCall:
     def is_interrupted(self) -> bool:
         return self._interrupted.is_set()
 
-    async def run(self, slot: InlineSlot, lost: Awaitable[None]) -> Ending:
+    async def run(self, occurrence: Occurrence, lost: Awaitable[None]) -> Ending:
         """Ends with the function, or soon after `lost` returns or `interrupt` was called."""
-        work = self._work = self._start(slot)
+        work = self._work = self._start(occurrence)
         signals: list[asyncio.Future[object]] = [
             asyncio.ensure_future(lost),
             asyncio.ensure_future(self._interrupted.wait()),
@@ -87,11 +87,11 @@ class InlineCall:
         if self._work is not None:
             await asyncio.wait({self._work})
 
-    def _start(self, slot: InlineSlot) -> "asyncio.Future[object]":
+    def _start(self, occurrence: Occurrence) -> "asyncio.Future[object]":
         if self._is_async:
-            return asyncio.ensure_future(_guarded(self._function, slot))
+            return asyncio.ensure_future(_guarded(self._function, occurrence))
         context = contextvars.copy_context()
-        return asyncio.wrap_future(self._threads.submit(partial(context.run, self._function, slot)))
+        return asyncio.wrap_future(self._threads.submit(partial(context.run, self._function, occurrence)))
 
     def _cancel(self, work: "asyncio.Future[object]") -> None:
         # Canceling a thread's future would only make it look done.
@@ -117,9 +117,9 @@ class InlineCall:
         return known or describe(raised, "ERROR")
 
 
-async def _guarded(function: InlineFunction, slot: InlineSlot) -> object:
+async def _guarded(function: InlineFunction, occurrence: Occurrence) -> object:
     try:
-        return await function(slot)  # type: ignore[misc]
+        return await function(occurrence)  # type: ignore[misc]
     except (KeyboardInterrupt, SystemExit) as error:
         # asyncio treats these as the end of the program; raised by a function they are its failure.
         raise RuntimeError(f"the function raised {type(error).__name__}") from error

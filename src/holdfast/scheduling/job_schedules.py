@@ -1,4 +1,4 @@
-"""The job schedules as a runner: makes one job per slot, in the transaction that moves the schedule on."""
+"""The job schedules as a runner: makes one job per occurrence, in the transaction that moves the schedule on."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from holdfast.domain.budget import Budget
 from holdfast.domain.crash_points import reach
-from holdfast.domain.cron import Plan
+from holdfast.domain.cron import Due
 from holdfast.domain.errors import InvalidInput, StoreUnavailable
 from holdfast.domain.event_loop import is_being_canceled
 from holdfast.domain.job import NewJob
@@ -15,25 +15,25 @@ from holdfast.domain.json_text import Json, decode, encode
 from holdfast.domain.runner import RunnerReport
 from holdfast.log import get_logger
 from holdfast.scheduling.board import ScheduleBoard
-from holdfast.scheduling.due_slots import Unreadable, log_dropped, slots_to_run
+from holdfast.scheduling.due import Unreadable, due_occurrences, log_dropped
 from holdfast.store.schedules import JobTemplate, NewRun, Schedule, ScheduleStore
 
 log = get_logger("holdfast.schedules")
 
 SCHEDULES = "schedules"
 SCHEDULE_HEADER = "holdfast.schedule"
-SLOT_HEADER = "holdfast.slot"
-"""The slot in UTC, ISO 8601. A job that was asked for with run now has none."""
+OCCURRENCE_HEADER = "holdfast.occurrence"
+"""The occurrence in UTC, ISO 8601. A job that was asked for with run now has none."""
 
 _LISTED_JOBS = 100
-_MOST_SLOTS_AT_ONCE = 500
+_MOST_OCCURRENCES_AT_ONCE = 500
 _MOST_CHARACTERS_AT_ONCE = 4 * 1024 * 1024
 # An outage can take long to show itself, each time that the store is asked.
 _MOST_OUTAGES = 3
 
 
 class JobSchedules:
-    """Which slots run is decided by what the store has of the schedule, not by this process's code."""
+    """Which occurrences run is decided by what the store has of the schedule, not by this process's code."""
 
     def __init__(self, board: ScheduleBoard, schedules: ScheduleStore, replica: str) -> None:
         self._board = board
@@ -90,32 +90,32 @@ class JobSchedules:
         # Whatever comes of it: it is asked for again at the next look, not in a hot loop.
         self._board.settle(schedule.name)
         try:
-            planned = slots_to_run(schedule, now)
+            due = due_occurrences(schedule, now)
         except InvalidInput as error:
             report.error = self._unreadable.tell(schedule, error)
             return
-        for step in _steps(schedule, planned):
-            if budget.is_spent or self._is_stopping or not await self._take(schedule, step, budget, report):
-                self._board.expect(step.seen.next_slot, now)
+        for advance in _advances(schedule, due):
+            if budget.is_spent or self._is_stopping or not await self._take(schedule, advance, budget, report):
+                self._board.expect(advance.seen.next_occurrence, now)
                 break
         else:
-            self._board.expect(planned.next_slot, now)
+            self._board.expect(due.next_occurrence, now)
 
-    async def _take(self, schedule: Schedule, step: "_Step", budget: Budget, report: RunnerReport) -> bool:
+    async def _take(self, schedule: Schedule, advance: "_Advance", budget: Budget, report: RunnerReport) -> bool:
         """Whether it was this process that took it."""
-        jobs = [_job(schedule, slot) for slot in step.slots]
+        jobs = [_job(schedule, occurrence) for occurrence in advance.occurrences]
         listed = [str(job.id) for job in jobs[:_LISTED_JOBS]]
-        result = encode({"enqueued": len(jobs), "dropped": step.dropped, "jobs": listed}, name="result")
-        run = NewRun(schedule.name, self._replica, step.slots[-1] if step.slots else None)
-        reach("slot.before")
-        won = await self._schedules.advance(step.seen, step.next_slot, jobs, run, result)
-        reach("slot.after")
+        result = encode({"enqueued": len(jobs), "dropped": advance.dropped, "jobs": listed}, name="result")
+        run = NewRun(schedule.name, self._replica, advance.occurrences[-1] if advance.occurrences else None)
+        reach("occurrence.before")
+        won = await self._schedules.advance(advance.seen, advance.next_occurrence, jobs, run, result)
+        reach("occurrence.after")
         if won:
             budget.take(len(jobs))
             report.processed += len(jobs)
-            _count(report, step.dropped)
-            if step.dropped:
-                log_dropped(schedule, step.dropped)
+            _count(report, advance.dropped)
+            if advance.dropped:
+                log_dropped(schedule, advance.dropped)
         return won
 
     def _tell_failed(self, schedule: Schedule, error: BaseException, report: RunnerReport) -> None:
@@ -129,47 +129,47 @@ class JobSchedules:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """What one transaction does: a job for each of `slots`, from the schedule as `seen` on to `next_slot`."""
+class _Advance:
+    """What one transaction does: a job per occurrence, and the schedule moves from `seen` on to `next_occurrence`."""
 
     seen: Schedule
-    slots: tuple[datetime | None, ...]
-    next_slot: datetime
+    occurrences: tuple[datetime | None, ...]
+    next_occurrence: datetime
     dropped: int = 0
 
 
-def _steps(schedule: Schedule, planned: Plan) -> Iterator[_Step]:
-    """The slots, and then a job of its own for the requests to run now."""
-    seen, dropped, size = replace(schedule, run_now=0), planned.dropped, _slots_at_once(schedule)
-    if planned.next_slot != schedule.next_slot:
-        for start in range(0, max(1, len(planned.slots)), size):
-            slots, later = planned.slots[start : start + size], planned.slots[start + size :]
-            next_slot = later[0] if later else planned.next_slot
-            yield _Step(seen, slots, next_slot, dropped)
-            seen, dropped = replace(seen, next_slot=next_slot), 0
+def _advances(schedule: Schedule, due: Due) -> Iterator[_Advance]:
+    """The occurrences, and then a job of its own for the requests to run now."""
+    seen, dropped, size = replace(schedule, run_now=0), due.dropped, _occurrences_at_once(schedule)
+    if due.next_occurrence != schedule.next_occurrence:
+        for start in range(0, max(1, len(due.occurrences)), size):
+            occurrences, later = due.occurrences[start : start + size], due.occurrences[start + size :]
+            next_occurrence = later[0] if later else due.next_occurrence
+            yield _Advance(seen, occurrences, next_occurrence, dropped)
+            seen, dropped = replace(seen, next_occurrence=next_occurrence), 0
     if schedule.run_now:
-        yield _Step(replace(seen, run_now=schedule.run_now), (None,), planned.next_slot)
+        yield _Advance(replace(seen, run_now=schedule.run_now), (None,), due.next_occurrence)
 
 
-def _slots_at_once(schedule: Schedule) -> int:
-    """Slots that were missed can be thousands; payloads and headers, which are sent for each, a megabyte."""
+def _occurrences_at_once(schedule: Schedule) -> int:
+    """Occurrences that were missed can be thousands; payloads and headers, which are sent for each, a megabyte."""
     template = schedule.job
     size = 0 if template is None else len(template.payload) + len(template.headers or "")
-    return max(1, min(_MOST_SLOTS_AT_ONCE, _MOST_CHARACTERS_AT_ONCE // max(1, size)))
+    return max(1, min(_MOST_OCCURRENCES_AT_ONCE, _MOST_CHARACTERS_AT_ONCE // max(1, size)))
 
 
-def _job(schedule: Schedule, slot: datetime | None) -> NewJob:
+def _job(schedule: Schedule, occurrence: datetime | None) -> NewJob:
     template = schedule.job
     if template is None:
         raise TypeError(f"schedule {schedule.name!r} has no job")
-    return template.job(_headers(template, schedule.name, slot))
+    return template.job(_headers(template, schedule.name, occurrence))
 
 
-def _headers(template: JobTemplate, schedule: str, slot: datetime | None) -> Json:
+def _headers(template: JobTemplate, schedule: str, occurrence: datetime | None) -> Json:
     headers: dict[str, object] = decode(template.headers) if template.headers else {}
     headers[SCHEDULE_HEADER] = schedule
-    if slot is not None:
-        headers[SLOT_HEADER] = slot.astimezone(UTC).isoformat()
+    if occurrence is not None:
+        headers[OCCURRENCE_HEADER] = occurrence.astimezone(UTC).isoformat()
     return encode(headers, name="headers")
 
 

@@ -1,7 +1,7 @@
 """Schedules from the application's side: what its code declares, and `app.schedules` for those made at run time.
 
-Neighbours: app.py offers the decorators, cron.py finds the slots, runtime/ moves schedules on, store/schedules.py keeps
-them.
+Neighbours: app.py offers the decorators, cron.py finds the occurrences, job_schedules.py and inline.py act at them,
+store/schedules.py keeps schedules.
 """
 
 import inspect
@@ -21,16 +21,16 @@ MISSED_LIMITS = range(1, 10_001)
 
 
 @dataclass(frozen=True, slots=True)
-class InlineSlot:
-    """What an inline runner's function is called with. `slot` is None if it was asked to run now, beside its slots."""
+class Occurrence:
+    """What an inline runner's function is called with. `at` is None for an extra run that was asked for."""
 
     name: str
-    slot: datetime | None
+    at: datetime | None
     run: int
     replica: str
 
 
-InlineFunction = Callable[[InlineSlot], Awaitable[object]] | Callable[[InlineSlot], object]
+InlineFunction = Callable[[Occurrence], Awaitable[object]] | Callable[[Occurrence], object]
 """`async def`, or plain `def`, which runs in a thread. Returns None, or a dict of counts that is kept with the run."""
 
 
@@ -48,7 +48,7 @@ class Inline:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When a schedule runs, and what becomes of slots that were missed. Checked."""
+    """When a schedule runs, and what becomes of occurrences that were missed. Checked."""
 
     timetable: Timetable
     missed: Missed
@@ -97,7 +97,7 @@ class Declarations:
             raise InvalidInput(f"runner: {name!r} has a comma, which separates names in --runners")
         if lock is not None:
             check_name("lock", lock)
-        self._add(Declared(name, timing, inline=Inline(_taking_a_slot(name, function), lock)))
+        self._add(Declared(name, timing, inline=Inline(_taking_an_occurrence(name, function), lock)))
 
     def _new_name(self, name: str) -> str:
         if check_schedule_name(name) in self._by_name:
@@ -158,21 +158,21 @@ class Schedules:
         _check_known(name, await self._store.remove(name))
 
     async def pause(self, name: str) -> None:
-        """No more slots until `resume`; `run_now` still works."""
+        """No more occurrences until `resume`; `run_now` still works."""
         _check_known(name, await self._store.pause(name))
 
     async def resume(self, name: str) -> None:
-        """Go on with the next slot from now: what passed during the pause was not missed."""
+        """Go on with the next occurrence from now: what passed during the pause was not missed."""
         is_resumed = False
         while not is_resumed:
             found = [schedule for schedule in await self._store.list() if schedule.name == name]
             _check_known(name, bool(found))
-            slot = parse_timetable(found[0].timetable, found[0].zone).next_after(await self._store.now())
-            # Not if its timetable was changed since: the slot would be one of the old timetable.
-            is_resumed = await self._store.resume(found[0], slot)
+            occurrence = parse_timetable(found[0].timetable, found[0].zone).next_after(await self._store.now())
+            # Not if its timetable was changed since: the occurrence would be one of the old timetable.
+            is_resumed = await self._store.resume(found[0], occurrence)
 
     async def run_now(self, name: str) -> None:
-        """Ask for one run beside the slots, as soon as a process looks; also while it is paused.
+        """Ask for one run beside the occurrences, as soon as a process looks; also while it is paused.
 
         Requests that are made before a process looks are answered by one run.
         """
@@ -207,7 +207,7 @@ def job_template(
     tenant: str | None = None,
     attempts: int | None = None,
 ) -> JobTemplate:
-    """What each slot enqueues, checked now rather than at the first slot."""
+    """What each occurrence enqueues, checked now rather than at the first occurrence."""
     template = JobTemplate(
         kind=check_name("kind", kind),
         payload=handlers.encode_payload(kind, payload),
@@ -237,7 +237,7 @@ def _new_schedule(name: str, timing: Timing, job: JobTemplate | None, origin: Or
         missed_limit=timing.missed_limit,
         job=job,
         origin=origin,
-        first_slot=timetable.next_after(now),
+        first_occurrence=timetable.next_after(now),
     )
 
 
@@ -246,8 +246,8 @@ def _check_known(name: str, is_known: bool) -> None:
         raise InvalidInput(f"schedule {name!r} is not known; `holdfast schedules list` shows those in the store")
 
 
-def _taking_a_slot(name: str, function: Callable[..., Any]) -> InlineFunction:
-    """The function as one that takes the slot, also if its author wanted no argument."""
+def _taking_an_occurrence(name: str, function: Callable[..., Any]) -> InlineFunction:
+    """The function as one that takes the occurrence, also if its author wanted no argument."""
     try:
         signature = inspect.signature(function)
         is_async = inspect.iscoroutinefunction(function)
@@ -256,15 +256,15 @@ def _taking_a_slot(name: str, function: Callable[..., Any]) -> InlineFunction:
     if _fits(signature, 1):
         return function
     if not _fits(signature, 0):
-        raise InvalidInput(f"runner {name!r}: its function must take the slot as its one argument, or nothing")
+        raise InvalidInput(f"runner {name!r}: its function must take the occurrence as its one argument, or nothing")
     if is_async:
 
-        async def awaited(_slot: InlineSlot) -> object:
+        async def awaited(_occurrence: Occurrence) -> object:
             return await function()
 
         return awaited
 
-    def called(_slot: InlineSlot) -> object:
+    def called(_occurrence: Occurrence) -> object:
         return function()
 
     return called

@@ -1,7 +1,7 @@
 """What a store promises about schedules and runs; `contract.py` has the verbs of jobs.
 
-A slot is one moment of a schedule. Whoever moves a schedule on names the slot that it saw (compare and set), so that
-however many processes see the same slot, one of them takes it.
+An occurrence is one moment of a schedule's timetable. A process that moves a schedule on names the occurrence that it
+saw (compare and set): however many processes see the same occurrence, one of them takes it.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobTemplate:
-    """The job that each slot makes."""
+    """The job that each occurrence makes."""
 
     kind: str
     payload: Json
@@ -53,7 +53,7 @@ class JobTemplate:
 
 @dataclass(frozen=True, slots=True)
 class NewSchedule:
-    """`job` is None for an inline runner. `first_slot` is used when the schedule is new or its timetable changed."""
+    """`job` is None for an inline runner. `first_occurrence` counts if the schedule is new or its timetable changed."""
 
     name: str
     timetable: str
@@ -62,11 +62,11 @@ class NewSchedule:
     missed_limit: int
     job: JobTemplate | None
     origin: Origin
-    first_slot: datetime
+    first_occurrence: datetime
 
     def __post_init__(self) -> None:
         check_name("schedule", self.name)
-        to_aware(self.first_slot, "first_slot")
+        to_aware(self.first_occurrence, "first_occurrence")
         if not 1 <= self.missed_limit <= 10_000:
             raise InvalidInput(f"missed_limit: {self.missed_limit!r} is not a number from 1 to 10000")
         if self.job is not None:
@@ -77,9 +77,9 @@ class NewSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`next_slot` is the oldest slot that is not done; `last_slot` the newest that ran.
+    """`next_occurrence` is the oldest occurrence that is not done; `last_occurrence` the newest that ran.
 
-    `run_now` counts the requests for a run beside the slots that no such run has answered yet.
+    `run_now` counts the requests for a run beside the occurrences that no such run has answered yet.
     """
 
     name: str
@@ -89,8 +89,8 @@ class Schedule:
     missed_limit: int
     job: JobTemplate | None
     origin: Origin
-    next_slot: datetime
-    last_slot: datetime | None
+    next_occurrence: datetime
+    last_occurrence: datetime | None
     paused: bool
     run_now: int
 
@@ -99,7 +99,7 @@ class Schedule:
 class DueSchedules:
     """`now` is the store's clock; `next_in` the time until another one comes due, None if none will.
 
-    A schedule is due at its slot unless it is paused, and while it is asked to run now even then.
+    A schedule is due at its occurrence unless it is paused, and while it is asked to run now even then.
     """
 
     now: datetime
@@ -109,11 +109,11 @@ class DueSchedules:
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """`slot` is None for a run beside the slots, and for runners that have none."""
+    """`occurrence` is None for a run beside the occurrences, and for runners that have none."""
 
     name: str
     replica: str
-    slot: datetime | None = None
+    occurrence: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Run:
     id: int
     name: str
     replica: str
-    slot: datetime | None
+    occurrence: datetime | None
     started_at: datetime
     finished_at: datetime | None
     result: Json | None
@@ -134,22 +134,22 @@ class Singleton(Protocol):
     """The advisory transaction lock of one name, held until its context ends or its connection is lost."""
 
     async def due(self, name: str) -> DueSchedules:
-        """The schedule as it stands under the lock; `due` is empty if another replica has done the slot meanwhile."""
+        """The schedule as it stands under the lock; `due` is empty if another replica has done the occurrence."""
 
     async def done(
         self,
         schedule: Schedule,
-        next_slot: datetime,
-        slot: datetime | None,
+        next_occurrence: datetime,
+        occurrence: datetime | None,
         run: int,
         result: Json | None,
         error: Json | None,
     ) -> None:
-        """Mark `slot` and the run-now requests that `schedule` shows as done, finish the run, and give the lock back.
+        """Mark `occurrence` and the run-now requests that `schedule` shows as done, finish the run, release the lock.
 
         All in the transaction that holds the lock: StoreUnavailable, and nothing is changed, if the lock was lost. (Or
         everything is, if only the reply was: then the run is found finished.) A schedule that was moved on, changed or
-        removed meanwhile keeps the slot that it has now.
+        removed meanwhile keeps the occurrence that it has now.
         """
 
     async def lost(self) -> None:
@@ -158,7 +158,7 @@ class Singleton(Protocol):
 
 class ScheduleStore(Protocol):
     async def declare(self, schedules: Sequence[NewSchedule]) -> None:
-        """Add what is new; change what differs. The slots of an unchanged timetable and a pause are kept.
+        """Add what is new; change what differs. The occurrences of an unchanged timetable and a pause are kept.
 
         Idempotent and cheap, for every start of every process. A stored schedule of the same name becomes the code's.
         """
@@ -172,31 +172,31 @@ class ScheduleStore(Protocol):
         """All of them, by name."""
 
     async def now(self) -> datetime:
-        """The store's clock, by which slots are decided."""
+        """The store's clock, by which occurrences are decided."""
 
     async def due(self, declared: Sequence[str]) -> DueSchedules:
-        """Job schedules and inline runners that are due, oldest slot first: of these names, and of all stored ones."""
+        """Job schedules and inline runners that are due, oldest occurrence first: these names, and all stored ones."""
 
     async def advance(
-        self, schedule: Schedule, next_slot: datetime, jobs: Sequence[NewJob], run: NewRun, result: Json
+        self, schedule: Schedule, next_occurrence: datetime, jobs: Sequence[NewJob], run: NewRun, result: Json
     ) -> bool:
-        """In one transaction: move a job schedule on from the slot that was seen, enqueue its jobs, record the run.
+        """In one transaction: move a job schedule on from the occurrence seen, enqueue its jobs, record the run.
 
-        `run.slot` is the newest slot that the jobs are for. The run-now requests that `schedule` shows are answered.
+        `run.occurrence` is the newest one that the jobs are for. Run-now requests that `schedule` shows are answered.
         False, and nothing is done, if another process moved it on, changed or paused it meanwhile, or is about to.
-        While paused, only a run-now request can be answered, and `next_slot` has to stay what it was.
+        While paused, only a run-now request can be answered, and `next_occurrence` has to stay what it was.
         """
 
     async def pause(self, name: str) -> bool: ...
 
-    async def resume(self, schedule: Schedule, next_slot: datetime) -> bool:
-        """Slots that passed during the pause are not missed: it goes on at `next_slot`. Unpaused, it is left alone.
+    async def resume(self, schedule: Schedule, next_occurrence: datetime) -> bool:
+        """Go on at `next_occurrence`; what passed during the pause was not missed. Unpaused, it is left alone.
 
         False, and nothing is done, if it is gone or has another timetable or zone than the one that was seen.
         """
 
     async def run_now(self, name: str) -> bool:
-        """Ask for a run beside the slots, also of a paused one. Requests that are open together get one run."""
+        """Ask for a run beside the occurrences, also of a paused one. Requests that are open together get one run."""
 
     def singleton(self, lock: str) -> AbstractAsyncContextManager[Singleton | None]:
         """The lock of that name, or None at once if somebody else has it."""

@@ -48,8 +48,8 @@ class AppUnderTest:
         """Run everything that is due, one job after the other, until nothing is.
 
         `move_time` goes on with what becomes due later (retries, snoozes, delays) by moving the clock to it; `until`
-        does so for a length of time, at the end of which the clock stands. `schedules` also makes the jobs of slots
-        that are passed on the way. Raises HandlerFailed at the end if an attempt failed, unless `raise_errors` is
+        does so for a length of time, at the end of which the clock stands. `schedules` also makes the jobs of the
+        occurrences on the way. Raises HandlerFailed at the end if an attempt failed, unless `raise_errors` is
         False, EndlessDrain after `most` attempts, and StuckDrain if what is due cannot be claimed.
         """
         length = None if until is None else to_timedelta(until, "until")
@@ -172,11 +172,11 @@ class AppUnderTest:
         return await self.app.jobs.list(JobFilter(), MOST_JOBS)
 
     async def _next_moment(self, drain: Drain, *, schedules: bool) -> datetime | None:
-        """When the next job is due or the next slot of a job schedule comes."""
+        """When the next job is due or the next occurrence of a job schedule comes."""
         moments = [await drain.next_due()]
         if schedules:
             listed = await self.app.schedules.list()
-            moments += [each.next_slot for each in listed if each.job is not None and not each.paused]
+            moments += [each.next_occurrence for each in listed if each.job is not None and not each.paused]
         return min((moment for moment in moments if moment is not None), default=None)
 
     async def _move_to(self, time: datetime) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast import Holdfast, InlineSlot, RunningJob
+from holdfast import Holdfast, Occurrence, RunningJob
 from tests.runtime.apps.effects import note, until_there
 
 app = Holdfast()
@@ -22,19 +22,19 @@ async def quick(job: RunningJob[object]) -> None:
 
 @app.schedule("every 1s", name="each second", missed="all", queue="quick")
 async def each_second(job: RunningJob[object]) -> None:
-    await note(f"job {job.headers['holdfast.slot']}", job.id)
+    await note(f"job {job.headers['holdfast.occurrence']}", job.id)
 
 
 @app.runner("beat", "every 1s", missed="all")
-async def beat(slot: InlineSlot) -> None:
-    assert slot.slot is not None
-    await note(f"beat {slot.slot.isoformat()}")
+async def beat(occurrence: Occurrence) -> None:
+    assert occurrence.at is not None
+    await note(f"beat {occurrence.at.isoformat()}")
 
 
 @app.runner("drag", "every 1s")
-async def drag(slot: InlineSlot) -> None:
-    """Takes three and a half of its slots."""
-    assert slot.slot is not None
-    await note(f"drag started {slot.slot.isoformat()}")
+async def drag(occurrence: Occurrence) -> None:
+    """Takes three and a half of its occurrences."""
+    assert occurrence.at is not None
+    await note(f"drag started {occurrence.at.isoformat()}")
     await asyncio.sleep(3.5)
     await note("drag ended")

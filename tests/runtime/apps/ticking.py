@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast import Holdfast, InlineSlot, RunningJob, Snooze, steps
+from holdfast import Holdfast, Occurrence, RunningJob, Snooze, steps
 from tests.runtime.apps.effects import note, was_noted
 
 app = Holdfast()
@@ -40,9 +40,9 @@ async def each_minute(job: RunningJob[object]) -> None:
 
 
 @app.runner("cycle", "every 5s", missed="all")
-async def cycle(slot: InlineSlot) -> dict[str, int]:
-    assert slot.slot is not None
-    await note(f"start {slot.slot.isoformat()}")
+async def cycle(occurrence: Occurrence) -> dict[str, int]:
+    assert occurrence.at is not None
+    await note(f"start {occurrence.at.isoformat()}")
     await asyncio.sleep(0.02)
-    await note(f"end {slot.slot.isoformat()}")
+    await note(f"end {occurrence.at.isoformat()}")
     return {"seen": 1}

@@ -40,7 +40,7 @@ def minutes(zone: ZoneInfo, start: datetime, number: int) -> list[Minute]:
     return found
 
 
-def slots(expression: str, among: Iterable[Minute]) -> Iterator[datetime]:
+def occurrences(expression: str, among: Iterable[Minute]) -> Iterator[datetime]:
     fields = [numbers(text, allowed) for text, allowed in zip(expression.split(), RANGES, strict=True)]
     if any(text.startswith("*") for text in expression.split()[:2]):
         return (minute.moment for minute in among if matches(fields, minute.wall))
@@ -52,7 +52,7 @@ def slots(expression: str, among: Iterable[Minute]) -> Iterator[datetime]:
     )
 
 
-class YearsOfSlots:
+class YearsOfOccurrences:
     """The same for years, in a zone: days on which nothing happens to the clock are looked at once for each weekday.
 
     For expressions that name neither a day of the month nor a month.
@@ -69,12 +69,12 @@ class YearsOfSlots:
         self._calm = [(alike, self._minutes(alike[:1])) for alike in self._calm_days()]
         self._restless = [minute for days in self._restless_runs() for minute in self._minutes(days)]
 
-    def slots(self, expression: str) -> list[datetime]:
-        found = list(slots(expression, self._restless))
+    def occurrences(self, expression: str) -> list[datetime]:
+        found = list(occurrences(expression, self._restless))
         for (day, *alike), looked_at in self._calm:
-            usual = list(slots(expression, looked_at))
+            usual = list(occurrences(expression, looked_at))
             found += usual
-            found += [slot + (other - day) for other in alike for slot in usual]
+            found += [occurrence + (other - day) for other in alike for occurrence in usual]
         return sorted(found)
 
     def _calm_days(self) -> Iterable[list[datetime]]:

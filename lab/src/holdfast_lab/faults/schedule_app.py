@@ -1,8 +1,8 @@
-"""The handlers under fault, with a job schedule and an inline runner, whose slots are noted by their times."""
+"""The handlers under fault, with a job schedule and an inline runner, whose occurrences are noted by their times."""
 
 import asyncio
 
-from holdfast import InlineSlot
+from holdfast import Occurrence
 from holdfast_lab.faults.app import WORK, app, record, work
 from holdfast_lab.faults.record import DONE, What
 
@@ -15,14 +15,14 @@ __all__ = ["EACH_SECOND", "INLINE", "WORK", "app", "inline"]
 
 
 @app.runner(INLINE, "every 2s", missed="all")
-async def inline(slot: InlineSlot) -> dict[str, int]:
-    moment = "" if slot.slot is None else slot.slot.isoformat()
-    _note(What.START, moment, slot.run, "")
+async def inline(occurrence: Occurrence) -> dict[str, int]:
+    moment = "" if occurrence.at is None else occurrence.at.isoformat()
+    _note(What.START, moment, occurrence.run, "")
     await asyncio.sleep(INLINE_SECONDS)
-    _note(What.END, moment, slot.run, DONE)
+    _note(What.END, moment, occurrence.run, DONE)
     return {"done": 1}
 
 
-def _note(what: What, slot: str, run: int, how: str) -> None:
+def _note(what: What, occurrence: str, run: int, how: str) -> None:
     if record is not None:
-        record.note(what, slot=slot, run=run, how=how)
+        record.note(what, occurrence=occurrence, run=run, how=how)

@@ -58,7 +58,7 @@ class MemoryRuns:
     ) -> int:
         with self.lock:
             self._newest = id = self._newest + 1
-            self._runs[id] = Run(id, run.name, run.replica, run.slot, started_at, finished_at, result, error)
+            self._runs[id] = Run(id, run.name, run.replica, run.occurrence, started_at, finished_at, result, error)
             return id
 
     def remove_old(self, retention: timedelta) -> int:
@@ -92,8 +92,8 @@ class MemorySchedules:
                     missed_limit=new.missed_limit,
                     job=new.job,
                     origin=new.origin,
-                    next_slot=kept.next_slot if kept is not None and same else new.first_slot,
-                    last_slot=kept.last_slot if kept else None,
+                    next_occurrence=kept.next_occurrence if kept is not None and same else new.first_occurrence,
+                    last_occurrence=kept.last_occurrence if kept else None,
                     paused=kept.paused if kept else False,
                     run_now=kept.run_now if kept else 0,
                 )
@@ -128,13 +128,13 @@ class MemorySchedules:
         with self._lock:
             now = self._store.clock.read()
             mine = [schedule for name, schedule in self._schedules.items() if name in names]
-            due = [each for each in mine if each.run_now or (each.next_slot <= now and not each.paused)]
-            coming = [each.next_slot - now for each in mine if each.next_slot > now and not each.paused]
-            due.sort(key=lambda schedule: (schedule.next_slot, schedule.name))
+            due = [each for each in mine if each.run_now or (each.next_occurrence <= now and not each.paused)]
+            coming = [each.next_occurrence - now for each in mine if each.next_occurrence > now and not each.paused]
+            due.sort(key=lambda schedule: (schedule.next_occurrence, schedule.name))
             return DueSchedules(now, due, min(coming, default=None))
 
     async def advance(
-        self, schedule: Schedule, next_slot: datetime, jobs: Sequence[NewJob], run: NewRun, result: Json
+        self, schedule: Schedule, next_occurrence: datetime, jobs: Sequence[NewJob], run: NewRun, result: Json
     ) -> bool:
         with self._lock:
             kept = self._schedules.get(schedule.name)
@@ -143,37 +143,39 @@ class MemorySchedules:
                 or kept.job is None
                 or not _as_seen(kept, schedule)
                 or kept.run_now < schedule.run_now
-                or (kept.paused and not (schedule.run_now and next_slot == kept.next_slot))
+                or (kept.paused and not (schedule.run_now and next_occurrence == kept.next_occurrence))
             ):
                 return False
             await self._store.enqueue(jobs)
-            self._move(kept, schedule, next_slot, run.slot)
+            self._move(kept, schedule, next_occurrence, run.occurrence)
             await self._runs.record(run, timedelta(0), result, None)
             return True
 
-    def done(self, schedule: Schedule, next_slot: datetime, slot: datetime | None) -> None:
+    def done(self, schedule: Schedule, next_occurrence: datetime, occurrence: datetime | None) -> None:
         with self._lock:
             kept = self._schedules.get(schedule.name)
             if kept is not None:
-                self._move(kept, schedule, next_slot if _as_seen(kept, schedule) else kept.next_slot, slot)
+                self._move(
+                    kept, schedule, next_occurrence if _as_seen(kept, schedule) else kept.next_occurrence, occurrence
+                )
 
-    def _move(self, kept: Schedule, seen: Schedule, next_slot: datetime, slot: datetime | None) -> None:
+    def _move(self, kept: Schedule, seen: Schedule, next_occurrence: datetime, occurrence: datetime | None) -> None:
         self._schedules[kept.name] = replace(
             kept,
-            next_slot=next_slot,
-            last_slot=slot or kept.last_slot,
+            next_occurrence=next_occurrence,
+            last_occurrence=occurrence or kept.last_occurrence,
             run_now=max(0, kept.run_now - seen.run_now),
         )
 
     async def pause(self, name: str) -> bool:
         return self._change(name, paused=True)
 
-    async def resume(self, schedule: Schedule, next_slot: datetime) -> bool:
+    async def resume(self, schedule: Schedule, next_occurrence: datetime) -> bool:
         with self._lock:
             kept = self._schedules.get(schedule.name)
             if kept is None or (kept.timetable, kept.zone) != (schedule.timetable, schedule.zone):
                 return False
-            return self._change(kept.name, next_slot=next_slot if kept.paused else None, paused=False)
+            return self._change(kept.name, next_occurrence=next_occurrence if kept.paused else None, paused=False)
 
     async def run_now(self, name: str) -> bool:
         with self._lock:
@@ -181,7 +183,12 @@ class MemorySchedules:
             return self._change(name, run_now=kept.run_now + 1 if kept else None)
 
     def _change(
-        self, name: str, *, paused: bool | None = None, next_slot: datetime | None = None, run_now: int | None = None
+        self,
+        name: str,
+        *,
+        paused: bool | None = None,
+        next_occurrence: datetime | None = None,
+        run_now: int | None = None,
     ) -> bool:
         with self._lock:
             kept = self._schedules.get(name)
@@ -190,7 +197,7 @@ class MemorySchedules:
             self._schedules[name] = replace(
                 kept,
                 paused=kept.paused if paused is None else paused,
-                next_slot=next_slot or kept.next_slot,
+                next_occurrence=next_occurrence or kept.next_occurrence,
                 run_now=kept.run_now if run_now is None else run_now,
             )
             return True
@@ -227,14 +234,14 @@ class MemorySingleton:
     async def done(
         self,
         schedule: Schedule,
-        next_slot: datetime,
-        slot: datetime | None,
+        next_occurrence: datetime,
+        occurrence: datetime | None,
         run: int,
         result: Json | None,
         error: Json | None,
     ) -> None:
         self._check()
-        self._schedules.done(schedule, next_slot, slot)
+        self._schedules.done(schedule, next_occurrence, occurrence)
         await self._runs.finish(run, result, error)
         self.end()
 
@@ -252,4 +259,4 @@ class MemorySingleton:
 
 
 def _as_seen(kept: Schedule, seen: Schedule) -> bool:
-    return (kept.next_slot, kept.timetable, kept.zone) == (seen.next_slot, seen.timetable, seen.zone)
+    return (kept.next_occurrence, kept.timetable, kept.zone) == (seen.next_occurrence, seen.timetable, seen.zone)

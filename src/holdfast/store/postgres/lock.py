@@ -68,15 +68,15 @@ class PostgresSingleton:
     async def done(
         self,
         schedule: Schedule,
-        next_slot: datetime,
-        slot: datetime | None,
+        next_occurrence: datetime,
+        occurrence: datetime | None,
         run: int,
         result: Json | None,
         error: Json | None,
     ) -> None:
-        seen = (schedule.name, schedule.next_slot, schedule.timetable, schedule.zone, schedule.run_now)
+        seen = (schedule.name, schedule.next_occurrence, schedule.timetable, schedule.zone, schedule.run_now)
         async with self._turn:
-            await self._fetch("schedule_done", *seen, next_slot, slot, run, result, error)
+            await self._fetch("schedule_done", *seen, next_occurrence, occurrence, run, result, error)
             reach("inline.before_commit")
             # Ended even if this fails: nobody can know what became of a COMMIT without an answer.
             self._ended.set()

@@ -45,17 +45,17 @@ class PostgresSchedules:
         return due_schedules(await self._store.fetch("schedule_due", list(declared), True))
 
     async def advance(
-        self, schedule: Schedule, next_slot: datetime, jobs: Sequence[NewJob], run: NewRun, result: Json
+        self, schedule: Schedule, next_occurrence: datetime, jobs: Sequence[NewJob], run: NewRun, result: Json
     ) -> bool:
         (row,) = await self._store.fetch(
             "schedule_advance",
             schedule.name,
-            schedule.next_slot,
+            schedule.next_occurrence,
             schedule.timetable,
             schedule.zone,
             schedule.run_now,
-            next_slot,
-            run.slot,
+            next_occurrence,
+            run.occurrence,
             run.replica,
             result,
             [job.id for job in jobs],
@@ -74,9 +74,9 @@ class PostgresSchedules:
     async def pause(self, name: str) -> bool:
         return bool(await self._store.fetch("schedule_pause", name))
 
-    async def resume(self, schedule: Schedule, next_slot: datetime) -> bool:
+    async def resume(self, schedule: Schedule, next_occurrence: datetime) -> bool:
         seen = (schedule.name, schedule.timetable, schedule.zone)
-        return bool(await self._store.fetch("schedule_resume", *seen, next_slot))
+        return bool(await self._store.fetch("schedule_resume", *seen, next_occurrence))
 
     async def run_now(self, name: str) -> bool:
         return bool(await self._store.fetch("schedule_run_now", name))

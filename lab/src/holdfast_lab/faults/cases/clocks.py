@@ -1,4 +1,4 @@
-"""Clocks that are wrong, and replicas that die just when a schedule's slot has come."""
+"""Clocks that are wrong, and replicas that die just when a schedule's occurrence has come."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise, zip_longest
 from uuid import UUID
 
-from holdfast.scheduling.job_schedules import SCHEDULE_HEADER, SLOT_HEADER
+from holdfast.scheduling.job_schedules import OCCURRENCE_HEADER, SCHEDULE_HEADER
 from holdfast_lab.faults.app import FLAKY, WORK
 from holdfast_lab.faults.case import case
 from holdfast_lab.faults.crew import Crew
@@ -28,8 +28,8 @@ _RETRY_SECONDS = 0.1
 _RIGHT_WITHIN = 1.0
 _EARLY = 0.05
 _DRAINED_SECONDS = 10.0
-_SLOT_SECONDS = 2
-"""Of the inline runner; every one of its slots is one of the job schedule's, too."""
+_OCCURRENCE_SECONDS = 2
+"""Of the inline runner; every one of its occurrences is one of the job schedule's, too."""
 _TURN_SECONDS = 0.05
 _PATIENCE = 15.0
 
@@ -73,11 +73,11 @@ async def wrong_clocks(lab: Lab) -> None:
     finally:
         await crew.close()
     _check_delays(lab, lab.notes(), delays, time.monotonic())
-    slots = await lab.fetch("read_slots", schedule, SCHEDULE_HEADER, SLOT_HEADER)
-    lab.adopt(WORK, (row["id"] for row in slots))
-    check_slots(lab, [row["slot"] for row in slots], lab.count("seconds") // 2)
-    late = [row["late"] for row in slots if row["slot"] > began]
-    lab.check("jobs after their slot by at most", max(late, default=0.0), "s", at_most=_RIGHT_WITHIN)
+    occurrences = await lab.fetch("read_slots", schedule, SCHEDULE_HEADER, OCCURRENCE_HEADER)
+    lab.adopt(WORK, (row["id"] for row in occurrences))
+    check_occurrences(lab, [row["slot"] for row in occurrences], lab.count("seconds") // 2)
+    late = [row["late"] for row in occurrences if row["slot"] > began]
+    lab.check("jobs after their occurrence by at most", max(late, default=0.0), "s", at_most=_RIGHT_WITHIN)
     lab.check("and by at least", min(late, default=0.0), "s", at_least=-_EARLY)
 
 
@@ -109,32 +109,32 @@ def _check_delays(lab: Lab, notes: Sequence[Note], delays: dict[UUID, float], no
 
 @case(
     "R29",
-    "3 replicas, of which one is killed at a slot, again and again",
+    "3 replicas, of which one is killed at an occurrence, again and again",
     small={"kills": 6},
     large={"kills": 30},
 )
-async def kills_at_the_slot(lab: Lab) -> None:
-    """Every other victim is at work on the slot just then."""
+async def kills_at_the_occurrence(lab: Lab) -> None:
+    """Every other victim is at work on the occurrence just then."""
     kills = lab.count("kills")
     async with lab.workers(3, "holdfast_lab.faults.schedule_app:app") as crew:
         for number in range(kills):
-            await _until_slot(lab)
+            await _until_occurrence(lab)
             await asyncio.sleep(lab.random.uniform(0.0, INLINE_SECONDS))
             victims = crew.alive
             if number % 2 == 0:
-                await lab.until(lambda: bool(_busy(lab, crew)), "somebody is at work on a slot", _PATIENCE)
+                await lab.until(lambda: bool(_busy(lab, crew)), "somebody is at work on an occurrence", _PATIENCE)
                 victims = _busy(lab, crew) or victims
             await lab.random.choice(victims).kill()
             lab.faulted()
             await crew.start()
             lab.progress(f"{number + 1} of {kills} killed")
-        await until_slot_done(lab)
+        await until_occurrence_done(lab)
         for name in (EACH_SECOND, INLINE):
             await lab.producer.schedules.pause(name)
         await lab.drained(lab.lease + _PATIENCE + _DRAINED_SECONDS)
-    rows = await lab.fetch("read_slots", EACH_SECOND, SCHEDULE_HEADER, SLOT_HEADER)
+    rows = await lab.fetch("read_slots", EACH_SECOND, SCHEDULE_HEADER, OCCURRENCE_HEADER)
     lab.adopt(EACH_SECOND, (row["id"] for row in rows))
-    check_slots(lab, [row["slot"] for row in rows], kills)
+    check_occurrences(lab, [row["slot"] for row in rows], kills)
     # Whoever was at work may have ended between the look and the kill.
     await check_inline(lab, kills, least_restarts=max(1, kills // 4))
 
@@ -144,14 +144,14 @@ def _busy(lab: Lab, crew: Crew) -> list[FaultyProcess]:
     return [each for each in crew.alive if each.pid in working]
 
 
-async def _until_slot(lab: Lab) -> None:
-    """The next slot of both, by the store's clock."""
+async def _until_occurrence(lab: Lab) -> None:
+    """The next occurrence of both, by the store's clock."""
     now = (await lab.producer.clock.now()).timestamp()
-    await asyncio.sleep(_SLOT_SECONDS - now % _SLOT_SECONDS)
+    await asyncio.sleep(_OCCURRENCE_SECONDS - now % _OCCURRENCE_SECONDS)
 
 
 def _at_work(notes: Sequence[Note]) -> set[int]:
-    """Processes that have begun a slot of the inline runner and not ended it."""
+    """Processes that have begun an occurrence of the inline runner and not ended it."""
     runs: dict[int, Note] = {}
     for note in notes:
         if note.what is What.START and "run" in note.more:
@@ -161,8 +161,8 @@ def _at_work(notes: Sequence[Note]) -> set[int]:
     return {note.pid for note in runs.values()}
 
 
-async def until_slot_done(lab: Lab, seconds: float = _PATIENCE) -> None:
-    """Until a slot that came after the last kill is done, and so all before it."""
+async def until_occurrence_done(lab: Lab, seconds: float = _PATIENCE) -> None:
+    """Until an occurrence that came after the last kill is done, and so all before it."""
     began = await lab.producer.clock.now()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -171,43 +171,53 @@ async def until_slot_done(lab: Lab, seconds: float = _PATIENCE) -> None:
             ):
                 await asyncio.sleep(_TURN_SECONDS)
             return
-    lab.violation(STUCK, f"no slot of the inline runner was done in {seconds:g} s after the last kill")
+    lab.violation(STUCK, f"no occurrence of the inline runner was done in {seconds:g} s after the last kill")
 
 
-def check_slots(lab: Lab, slots: Sequence[datetime], least: int) -> None:
+def check_occurrences(lab: Lab, occurrences: Sequence[datetime], least: int) -> None:
     """One job for each second."""
-    for slot, number in Counter(slots).items():
+    for occurrence, number in Counter(occurrences).items():
         if number > 1:
-            lab.violation(DUPLICATE, f"the slot {slot.isoformat()} has {number} jobs")
-    for earlier, later in pairwise(sorted(set(slots))):
+            lab.violation(DUPLICATE, f"the occurrence {occurrence.isoformat()} has {number} jobs")
+    for earlier, later in pairwise(sorted(set(occurrences))):
         if later - earlier != timedelta(seconds=1):
-            lab.violation(LOST, f"there is no job of any slot between {earlier.isoformat()} and {later.isoformat()}")
-    lab.check("slots of the job schedule", len(slots), at_least=least)
+            lab.violation(
+                LOST, f"there is no job of any occurrence between {earlier.isoformat()} and {later.isoformat()}"
+            )
+    lab.check("occurrences of the job schedule", len(occurrences), at_least=least)
 
 
 async def check_inline(lab: Lab, least: int, least_restarts: int | None = None) -> None:
     done = Counter(row["slot"] for row in await lab.fetch("read_runs", INLINE) if row["is_done"])
-    for slot, number in done.items():
+    for occurrence, number in done.items():
         if number > 1:
-            lab.violation(DUPLICATE, f"the inline runner's slot {slot.isoformat()} was marked {number} times")
+            lab.violation(
+                DUPLICATE, f"the inline runner's occurrence {occurrence.isoformat()} was marked {number} times"
+            )
     for earlier, later in pairwise(sorted(done)):
-        if later - earlier != timedelta(seconds=_SLOT_SECONDS):
-            lab.violation(LOST, f"the inline runner did no slot between {earlier.isoformat()} and {later.isoformat()}")
+        if later - earlier != timedelta(seconds=_OCCURRENCE_SECONDS):
+            lab.violation(
+                LOST, f"the inline runner did no occurrence between {earlier.isoformat()} and {later.isoformat()}"
+            )
     notes = lab.notes()
     kills = {note.pid: note.at for note in notes if note.what is What.KILL}
     starts: dict[str, list[Note]] = defaultdict(list)
     for note in notes:
         if note.what is What.START and "run" in note.more:
-            starts[note.more["slot"]].append(note)
+            starts[note.more["occurrence"]].append(note)
     restarts = 0
-    for slot, tries in starts.items():
+    for occurrence, tries in starts.items():
         for first, second in pairwise(tries):
             restarts += 1
             if not first.at <= kills.get(first.pid, 0.0) <= second.at:
-                lab.violation(DUPLICATE, f"the inline runner's slot {slot} began again, and nobody was killed at it")
-    for slot in {*done} - {datetime.fromisoformat(slot) for slot in starts if slot}:
-        lab.violation(UNEXPECTED, f"the inline runner's slot {slot.isoformat()} was marked, and never began")
-    lab.check("slots of the inline runner", len(done), at_least=least)
+                lab.violation(
+                    DUPLICATE, f"the inline runner's occurrence {occurrence} began again, and nobody was killed at it"
+                )
+    for occurrence in {*done} - {datetime.fromisoformat(occurrence) for occurrence in starts if occurrence}:
+        lab.violation(
+            UNEXPECTED, f"the inline runner's occurrence {occurrence.isoformat()} was marked, and never began"
+        )
+    lab.check("occurrences of the inline runner", len(done), at_least=least)
     lab.check("begun again after a kill", restarts, at_least=least_restarts)
-    if any(not slot for slot in starts):
-        lab.violation(TARGET, "the inline runner ran without a slot, and nobody asked it to")
+    if any(not occurrence for occurrence in starts):
+        lab.violation(TARGET, "the inline runner ran without an occurrence, and nobody asked it to")

@@ -3,10 +3,10 @@
 import asyncio
 
 from holdfast.domain.crash_points import VARIABLE
-from holdfast.scheduling.job_schedules import SCHEDULE_HEADER, SLOT_HEADER
+from holdfast.scheduling.job_schedules import OCCURRENCE_HEADER, SCHEDULE_HEADER
 from holdfast_lab.faults.app import EFFECT, FLAKY, WORK
 from holdfast_lab.faults.case import case
-from holdfast_lab.faults.cases.clocks import check_inline, check_slots, until_slot_done
+from holdfast_lab.faults.cases.clocks import check_inline, check_occurrences, until_occurrence_done
 from holdfast_lab.faults.crew import Crew
 from holdfast_lab.faults.judge import DUPLICATE, LOST, TARGET
 from holdfast_lab.faults.lab import Lab, Launch
@@ -36,8 +36,8 @@ _POINTS = (
 _POINTS_OF_WHOLE = (
     "publish.before",
     "publish.after",
-    "slot.before",
-    "slot.after",
+    "occurrence.before",
+    "occurrence.after",
     "inline.before",
     "inline.after",
     "inline.before_commit",
@@ -45,7 +45,7 @@ _POINTS_OF_WHOLE = (
 )
 _DEATH_SECONDS = 20.0
 _CAUGHT_UP_SECONDS = 180.0
-"""The inline runner does each slot that it missed while workers were dead or starting, one after the other."""
+"""The inline runner does each occurrence that it missed while workers were dead or starting, one after the other."""
 _DRAINED_SECONDS = 10.0
 
 
@@ -94,16 +94,16 @@ async def _die_once(lab: Lab, point: str, app: str | None = None) -> bool:
 
 
 async def _check_whole(lab: Lab, times: int) -> None:
-    """One job for each slot and for each event, whoever died over it."""
+    """One job for each occurrence and for each event, whoever died over it."""
     async with lab.workers(1, WHOLE_APP):
-        await until_slot_done(lab, _CAUGHT_UP_SECONDS)
+        await until_occurrence_done(lab, _CAUGHT_UP_SECONDS)
         for name in (EACH_SECOND, INLINE):
             await lab.producer.schedules.pause(name)
         lab.faulted()
         await lab.drained(lab.lease + _DRAINED_SECONDS)
-    rows = await lab.fetch("read_slots", EACH_SECOND, SCHEDULE_HEADER, SLOT_HEADER)
+    rows = await lab.fetch("read_slots", EACH_SECOND, SCHEDULE_HEADER, OCCURRENCE_HEADER)
     lab.adopt(EACH_SECOND, (row["id"] for row in rows))
-    check_slots(lab, [row["slot"] for row in rows], times)
+    check_occurrences(lab, [row["slot"] for row in rows], times)
     await check_inline(lab, times)
     final = await lab.fetch("read_final")
     lab.adopt(TOLD, (row["id"] for row in final if row["kind"] == TOLD))

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from holdfast.scheduling.job_schedules import SCHEDULE_HEADER, SLOT_HEADER
+from holdfast.scheduling.job_schedules import OCCURRENCE_HEADER, SCHEDULE_HEADER
 from holdfast_lab.faults.app import WORK
 from holdfast_lab.faults.case import case
 from holdfast_lab.faults.judge import DUPLICATE, LOST, TARGET
@@ -68,7 +68,7 @@ async def conflicts(lab: Lab) -> None:
     if locked.id not in again or again[locked.id] < unlocked:
         lab.violation(TARGET, f"job {locked.id}: was to be rescued, but not while its lease was locked", locked.id)
     for name in (_LOCKED, _FREE):
-        await _check_slots(lab, name)
+        await _check_occurrences(lab, name)
 
 
 async def _race(lab: Lab, key: str, ending: str) -> None:
@@ -187,14 +187,14 @@ async def _lock_a_schedule(lab: Lab) -> None:
         connection.terminate()
 
 
-async def _check_slots(lab: Lab, name: str) -> None:
-    rows = await lab.fetch("read_slots", name, SCHEDULE_HEADER, SLOT_HEADER)
+async def _check_occurrences(lab: Lab, name: str) -> None:
+    rows = await lab.fetch("read_slots", name, SCHEDULE_HEADER, OCCURRENCE_HEADER)
     lab.adopt(WORK, (row["id"] for row in rows))
     lab.check(f"jobs of the schedule {name}", len(rows), at_least=3)
     for first, second in pairwise(rows):
         if second["slot"] - first["slot"] != timedelta(seconds=1):
             lab.violation(
                 DUPLICATE if first["slot"] == second["slot"] else LOST,
-                f"{name}: after the job of slot {first['slot'].isoformat()} comes that of {second['slot'].isoformat()}",
+                f"{name}: the job of {first['slot'].isoformat()} is followed by that of {second['slot'].isoformat()}",
                 second["id"],
             )

@@ -9,12 +9,12 @@ from typing import TypeVar
 from uuid import UUID
 
 from holdfast.domain.errors import StoreUnavailable
-from holdfast.scheduling.job_schedules import SCHEDULE_HEADER, SLOT_HEADER
+from holdfast.scheduling.job_schedules import OCCURRENCE_HEADER, SCHEDULE_HEADER
 from holdfast.store.contract import Canceling
 from holdfast_lab.faults.app import EFFECT, FLAKY, THREAD, WORK
 from holdfast_lab.faults.bouncer import Bouncer
 from holdfast_lab.faults.case import Need, case
-from holdfast_lab.faults.cases.clocks import check_inline, check_slots
+from holdfast_lab.faults.cases.clocks import check_inline, check_occurrences
 from holdfast_lab.faults.crew import Broken, Crew
 from holdfast_lab.faults.judge import DUPLICATE, TARGET
 from holdfast_lab.faults.lab import Lab
@@ -54,9 +54,9 @@ async def pooled(lab: Lab) -> None:
             lab.faulted()
             await lab.drained(lab.lease + _DRAINED_SECONDS)
             _nothing_unheard(lab, crew)
-    rows = await lab.fetch("read_slots", EACH_SECOND, SCHEDULE_HEADER, SLOT_HEADER)
+    rows = await lab.fetch("read_slots", EACH_SECOND, SCHEDULE_HEADER, OCCURRENCE_HEADER)
     lab.adopt(EACH_SECOND, (row["id"] for row in rows))
-    check_slots(lab, [row["slot"] for row in rows], rounds)
+    check_occurrences(lab, [row["slot"] for row in rows], rounds)
     await check_inline(lab, rounds // 2)
     there = {row["id"] for name in ("read_final", "read_open") for row in await lab.fetch(name)}
     for key, jobs in Counter(keys[id] for id in there if id in keys).items():

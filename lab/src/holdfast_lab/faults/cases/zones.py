@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from holdfast.domain.cron import parse_timetable
 from holdfast_lab.faults.case import case
 from holdfast_lab.faults.cases.place import Lab
-from holdfast_lab.faults.oracle import YearsOfSlots
+from holdfast_lab.faults.oracle import YearsOfOccurrences
 
 EXPRESSIONS = ("30 2 * * *", "0 0 * * *", "*/30 2 * * 0", "0 */8 * * *")
 """Two fixed times of day, of which one is often jumped over; two that follow the clock."""
@@ -32,7 +32,7 @@ _FIRST_YEAR = 2020
     large={"zones": 40, "years": 20},
 )
 async def zones(lab: Lab) -> None:
-    """Every slot of the years is the oracle's, and there is no other."""
+    """Every occurrence of the years is the oracle's, and there is no other."""
     chosen = lab.random.sample(ZONES, int(lab.size["zones"]))
     first = datetime(_FIRST_YEAR, 1, 1, tzinfo=UTC)
     days = int(365 * lab.size["years"])
@@ -43,21 +43,21 @@ async def zones(lab: Lab) -> None:
         for number, zone in enumerate(chosen):
             for expression, expected, found in await loop.run_in_executor(elsewhere, _both, zone, first, days):
                 compared += len(expected)
-                for slot in sorted(set(expected) ^ set(found))[:3]:
-                    whose = "the oracle's alone" if slot in expected else "nobody else's"
-                    lab.violation("wrong slot", f"{expression!r} in {zone}: {slot.isoformat()} is {whose}")
+                for occurrence in sorted(set(expected) ^ set(found))[:3]:
+                    whose = "the oracle's alone" if occurrence in expected else "nobody else's"
+                    lab.violation("wrong occurrence", f"{expression!r} in {zone}: {occurrence.isoformat()} is {whose}")
             lab.progress(f"{number + 1} of {len(chosen)} zones compared")
-    lab.note("slots compared", compared)
+    lab.note("occurrences compared", compared)
 
 
 def _both(zone: str, first: datetime, days: int) -> list[tuple[str, list[datetime], list[datetime]]]:
-    oracle, end = YearsOfSlots(zone, first, days), first + timedelta(days=days)
-    return [(each, oracle.slots(each), list(_found(each, zone, first, end))) for each in EXPRESSIONS]
+    oracle, end = YearsOfOccurrences(zone, first, days), first + timedelta(days=days)
+    return [(each, oracle.occurrences(each), list(_found(each, zone, first, end))) for each in EXPRESSIONS]
 
 
 def _found(expression: str, zone: str, first: datetime, end: datetime) -> Iterator[datetime]:
     timetable = parse_timetable(expression, zone)
-    slot = timetable.next_after(first - timedelta(seconds=1))
-    while slot < end:
-        yield slot
-        slot = timetable.next_after(slot)
+    occurrence = timetable.next_after(first - timedelta(seconds=1))
+    while occurrence < end:
+        yield occurrence
+        occurrence = timetable.next_after(occurrence)

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from holdfast.domain import budget, failures
 from holdfast.runtime import background, queue_runner, queue_runs, tick
-from holdfast.scheduling import board, due_slots, job_schedules
+from holdfast.scheduling import board, due, job_schedules
 from holdfast.worker import claimer, executor, finisher, held, lease_keeper, looking, loop, worker
 from holdfast.worker.lease_keeper import LeaseKeeper
 from holdfast_lab.faults.simulation.loop import Machine
@@ -23,7 +23,7 @@ _MODULES: tuple[ModuleType, ...] = (
     *(budget, failures),
     *(claimer, executor, finisher, held, lease_keeper, looking, loop, worker),
     *(background, queue_runner, queue_runs, tick),
-    *(board, due_slots, job_schedules),
+    *(board, due, job_schedules),
 )
 _FAILED_SECONDS = 0.5
 

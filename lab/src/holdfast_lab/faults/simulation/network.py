@@ -16,7 +16,7 @@ from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.job import Lease, LeasedJob, NewJob
 from holdfast.domain.json_text import Json, decode
 from holdfast.domain.lifecycle import Event, Transition
-from holdfast.scheduling.job_schedules import SLOT_HEADER
+from holdfast.scheduling.job_schedules import OCCURRENCE_HEADER
 from holdfast.store.claims import Claims, Taken
 from holdfast.store.contract import (
     ClaimRequest,
@@ -252,21 +252,23 @@ class _ScheduleLink:
         return await self._ask("due schedules", lambda: done(self._schedules.due(declared)))
 
     async def advance(
-        self, schedule: Schedule, next_slot: datetime, jobs: Sequence[NewJob], run: NewRun, result: Json
+        self, schedule: Schedule, next_occurrence: datetime, jobs: Sequence[NewJob], run: NewRun, result: Json
     ) -> bool:
         # With an id of the schedule's own: those of jobs begin with the real time, and would differ in every replay.
         named = [replace(job, id=self._world.new_id()) for job in jobs]
 
         def effect() -> bool:
-            has_won = done(self._schedules.advance(schedule, next_slot, named, run, result))
+            has_won = done(self._schedules.advance(schedule, next_occurrence, named, run, result))
             if has_won:
                 for job in named:
                     self._world.taken_by_schedule(job, self._witness.name)
-                slots = [datetime.fromisoformat(decode(job.headers or Json("{}"))[SLOT_HEADER]) for job in named]
-                self._world.oracle.slots_taken(schedule.name, slots, self._witness.name)
+                occurrences = [
+                    datetime.fromisoformat(decode(job.headers or Json("{}"))[OCCURRENCE_HEADER]) for job in named
+                ]
+                self._world.oracle.occurrences_taken(schedule.name, occurrences, self._witness.name)
             return has_won
 
-        return await self._ask("take slots", effect)
+        return await self._ask("take occurrences", effect)
 
 
 class _RunLink:

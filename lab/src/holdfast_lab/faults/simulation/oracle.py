@@ -116,7 +116,7 @@ class Oracle:
         self._lease = lease
         self._rescued_within = 2 * max(lease * _RESCUE_EVERY, _RESCUE_SECONDS)
         self._longest_rest = max(lease, _LONGEST_REST_SECONDS) + _TURN_SECONDS
-        self._slots: dict[str, list[datetime]] = {}
+        self._occurrences: dict[str, list[datetime]] = {}
         self._keys: dict[str, Account] = {}
 
     def note(self, by: str, job: str, what: str) -> None:
@@ -143,19 +143,21 @@ class Oracle:
         self.unfinished += 1
         self.note(by, account.label, f"enqueued as {new.kind}, priority {new.priority}")
 
-    def slots_taken(self, schedule: str, slots: Sequence[datetime], by: str) -> None:
-        known = self._slots.setdefault(schedule, [])
-        for slot in slots:
-            self.note(by, "", f"slot {slot.timestamp():.3f} of {schedule} taken")
-            if slot in known:
-                self.blame("unexplained duplicate", "", f"slot {slot.isoformat()} of {schedule} made two jobs")
-            known.append(slot)
+    def occurrences_taken(self, schedule: str, occurrences: Sequence[datetime], by: str) -> None:
+        known = self._occurrences.setdefault(schedule, [])
+        for occurrence in occurrences:
+            self.note(by, "", f"occurrence {occurrence.timestamp():.3f} of {schedule} taken")
+            if occurrence in known:
+                self.blame(
+                    "unexplained duplicate", "", f"occurrence {occurrence.isoformat()} of {schedule} made two jobs"
+                )
+            known.append(occurrence)
 
-    def check_slots(self, schedule: str, expected: Sequence[datetime]) -> None:
-        """`expected`: all slots from the first to the last one that the schedule has left behind."""
-        missing = set(expected) - set(self._slots.get(schedule, ()))
+    def check_occurrences(self, schedule: str, expected: Sequence[datetime]) -> None:
+        """`expected`: all occurrences from the first to the last one that the schedule has left behind."""
+        missing = set(expected) - set(self._occurrences.get(schedule, ()))
         if missing:
-            self.blame("lost", "", f"slot {min(missing).isoformat()} of {schedule} made no job")
+            self.blame("lost", "", f"occurrence {min(missing).isoformat()} of {schedule} made no job")
 
     def claimed(self, jobs: Sequence[LeasedJob], by: Witness, lease_of: Callable[[str], float]) -> None:
         now = self._clock()

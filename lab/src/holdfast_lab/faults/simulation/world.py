@@ -83,7 +83,7 @@ class World:
         self._planned: dict[UUID, PlannedJob] = {}
         self._resting: list[tuple[Process, Lease, asyncio.Future[None]]] = []
         self._ids = 0
-        self._first_slot: datetime | None = None
+        self._first_occurrence: datetime | None = None
 
     def run(self) -> Oracle:
         machine, oracle = self.machine, self.oracle
@@ -135,12 +135,12 @@ class World:
         found = done(self.store.list(JobFilter(), 10_000))
         self.oracle.check_end({job.id: job for job in found}, is_over=is_over)
         for schedule in done(self.schedules.list()):
-            slot = self._first_slot or EPOCH
+            occurrence = self._first_occurrence or EPOCH
             expected = []
-            while slot < schedule.next_slot:
-                expected.append(slot)
-                slot = _DECLARED[0].timetable.next_after(slot)
-            self.oracle.check_slots(schedule.name, expected)
+            while occurrence < schedule.next_occurrence:
+                expected.append(occurrence)
+                occurrence = _DECLARED[0].timetable.next_after(occurrence)
+            self.oracle.check_occurrences(schedule.name, expected)
 
     def _stop_last(self) -> None:
         """An orderly end, with nothing in the way, leaves nothing behind. What stopped before may have been cut off.
@@ -209,7 +209,7 @@ class World:
     def declare(self, schedules: Sequence[NewSchedule]) -> None:
         done(self.schedules.declare(schedules))
         for schedule in schedules:
-            self._first_slot = self._first_slot or schedule.first_slot
+            self._first_occurrence = self._first_occurrence or schedule.first_occurrence
             if self.is_calm:
                 done(self.schedules.pause(schedule.name))
 

@@ -1,8 +1,8 @@
-"""Which slots of a schedule run now, as the store has the schedule."""
+"""Which occurrences of a schedule run now, as the store has the schedule."""
 
 from datetime import datetime
 
-from holdfast.domain.cron import Missed, Plan, parse_timetable, plan
+from holdfast.domain.cron import Due, Missed, due_at, parse_timetable
 from holdfast.domain.errors import InvalidInput
 from holdfast.log import get_logger
 from holdfast.store.schedules import Schedule
@@ -10,12 +10,12 @@ from holdfast.store.schedules import Schedule
 log = get_logger("holdfast.schedules")
 
 
-def slots_to_run(schedule: Schedule, now: datetime) -> Plan:
+def due_occurrences(schedule: Schedule, now: datetime) -> Due:
     """A paused schedule has none, and stays where it is."""
     if schedule.paused:
-        return Plan((), 0, schedule.next_slot)
+        return Due((), 0, schedule.next_occurrence)
     timetable = parse_timetable(schedule.timetable, schedule.zone)
-    return plan(timetable, schedule.next_slot, now, schedule.missed, schedule.missed_limit)
+    return due_at(timetable, schedule.next_occurrence, now, schedule.missed, schedule.missed_limit)
 
 
 class Unreadable:
@@ -35,12 +35,12 @@ class Unreadable:
 
 
 def log_dropped(schedule: Schedule, dropped: int) -> None:
-    """A policy that leaves slots out does what it is there for; one that wants them all has come to its limit."""
+    """A policy that leaves occurrences out does what it is there for; one that wants them all has come to its limit."""
     tell = log.warning if schedule.missed is Missed.ALL else log.info
     tell(
-        "slots were missed and are skipped",
+        "occurrences were missed and are skipped",
         schedule=schedule.name,
         skipped=dropped,
-        oldest=schedule.next_slot.isoformat(),
+        oldest=schedule.next_occurrence.isoformat(),
         policy=schedule.missed.value,
     )
