@@ -172,7 +172,7 @@ class Schedules:
             is_resumed = await self._store.resume(found[0], occurrence)
 
     async def run_now(self, name: str) -> None:
-        """Ask for one run beside the occurrences, as soon as a process looks; also while it is paused.
+        """Ask for one extra run, as soon as a process looks; also while it is paused.
 
         Requests that are made before a process looks are answered by one run.
         """

@@ -79,7 +79,7 @@ class NewSchedule:
 class Schedule:
     """`next_occurrence` is the oldest occurrence that is not done; `last_occurrence` the newest that ran.
 
-    `run_now` counts the requests for a run beside the occurrences that no such run has answered yet.
+    `run_now` counts the requests for an extra run that no such run has answered yet.
     """
 
     name: str
@@ -109,7 +109,7 @@ class DueSchedules:
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """`occurrence` is None for a run beside the occurrences, and for runners that have none."""
+    """`occurrence` is None for an extra run, and for runners that have none."""
 
     name: str
     replica: str
@@ -196,7 +196,7 @@ class ScheduleStore(Protocol):
         """
 
     async def run_now(self, name: str) -> bool:
-        """Ask for a run beside the occurrences, also of a paused one. Requests that are open together get one run."""
+        """Ask for an extra run, also of a paused schedule. Requests that are open together get one run."""
 
     def singleton(self, lock: str) -> AbstractAsyncContextManager[Singleton | None]:
         """The lock of that name, or None at once if somebody else has it."""
