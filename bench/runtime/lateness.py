@@ -58,7 +58,7 @@ async def _lateness(scene: Scene, since: datetime) -> Figures:
         OCCURRENCE_HEADER,
     )
     runs = await scene.rows(
-        "SELECT extract(epoch FROM started_at - slot)::float8 FROM holdfast.run"
+        "SELECT extract(epoch FROM started_at - occurrence)::float8 FROM holdfast.run"
         " WHERE name = 'inline runner' AND slot > $1",
         since,
     )

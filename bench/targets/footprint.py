@@ -69,7 +69,7 @@ async def idle(bench: Bench) -> Line:
     ):
         await stage.until_value(f"SELECT EXISTS (SELECT FROM {SCHEMA}.sleeper)")
         # Within a minute of its start a worker sees to the store, and then every ten: that is not idling.
-        await stage.until_value(f"SELECT EXISTS (SELECT FROM {SCHEMA}.upkeep)")
+        await stage.until_value(f"SELECT EXISTS (SELECT FROM {SCHEMA}.maintenance)")
         await asyncio.sleep(_SETTLE_SECONDS)
         say(f"an idle worker for {seconds:g} s")
         counts_statements = await stage.counts_statements()

@@ -177,7 +177,7 @@ async def test_schedules_that_are_late_or_paused_are_warnings(database: Database
     assert (await only(database, "schedules")).line == "paused: paused"
     await execute(
         database,
-        "UPDATE holdfast.schedule SET next_slot = holdfast.now() - interval '10 minutes' WHERE name <> 'fine'",
+        "UPDATE holdfast.schedule SET next_occurrence = holdfast.now() - interval '10 minutes' WHERE name <> 'fine'",
     )
     late, paused = await found(database, "schedules")
     assert (late.level, paused.level) == (Level.WARNING, Level.WARNING)

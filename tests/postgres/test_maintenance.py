@@ -95,7 +95,7 @@ async def test_a_step_that_another_process_is_at_is_skipped(database: Database) 
         }
         for step, batches in steps.items():
             async with other.transaction():
-                assert await other.fetchval("SELECT holdfast.try_step($1)", step)
+                assert await other.fetchval("SELECT holdfast.try_chore($1)", step)
                 assert {batch.skipped async for batch in batches()} == {"another process is at it"}
             assert {batch.skipped async for batch in batches()} == {None}
         async with other.transaction():
@@ -148,7 +148,7 @@ async def test_a_process_that_finds_everything_done_asks_one_question(
         monkeypatch.setattr(other, "fetch", noted)
         monkeypatch.setattr(other, "maintenance_transaction", lambda: pytest.fail("a step was done again"))
         report = await Maintenance(PostgresMaintenance(other), retention).run(Budget(), to_end=True)
-        assert (asked, report.error, report.skipped, report.counts) == (["steps_done"], None, None, {})
+        assert (asked, report.error, report.skipped, report.counts) == (["chores_done"], None, None, {})
 
 
 async def test_leases_are_rescued_and_jobs_claimed_where_maintenance_never_runs(database: Database) -> None:

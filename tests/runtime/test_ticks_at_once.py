@@ -96,12 +96,12 @@ def check_occurrences(database: Database) -> None:
         occurrences = [occurrence for (occurrence,) in rows if isinstance(occurrence, datetime)]
         assert occurrences == every(apart, occurrences)
         assert len(occurrences) >= least
-        assert database.query("SELECT last_slot, next_slot FROM holdfast.schedule WHERE name = %s", name) == [
-            (occurrences[-1], occurrences[-1] + apart)
-        ]
-        assert database.query("SELECT next_slot > holdfast.now() FROM holdfast.schedule WHERE name = %s", name) == [
-            (True,)
-        ]
+        assert database.query(
+            "SELECT last_occurrence, next_occurrence FROM holdfast.schedule WHERE name = %s", name
+        ) == [(occurrences[-1], occurrences[-1] + apart)]
+        assert database.query(
+            "SELECT next_occurrence > holdfast.now() FROM holdfast.schedule WHERE name = %s", name
+        ) == [(True,)]
 
 
 def every(apart: timedelta, occurrences: list[datetime]) -> list[datetime]:
@@ -118,7 +118,9 @@ def check_inline_runs(database: Database) -> None:
     occurrences = [datetime.fromisoformat(occurrence) for occurrence in starts]
     assert occurrences == every(5 * SECONDS, occurrences)
     assert len(occurrences) >= 30
-    runs = database.query("SELECT slot, finished_at IS NULL, error FROM holdfast.run WHERE name = 'cycle' ORDER BY id")
+    runs = database.query(
+        "SELECT occurrence, finished_at IS NULL, error FROM holdfast.run WHERE name = 'cycle' ORDER BY id"
+    )
     assert runs == [(occurrence, False, None) for occurrence in occurrences]
 
 

@@ -36,10 +36,10 @@ class PostgresMaintenance:
         self._must_sweep = True
 
     async def since_done(self) -> dict[str, timedelta]:
-        return {row["step"]: row["ago"] for row in await self._store.fetch("steps_done")}
+        return {row["chore"]: row["ago"] for row in await self._store.fetch("chores_done")}
 
     async def mark_done(self, chore: str) -> None:
-        await self._store.fetch("mark_step_done", chore)
+        await self._store.fetch("mark_chore_done", chore)
 
     async def add_partitions(self) -> AsyncGenerator[Batch, None]:
         (row,) = await self._store.fetch_for_maintenance("add_partitions", _DAYS_AHEAD)

@@ -31,4 +31,4 @@ class PostgresRuns:
 
 
 def _run(values: dict[str, Any]) -> Run:
-    return Run(occurrence=values.pop("slot"), **values)
+    return Run(**values)

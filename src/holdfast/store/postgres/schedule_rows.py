@@ -45,8 +45,8 @@ def schedule(row: "asyncpg.Record") -> Schedule:
         missed_limit=row["missed_limit"],
         job=None if row["kind"] is None else _template(row),
         origin=Origin(row["origin"]),
-        next_occurrence=row["next_slot"],
-        last_occurrence=row["last_slot"],
+        next_occurrence=row["next_occurrence"],
+        last_occurrence=row["last_occurrence"],
         paused=row["paused"],
         run_now=row["run_now"],
     )

@@ -73,10 +73,10 @@ async def wrong_clocks(lab: Lab) -> None:
     finally:
         await crew.close()
     _check_delays(lab, lab.notes(), delays, time.monotonic())
-    occurrences = await lab.fetch("read_slots", schedule, SCHEDULE_HEADER, OCCURRENCE_HEADER)
+    occurrences = await lab.fetch("read_occurrences", schedule, SCHEDULE_HEADER, OCCURRENCE_HEADER)
     lab.adopt(WORK, (row["id"] for row in occurrences))
-    check_occurrences(lab, [row["slot"] for row in occurrences], lab.count("seconds") // 2)
-    late = [row["late"] for row in occurrences if row["slot"] > began]
+    check_occurrences(lab, [row["occurrence"] for row in occurrences], lab.count("seconds") // 2)
+    late = [row["late"] for row in occurrences if row["occurrence"] > began]
     lab.check("jobs after their occurrence by at most", max(late, default=0.0), "s", at_most=_RIGHT_WITHIN)
     lab.check("and by at least", min(late, default=0.0), "s", at_least=-_EARLY)
 
@@ -132,9 +132,9 @@ async def kills_at_the_occurrence(lab: Lab) -> None:
         for name in (EACH_SECOND, INLINE):
             await lab.producer.schedules.pause(name)
         await lab.drained(lab.lease + _PATIENCE + _DRAINED_SECONDS)
-    rows = await lab.fetch("read_slots", EACH_SECOND, SCHEDULE_HEADER, OCCURRENCE_HEADER)
+    rows = await lab.fetch("read_occurrences", EACH_SECOND, SCHEDULE_HEADER, OCCURRENCE_HEADER)
     lab.adopt(EACH_SECOND, (row["id"] for row in rows))
-    check_occurrences(lab, [row["slot"] for row in rows], kills)
+    check_occurrences(lab, [row["occurrence"] for row in rows], kills)
     # Whoever was at work may have ended between the look and the kill.
     await check_inline(lab, kills, least_restarts=max(1, kills // 4))
 
@@ -167,7 +167,7 @@ async def until_occurrence_done(lab: Lab, seconds: float = _PATIENCE) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while not any(  # noqa: ASYNC110 - nobody tells
-                row["is_done"] and row["slot"] > began for row in await lab.fetch("read_runs", INLINE)
+                row["is_done"] and row["occurrence"] > began for row in await lab.fetch("read_runs", INLINE)
             ):
                 await asyncio.sleep(_TURN_SECONDS)
             return
@@ -188,7 +188,7 @@ def check_occurrences(lab: Lab, occurrences: Sequence[datetime], least: int) -> 
 
 
 async def check_inline(lab: Lab, least: int, least_restarts: int | None = None) -> None:
-    done = Counter(row["slot"] for row in await lab.fetch("read_runs", INLINE) if row["is_done"])
+    done = Counter(row["occurrence"] for row in await lab.fetch("read_runs", INLINE) if row["is_done"])
     for occurrence, number in done.items():
         if number > 1:
             lab.violation(

@@ -188,13 +188,13 @@ async def _lock_a_schedule(lab: Lab) -> None:
 
 
 async def _check_occurrences(lab: Lab, name: str) -> None:
-    rows = await lab.fetch("read_slots", name, SCHEDULE_HEADER, OCCURRENCE_HEADER)
+    rows = await lab.fetch("read_occurrences", name, SCHEDULE_HEADER, OCCURRENCE_HEADER)
     lab.adopt(WORK, (row["id"] for row in rows))
     lab.check(f"jobs of the schedule {name}", len(rows), at_least=3)
     for first, second in pairwise(rows):
-        if second["slot"] - first["slot"] != timedelta(seconds=1):
+        if second["occurrence"] - first["occurrence"] != timedelta(seconds=1):
             lab.violation(
-                DUPLICATE if first["slot"] == second["slot"] else LOST,
+                DUPLICATE if first["occurrence"] == second["occurrence"] else LOST,
                 f"{name}: the job of {first['slot'].isoformat()} is followed by that of {second['slot'].isoformat()}",
                 second["id"],
             )

@@ -54,9 +54,9 @@ async def pooled(lab: Lab) -> None:
             lab.faulted()
             await lab.drained(lab.lease + _DRAINED_SECONDS)
             _nothing_unheard(lab, crew)
-    rows = await lab.fetch("read_slots", EACH_SECOND, SCHEDULE_HEADER, OCCURRENCE_HEADER)
+    rows = await lab.fetch("read_occurrences", EACH_SECOND, SCHEDULE_HEADER, OCCURRENCE_HEADER)
     lab.adopt(EACH_SECOND, (row["id"] for row in rows))
-    check_occurrences(lab, [row["slot"] for row in rows], rounds)
+    check_occurrences(lab, [row["occurrence"] for row in rows], rounds)
     await check_inline(lab, rounds // 2)
     there = {row["id"] for name in ("read_final", "read_open") for row in await lab.fetch(name)}
     for key, jobs in Counter(keys[id] for id in there if id in keys).items():

@@ -1,5 +1,5 @@
 -- Bytes of the tables that do not keep history, with their indexes.
 SELECT relname::text AS name, pg_total_relation_size(oid) AS bytes FROM pg_class
 WHERE relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'holdfast.ready'::regclass)
-  AND relname IN ('ready', 'lease', 'sleeper', 'waiter', 'schedule', 'upkeep')
+  AND relname IN ('ready', 'lease', 'sleeper', 'waiter', 'schedule', 'maintenance')
 ORDER BY name

@@ -27,10 +27,10 @@
 --   key                 which job has a key; written by enqueue
 --   ledger              by how much the number of final jobs changed; written by every verb that makes a job final or live
 --                       again, added up by sql/count.sql and by maintenance
---   schedule, run       timetables with their next slot, and what was executed when; written by ticks and the CLI
+--   schedule, run       timetables with their next occurrence, and what was executed when; written by ticks and the CLI
 --   subscription        which events make jobs of which kind; declared by code when a worker starts
 --   sleeper, waiter     processes that want a notification: of new jobs, of a job's end
---   upkeep              when each step of maintenance was last done
+--   maintenance         when each chore of maintenance was last done
 --   clock               the one row by which all times are decided; tests move it
 --   migration, installed_function   what `holdfast migrate` has done here
 --
@@ -195,8 +195,8 @@ CREATE TABLE holdfast.schedule (
     missed text NOT NULL,
     missed_limit integer NOT NULL,
     origin text NOT NULL CHECK (origin IN ('code', 'stored')),
-    next_slot timestamptz NOT NULL,
-    last_slot timestamptz,
+    next_occurrence timestamptz NOT NULL,
+    last_occurrence timestamptz,
     paused boolean NOT NULL DEFAULT false,
     run_now integer NOT NULL DEFAULT 0,
     kind text,
@@ -207,15 +207,15 @@ CREATE TABLE holdfast.schedule (
     headers json,
     max_attempts smallint
 ) WITH (fillfactor = 50);
-CREATE INDEX schedule_next_slot ON holdfast.schedule (next_slot);
+CREATE INDEX schedule_next_occurrence ON holdfast.schedule (next_occurrence);
 CREATE INDEX schedule_run_now ON holdfast.schedule (name) WHERE run_now > 0;
 
--- One row per slot of a schedule, and per busy minute of any other runner.
+-- One row per occurrence of a schedule, and per busy minute of any other runner.
 CREATE TABLE holdfast.run (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     started_at timestamptz NOT NULL,
     finished_at timestamptz,
-    slot timestamptz,
+    occurrence timestamptz,
     name text COLLATE "C" NOT NULL,
     replica text NOT NULL,
     result json,
@@ -276,8 +276,8 @@ CREATE TABLE holdfast.clock (
 );
 
 -- Shared by all processes, so that none repeats what another has just done.
-CREATE TABLE holdfast.upkeep (
-    step text NOT NULL PRIMARY KEY,
+CREATE TABLE holdfast.maintenance (
+    chore text NOT NULL PRIMARY KEY,
     done_at timestamptz NOT NULL
 );
 

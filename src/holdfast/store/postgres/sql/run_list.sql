@@ -7,7 +7,7 @@ WITH newest AS MATERIALIZED (
     (SELECT run.id FROM holdfast.run WHERE run.name = $1
      ORDER BY run.name DESC, run.started_at DESC, run.id DESC LIMIT $2)
 )
-SELECT run.id, run.name, run.replica, run.slot, run.started_at, run.finished_at, run.result::text AS result,
+SELECT run.id, run.name, run.replica, run.occurrence, run.started_at, run.finished_at, run.result::text AS result,
        run.error::text AS error
 FROM newest JOIN holdfast.run USING (id)
 ORDER BY run.started_at DESC, run.id DESC

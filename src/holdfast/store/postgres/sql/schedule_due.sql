@@ -1,19 +1,19 @@
 -- Always at least one row, for the clock and for what comes next.
 -- $1 names, $2 whether all stored ones too
 WITH moment AS MATERIALIZED (SELECT holdfast.now() AS now)
-SELECT moment.now, coming.next_slot - moment.now AS next_in, due.*
+SELECT moment.now, coming.next_occurrence - moment.now AS next_in, due.*
 FROM moment
 LEFT JOIN LATERAL (
-    SELECT schedule.next_slot FROM holdfast.schedule
-    WHERE schedule.next_slot > moment.now AND NOT schedule.paused
+    SELECT schedule.next_occurrence FROM holdfast.schedule
+    WHERE schedule.next_occurrence > moment.now AND NOT schedule.paused
       AND (schedule.name = ANY ($1::text[]) OR $2 AND schedule.origin = 'stored')
-    ORDER BY schedule.next_slot LIMIT 1
+    ORDER BY schedule.next_occurrence LIMIT 1
 ) AS coming ON true
 LEFT JOIN LATERAL (
-    SELECT name, timetable, zone, missed, missed_limit, origin, schedule.next_slot, last_slot, paused, run_now, kind,
+    SELECT name, timetable, zone, missed, missed_limit, origin, schedule.next_occurrence, last_occurrence, paused, run_now, kind,
            payload::text AS payload, queue, priority, tenant, headers::text AS headers, max_attempts
     FROM holdfast.schedule
-    WHERE (schedule.run_now > 0 OR schedule.next_slot <= moment.now AND NOT schedule.paused)
+    WHERE (schedule.run_now > 0 OR schedule.next_occurrence <= moment.now AND NOT schedule.paused)
       AND (schedule.name = ANY ($1::text[]) OR $2 AND schedule.origin = 'stored')
 ) AS due ON true
-ORDER BY due.next_slot, due.name
+ORDER BY due.next_occurrence, due.name

@@ -1,5 +1,5 @@
 -- All of them: there are few.
-SELECT name, timetable, zone, missed, missed_limit, origin, next_slot, last_slot, paused, run_now, kind,
+SELECT name, timetable, zone, missed, missed_limit, origin, next_occurrence, last_occurrence, paused, run_now, kind,
        payload::text AS payload, queue, priority, tenant, headers::text AS headers, max_attempts
 FROM holdfast.schedule
 ORDER BY name

@@ -5,7 +5,7 @@ RETURNS TABLE (outcome text, merged bigint, last_number bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-    IF NOT holdfast.try_step('compact_counts') THEN
+    IF NOT holdfast.try_chore('compact_counts') THEN
         RETURN QUERY SELECT 'busy', 0::bigint, NULL::bigint;
         RETURN;
     END IF;

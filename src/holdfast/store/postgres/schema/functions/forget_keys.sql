@@ -9,7 +9,7 @@ AS $$
 DECLARE
     moment timestamptz := holdfast.now();
 BEGIN
-    IF NOT holdfast.try_step('prune_jobs') THEN
+    IF NOT holdfast.try_chore('prune_jobs') THEN
         RETURN QUERY SELECT 'busy', 0::bigint;
         RETURN;
     END IF;

@@ -20,7 +20,7 @@ DECLARE
     finished_part text := format('holdfast.%I', 'finished_' || to_char(day, 'YYYYMMDD'));
     live uuid[];
 BEGIN
-    IF NOT holdfast.try_step('prune_jobs') OR NOT holdfast.try_step('compact_counts') THEN
+    IF NOT holdfast.try_chore('prune_jobs') OR NOT holdfast.try_chore('compact_counts') THEN
         outcome := 'busy';
     ELSIF NOT holdfast.is_past(day, retention) OR to_regclass(finished_part) IS NULL THEN
         outcome := 'changed';

@@ -9,7 +9,7 @@ AS $$
 DECLARE
     cutoff timestamptz := holdfast.now() - retention;
 BEGIN
-    IF NOT holdfast.try_step('prune_dead_letters') THEN
+    IF NOT holdfast.try_chore('prune_dead_letters') THEN
         RETURN QUERY SELECT 'busy', 0::bigint;
         RETURN;
     END IF;

@@ -12,7 +12,7 @@ DECLARE
     finished_part text := format('holdfast.%I', 'finished_' || part);
 BEGIN
     pruned := 0;
-    IF NOT holdfast.try_step('prune_jobs') THEN
+    IF NOT holdfast.try_chore('prune_jobs') THEN
         outcome := 'busy';
     ELSIF to_regclass(finished_part) IS NULL THEN
         outcome := 'changed';

@@ -7,7 +7,7 @@ LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     cutoff timestamptz := holdfast.now() - retention;
 BEGIN
-    IF NOT holdfast.try_step('prune_runs') THEN
+    IF NOT holdfast.try_chore('prune_runs') THEN
         RETURN QUERY SELECT 'busy', 0::bigint, NULL::bigint;
         RETURN;
     END IF;

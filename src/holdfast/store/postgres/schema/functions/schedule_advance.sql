@@ -1,8 +1,8 @@
--- One transaction for a slot: the schedule's row, the jobs, the run. A locked row is being moved on, paused or changed at
+-- One transaction for an occurrence: the schedule's row, the jobs, the run. A locked row is being moved on, paused or changed at
 -- this moment; it is not waited for. The UPDATE has a later snapshot, and it decides.
 CREATE OR REPLACE FUNCTION holdfast.schedule_advance(
-    schedule_name text, seen_slot timestamptz, seen_timetable text, seen_zone text, seen_run_now integer,
-    to_slot timestamptz, run_slot timestamptz, run_replica text, run_result json,
+    schedule_name text, seen_occurrence timestamptz, seen_timetable text, seen_zone text, seen_run_now integer,
+    to_occurrence timestamptz, run_occurrence timestamptz, run_replica text, run_result json,
     ids uuid[], kinds text[], queues text[], priorities smallint[], tenants text[], correlation_ids text[],
     attempt_limits smallint[], payloads text[], header_texts text[]
 ) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -14,12 +14,12 @@ BEGIN
         RETURN false;
     END IF;
     UPDATE holdfast.schedule
-    SET next_slot = to_slot, last_slot = coalesce(run_slot, schedule.last_slot),
+    SET next_occurrence = to_occurrence, last_occurrence = coalesce(run_occurrence, schedule.last_occurrence),
         run_now = schedule.run_now - seen_run_now
     WHERE schedule.name = schedule_name AND schedule.kind IS NOT NULL
-      AND schedule.next_slot = seen_slot AND schedule.timetable = seen_timetable AND schedule.zone = seen_zone
+      AND schedule.next_occurrence = seen_occurrence AND schedule.timetable = seen_timetable AND schedule.zone = seen_zone
       AND schedule.run_now >= seen_run_now
-      AND (NOT schedule.paused OR seen_run_now > 0 AND to_slot = seen_slot);
+      AND (NOT schedule.paused OR seen_run_now > 0 AND to_occurrence = seen_occurrence);
     IF NOT FOUND THEN
         RETURN false;
     END IF;
@@ -31,8 +31,8 @@ BEGIN
         tenant => given.tenant, correlation_id => given.correlation_id, max_attempts => given.max_attempts::integer,
         headers => given.headers::json, job_id => given.id
     ) AS enqueued;
-    INSERT INTO holdfast.run (started_at, finished_at, slot, name, replica, result)
-    VALUES (moment, moment, run_slot, schedule_name, run_replica, run_result);
+    INSERT INTO holdfast.run (started_at, finished_at, occurrence, name, replica, result)
+    VALUES (moment, moment, run_occurrence, schedule_name, run_replica, run_result);
     RETURN true;
 END
 $$;

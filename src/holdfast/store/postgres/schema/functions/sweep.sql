@@ -11,7 +11,7 @@ DECLARE
                                              date '2100-01-01')::timestamp AT TIME ZONE 'UTC');
 BEGIN
     swept := 0;
-    IF NOT holdfast.try_step('prune_jobs') THEN
+    IF NOT holdfast.try_chore('prune_jobs') THEN
         outcome := 'busy';
     ELSE
         outcome := 'pruned';

@@ -1,5 +1,0 @@
--- The jobs of schedule $1, each with its slot and by how many seconds it came after it. $2 and $3 are the headers' names.
-SELECT id, slot, extract(epoch FROM created_at - slot)::float8 AS late
-FROM holdfast.job CROSS JOIN LATERAL (SELECT (headers ->> $3)::timestamptz AS slot) AS its
-WHERE headers ->> $2 = $1
-ORDER BY slot

@@ -1,5 +1,0 @@
--- Takes the lock of a step of maintenance for the caller's transaction. Every process does maintenance, and each step is
--- done by one of them at a time; the others get the answer `busy`.
-CREATE OR REPLACE FUNCTION holdfast.try_step(step text) RETURNS boolean LANGUAGE sql VOLATILE AS $$
-    SELECT pg_try_advisory_xact_lock(hashtextextended('holdfast.upkeep ' || step, 0))
-$$;
