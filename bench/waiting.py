@@ -21,7 +21,7 @@ from bench.markdown import table
 from bench.runtime.workers import Scene, say, spread
 from holdfast.app import Holdfast
 from holdfast.domain.job import LeasedJob
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import ClaimRequest, Finish, KindClaim, Store
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.driver import open_connection
@@ -71,7 +71,7 @@ async def woken(place: Place, waiters: int, seconds: float) -> dict[str, Any]:
 
         async def finish(each: LeasedJob) -> None:
             await asyncio.sleep(random.uniform(0, seconds))
-            await finisher.finish([Finish(each.lease, Transition(Event.SUCCEED))])
+            await finisher.finish([Finish(each.lease, Transition(Move.SUCCEED))])
             ended[each.id] = time.perf_counter()
 
         waits = [asyncio.create_task(wait(each.id)) for each in leased]

@@ -17,7 +17,7 @@ from holdfast.domain.lifecycle import (
     MAX_LOSSES,
     RULES,
     SUSPECT_LOSSES,
-    Event,
+    Move,
     Rule,
     Transition,
     after_cancel_request,
@@ -29,7 +29,7 @@ from holdfast.domain.outcome import Canceled, Failed, Outcome, Retried, Snoozed,
 from holdfast.domain.retry import steps
 
 PAGE = Path(__file__).parents[2] / "docs" / "lifecycle.md"
-HEADER = "| from | event | to | attempt | losses | when |"
+HEADER = "| from | move | to | attempt | losses | when |"
 BROKEN = JobError(code="BROKEN")
 BACKOFF = steps("1s", "2s", "3s", "4s")
 AT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -37,7 +37,7 @@ AT = datetime(2030, 1, 1, tzinfo=UTC)
 
 def _row(rule: Rule) -> list[str]:
     before = f"`{rule.before}`" if rule.before else "-"
-    return [before, rule.event, f"`{rule.after}`", rule.attempt, rule.losses, rule.why]
+    return [before, rule.move, f"`{rule.after}`", rule.attempt, rule.losses, rule.why]
 
 
 def test_the_page_shows_the_table_that_the_code_follows() -> None:
@@ -50,17 +50,17 @@ def test_the_page_shows_the_table_that_the_code_follows() -> None:
 
 
 def test_no_state_has_two_rules_for_one_event() -> None:
-    assert len({(rule.before, rule.event) for rule in RULES}) == len(RULES)
+    assert len({(rule.before, rule.move) for rule in RULES}) == len(RULES)
 
 
 def test_only_what_the_table_says_is_allowed() -> None:
-    allowed = {(before, event) for before in (None, *JobState) for event in Event if allows(before, event)}
-    assert allowed == {(rule.before, rule.event) for rule in RULES}
+    allowed = {(before, event) for before in (None, *JobState) for event in Move if allows(before, event)}
+    assert allowed == {(rule.before, rule.move) for rule in RULES}
 
 
 def test_a_final_state_is_left_only_by_a_person() -> None:
-    assert {rule.event for rule in RULES if rule.before and rule.before.is_final} == {Event.REVIVE, Event.CANCEL}
-    assert {state for state in JobState if allows(state, Event.REVIVE)} == {
+    assert {rule.move for rule in RULES if rule.before and rule.before.is_final} == {Move.REVIVE, Move.CANCEL}
+    assert {state for state in JobState if allows(state, Move.REVIVE)} == {
         state for state in JobState if state.is_final
     }
 
@@ -79,21 +79,21 @@ def _after(outcome: Outcome, *, attempt: int = 1, losses: int = 0, max_attempts:
 @pytest.mark.parametrize(
     ("outcome", "transition"),
     [
-        (Succeeded(), Transition(Event.SUCCEED)),
-        (Succeeded(Json("[1]")), Transition(Event.SUCCEED, result=Json("[1]"))),
-        (Retried(BROKEN), Transition(Event.RETRY, delay=timedelta(seconds=1), error=BROKEN)),
+        (Succeeded(), Transition(Move.SUCCEED)),
+        (Succeeded(Json("[1]")), Transition(Move.SUCCEED, result=Json("[1]"))),
+        (Retried(BROKEN), Transition(Move.RETRY, delay=timedelta(seconds=1), error=BROKEN)),
         (
             Retried(BROKEN, after=timedelta(minutes=1)),
-            Transition(Event.RETRY, delay=timedelta(minutes=1), error=BROKEN),
+            Transition(Move.RETRY, delay=timedelta(minutes=1), error=BROKEN),
         ),
-        (Retried(BROKEN, after=timedelta(0)), Transition(Event.RETRY, error=BROKEN)),
-        (Retried(BROKEN, at=AT), Transition(Event.RETRY, at=AT, error=BROKEN)),
-        (Snoozed(after=timedelta(minutes=1)), Transition(Event.SNOOZE, delay=timedelta(minutes=1))),
-        (Snoozed(until=AT), Transition(Event.SNOOZE, at=AT)),
-        (Failed(BROKEN), Transition(Event.FAIL, error=BROKEN)),
-        (Canceled(BROKEN), Transition(Event.CANCEL, error=BROKEN)),
+        (Retried(BROKEN, after=timedelta(0)), Transition(Move.RETRY, error=BROKEN)),
+        (Retried(BROKEN, at=AT), Transition(Move.RETRY, at=AT, error=BROKEN)),
+        (Snoozed(after=timedelta(minutes=1)), Transition(Move.SNOOZE, delay=timedelta(minutes=1))),
+        (Snoozed(until=AT), Transition(Move.SNOOZE, at=AT)),
+        (Failed(BROKEN), Transition(Move.FAIL, error=BROKEN)),
+        (Canceled(BROKEN), Transition(Move.CANCEL, error=BROKEN)),
     ],
-    ids=lambda value: type(value).__name__ if not isinstance(value, Transition) else value.event,
+    ids=lambda value: type(value).__name__ if not isinstance(value, Transition) else value.move,
 )
 def test_each_outcome_has_its_transition(outcome: Outcome, transition: Transition) -> None:
     assert _after(outcome) == transition
@@ -107,19 +107,19 @@ def test_a_failure_is_retried_until_as_many_attempts_failed_as_allowed(
     failures = attempt - losses
     found = _after(Retried(BROKEN), attempt=attempt, losses=losses, max_attempts=max_attempts)
     if failures >= max_attempts:
-        assert found == Transition(Event.EXHAUST, error=BROKEN)
+        assert found == Transition(Move.EXHAUST, error=BROKEN)
     else:
-        assert found == Transition(Event.RETRY, delay=BACKOFF.delay(failures, Random(1)), error=BROKEN)
+        assert found == Transition(Move.RETRY, delay=BACKOFF.delay(failures, Random(1)), error=BROKEN)
 
 
 @pytest.mark.parametrize("retried", [Retried(BROKEN, at=AT), Retried(BROKEN, after=timedelta(0)), Retried(BROKEN)])
 def test_a_wished_time_does_not_make_an_attempt_more(retried: Retried) -> None:
-    assert _after(retried, attempt=4) == Transition(Event.EXHAUST, error=BROKEN)
+    assert _after(retried, attempt=4) == Transition(Move.EXHAUST, error=BROKEN)
 
 
 def test_a_lost_lease_does_not_use_up_an_attempt() -> None:
-    assert _after(Retried(BROKEN), attempt=4, losses=1).event is Event.RETRY
-    assert _after(Retried(BROKEN), attempt=5, losses=1).event is Event.EXHAUST
+    assert _after(Retried(BROKEN), attempt=4, losses=1).move is Move.RETRY
+    assert _after(Retried(BROKEN), attempt=5, losses=1).move is Move.EXHAUST
     # And the backoff does not count it either.
     assert _after(Retried(BROKEN), attempt=3, losses=2).delay == timedelta(seconds=1)
 
@@ -131,24 +131,24 @@ def test_other_outcomes_do_not_care_how_many_attempts_there_were() -> None:
 
 def test_the_third_loss_buries_the_job() -> None:
     assert [after_loss(losses) for losses in range(4)] == [
-        Transition(Event.RESCUE, error=LEASE_LOST),
-        Transition(Event.RESCUE, error=LEASE_LOST),
-        Transition(Event.BURY, error=LEASE_LOST),
-        Transition(Event.BURY, error=LEASE_LOST),
+        Transition(Move.RESCUE, error=LEASE_LOST),
+        Transition(Move.RESCUE, error=LEASE_LOST),
+        Transition(Move.BURY, error=LEASE_LOST),
+        Transition(Move.BURY, error=LEASE_LOST),
     ]
     assert (SUSPECT_LOSSES, after_loss(SUSPECT_LOSSES).state) == (2, JobState.DEAD)
 
 
 @pytest.mark.parametrize(
-    "rule", [rule for rule in RULES if rule.before is JobState.RUNNING], ids=lambda rule: rule.event
+    "rule", [rule for rule in RULES if rule.before is JobState.RUNNING], ids=lambda rule: rule.move
 )
 def test_a_request_to_cancel_counts_only_where_the_job_would_run_again(rule: Rule) -> None:
     for error in (None, BROKEN):
-        transition = Transition(rule.event, delay=timedelta(seconds=1), error=error)
+        transition = Transition(rule.move, delay=timedelta(seconds=1), error=error)
         assert transition.state is rule.after
         assert transition.gives_attempt_back is (rule.attempt == "-1")
         found = after_cancel_request(transition)
         if rule.after is JobState.READY:
-            assert found == Transition(Event.CANCEL, error=error or CANCEL_REQUESTED)
+            assert found == Transition(Move.CANCEL, error=error or CANCEL_REQUESTED)
         else:
             assert found is transition

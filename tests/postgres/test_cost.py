@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from holdfast.domain.job import IfExists, Lease, NewJob
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import Fenced, Finish, Renewal
 from holdfast.store.postgres.reader import PostgresReader
 from tests.databases import Database, DatabaseMaker, OneConnectionStore, connected
@@ -94,8 +94,8 @@ class Measured:
             await self.store.claim(wants(suspects=True))
             await self.store.look(["default"], ["work"])
             await self.store.renew([Renewal(lease, LEASE)])
-            await self.store.finish([Finish(lease, Transition(Event.SUCCEED))])
-            await self.store.finish([Finish(lease, Transition(Event.RETRY, error=BROKEN))])
+            await self.store.finish([Finish(lease, Transition(Move.SUCCEED))])
+            await self.store.finish([Finish(lease, Transition(Move.RETRY, error=BROKEN))])
             await self.store.rescue(10)
             await self.store.cancel([lease.id])
             await self.store.retry([lease.id])
@@ -153,10 +153,10 @@ async def test_no_verb_walks_over_what_it_does_not_want(measured: tuple[Measured
     assert looked.due_in == timedelta(0)
     renewed, blocks["renew"] = await at.blocks(lambda: store.renew([Renewal(each.lease, LEASE) for each in leased]))
     assert {each.fenced for each in renewed} == {Fenced.DONE}
-    retries = [Finish(each.lease, Transition(Event.RETRY, error=BROKEN)) for each in leased[:5]]
+    retries = [Finish(each.lease, Transition(Move.RETRY, error=BROKEN)) for each in leased[:5]]
     fenced, blocks["finish: retry"] = await at.blocks(lambda: store.finish(retries))
     assert fenced == [Fenced.DONE] * 5
-    successes = [Finish(each.lease, Transition(Event.SUCCEED)) for each in leased[5:]]
+    successes = [Finish(each.lease, Transition(Move.SUCCEED)) for each in leased[5:]]
     fenced, blocks["finish: succeed"] = await at.blocks(lambda: store.finish(successes))
     assert fenced == [Fenced.DONE] * 5
     fenced, blocks["finish: again"] = await at.blocks(lambda: store.finish(retries + successes))
@@ -200,7 +200,7 @@ async def test_errors_of_others_are_not_read_when_an_attempt_fails(measured: tup
     leased = await at.store.claim(wants())
     if analyzed:
         await at.connection.execute("VACUUM ANALYZE")
-    finishes = [Finish(each.lease, Transition(Event.FAIL, error=BROKEN)) for each in leased]
+    finishes = [Finish(each.lease, Transition(Move.FAIL, error=BROKEN)) for each in leased]
     fenced, blocks = await at.blocks(lambda: at.store.finish(finishes))
     assert fenced == [Fenced.DONE] * 5
     assert blocks <= AT_MOST

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from holdfast.domain.job import JobState
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import Finish
 from holdfast.store.postgres import maintenance
 from holdfast.store.postgres.maintenance import PostgresMaintenance
@@ -19,7 +19,7 @@ from tests.databases import Database, connected, opened_store
 from tests.postgres.past import is_sound
 from tests.store_contract.steps import BROKEN, ENDINGS, job, wants
 
-SUCCEED = Transition(Event.SUCCEED)
+SUCCEED = Transition(Move.SUCCEED)
 
 
 async def compacted(store: PostgresStore) -> int:
@@ -131,7 +131,7 @@ async def test_ids_that_are_no_time_are_counted_and_pruned_too(database: Databas
         await store.enqueue([job(id=id) for id in ids])
         leased = await store.claim(wants())
         await store.finish([Finish(each.lease, SUCCEED) for each in leased[:3]])
-        await store.finish([Finish(leased[3].lease, Transition(Event.FAIL, error=BROKEN))])
+        await store.finish([Finish(leased[3].lease, Transition(Move.FAIL, error=BROKEN))])
         await is_sound(connection)
         await PostgresClock(store).advance(timedelta(days=30))
         async for _ in PostgresMaintenance(store).prune_jobs(timedelta(days=1)):

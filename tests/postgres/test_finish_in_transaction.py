@@ -11,7 +11,7 @@ import pytest
 from holdfast.domain.errors import StaleLease
 from holdfast.domain.job import JobState, Lease
 from holdfast.domain.json_text import Json
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import Fenced, Finish, Renewal
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
@@ -178,7 +178,7 @@ async def test_a_locked_lease_does_not_keep_its_neighbours_from_finishing(scene:
         for name in ("succeed", "fail"):
             finishes = [Finish(scene.lease, ENDINGS[name]), Finish(others.pop(), ENDINGS[name])]
             assert await store.finish(finishes) == [Fenced.LOCKED, Fenced.DONE]
-        plain = [Finish(lease, Transition(Event.SUCCEED)) for lease in (*others, scene.lease)]
+        plain = [Finish(lease, Transition(Move.SUCCEED)) for lease in (*others, scene.lease)]
         assert await store.finish(plain) == [Fenced.DONE, Fenced.LOCKED]
 
 

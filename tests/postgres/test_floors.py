@@ -11,7 +11,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import Fenced, Finish
 from holdfast.store.postgres import claiming
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
@@ -138,12 +138,12 @@ async def test_the_first_suspect_of_a_kind(scene: Scene) -> None:
     assert len(await scene.store.claim(wants(suspects=True))) == 1
 
 
-@pytest.mark.parametrize("event", [Event.RETRY, Event.SNOOZE])
-async def test_a_job_that_comes_again_stands_past_every_floor(scene: Scene, event: Event) -> None:
+@pytest.mark.parametrize("event", [Move.RETRY, Move.SNOOZE])
+async def test_a_job_that_comes_again_stands_past_every_floor(scene: Scene, event: Move) -> None:
     await scene.store.enqueue([job(priority=4), job(priority=4)])
     (leased,) = await scene.store.claim(wants(limit=1))
     await move_floor(scene)
-    again = Transition(event, error=BROKEN if event is Event.RETRY else None)
+    again = Transition(event, error=BROKEN if event is Move.RETRY else None)
     assert await scene.elsewhere.finish([Finish(leased.lease, again)]) == [Fenced.DONE]
     assert leased.id in [each.id for each in await scene.store.claim(wants())]
 

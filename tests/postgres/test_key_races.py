@@ -15,7 +15,7 @@ import pytest
 from holdfast.domain.errors import KeyLocked, StoreUnavailable
 from holdfast.domain.job import IfExists, JobState, NewJob
 from holdfast.domain.json_text import decode, encode
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import Enqueued, Fenced, Finish
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
@@ -29,9 +29,9 @@ pytestmark = [
 ]
 
 REPLACE = IfExists.REPLACE
-SUCCEED = Transition(Event.SUCCEED)
-RETRY = Transition(Event.RETRY, error=BROKEN)
-RELEASE = Transition(Event.RELEASE)
+SUCCEED = Transition(Move.SUCCEED)
+RETRY = Transition(Move.RETRY, error=BROKEN)
+RELEASE = Transition(Move.RELEASE)
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 _ENQUEUE = "SELECT id, is_new FROM holdfast.enqueue('work', '{}', key => $1)"

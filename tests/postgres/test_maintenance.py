@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.domain.budget import Budget
 from holdfast.domain.job import JobState
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.maintenance.chores import Retention
 from holdfast.maintenance.runner import Maintenance
 from holdfast.store.contract import Fenced, Finish, Rescued
@@ -65,7 +65,7 @@ async def test_a_day_whose_jobs_went_to_the_default_partition_stays_there_until_
             await connection.execute(f"DROP TABLE holdfast.job_{day:%Y%m%d}, holdfast.finished_{day:%Y%m%d}")
         await store.enqueue([job(), job()])
         (leased, _) = await store.claim(wants(lease=timedelta(days=100)))
-        await store.finish([Finish(leased.lease, Transition(Event.SUCCEED))])
+        await store.finish([Finish(leased.lease, Transition(Move.SUCCEED))])
         assert await added(store) == 2 * 7
         assert before[0] not in await days_with_partitions(connection)
         assert await connection.fetchval("SELECT count(*) FROM ONLY holdfast.job_other") == 2
@@ -112,7 +112,7 @@ async def test_many_replicas_do_all_steps_at_once(database: Database, replicas: 
         jobs = [job(id=id_of(1 + number % 6), key=f"{number}") for number in range(300)]
         await store.enqueue(jobs)
         leased = await store.claim(wants(limit=250, lease=timedelta(days=100)))
-        succeed, fail = Transition(Event.SUCCEED), Transition(Event.FAIL, error=BROKEN)
+        succeed, fail = Transition(Move.SUCCEED), Transition(Move.FAIL, error=BROKEN)
         await store.finish([Finish(each.lease, succeed) for each in leased[:200]])
         await store.finish([Finish(each.lease, fail) for each in leased[200:240]])
         await PostgresClock(store).advance(timedelta(days=30))
@@ -160,5 +160,5 @@ async def test_leases_are_rescued_and_jobs_claimed_where_maintenance_never_runs(
         await PostgresClock(store).advance(LEASE + timedelta(seconds=1))
         assert await store.rescue(10) == [Rescued(leased.id, JobState.READY)]
         (again,) = await store.claim(wants())
-        assert await store.finish([Finish(again.lease, Transition(Event.SUCCEED))]) == [Fenced.DONE]
+        assert await store.finish([Finish(again.lease, Transition(Move.SUCCEED))]) == [Fenced.DONE]
         await is_sound(connection)

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.domain.errors import InvalidInput, SchemaMismatch, StoreUnavailable
 from holdfast.domain.job import IfExists, JobState, LeasedJob
-from holdfast.domain.lifecycle import LEASE_LOST, Event, Transition
+from holdfast.domain.lifecycle import LEASE_LOST, Move, Transition
 from holdfast.domain.limits import check_schema
 from holdfast.producer.enqueue import enqueue_statement
 from holdfast.store.contract import Fenced, Finish, JobFilter, Renewal
@@ -299,7 +299,7 @@ async def _lost_and_finished(store: PostgresStore, clock: PostgresClock, leased:
     assert [rescued.id for rescued in await store.rescue(10)] == [leased.id]
     (again,) = await store.claim(wants())
     assert LEASE_LOST.code in str(await PostgresReader(store).get(leased.id))
-    return await store.finish([Finish(again.lease, Transition(Event.SUCCEED))])
+    return await store.finish([Finish(again.lease, Transition(Move.SUCCEED))])
 
 
 async def test_two_schemas_of_one_database_know_nothing_of_each_other(database: Database) -> None:

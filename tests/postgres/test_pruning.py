@@ -13,7 +13,7 @@ import pytest
 from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.job import IfExists, JobState
 from holdfast.domain.json_text import Json
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Retrying
 from holdfast.store.postgres import maintenance
 from holdfast.store.postgres.reader import PostgresReader
@@ -38,7 +38,7 @@ from tests.worker.harness import until
 ONLY_18 = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 
 LONG = timedelta(days=100)
-SUCCEED = Transition(Event.SUCCEED)
+SUCCEED = Transition(Move.SUCCEED)
 DAYS_AGO = 5
 MOST_DAYS = 8
 
@@ -58,7 +58,7 @@ async def test_a_day_is_dropped_with_all_that_ended_before_the_retention(databas
     async with opened_store(database.url) as store, connected(database.url) as connection:
         await add_days(connection, MOST_DAYS)
         await PostgresClock(store).freeze(NOON)
-        succeeded = await ended(store, "work", Transition(Event.SUCCEED, result=Json("1")), key="a")
+        succeeded = await ended(store, "work", Transition(Move.SUCCEED, result=Json("1")), key="a")
         canceled = await ended(store, "work", ENDINGS["cancel"], key="b")
         new = job(id=id_of(0))
         await store.enqueue([new])
@@ -89,7 +89,7 @@ async def test_what_must_stay_outlives_its_day(database: Database) -> None:
         old = await ended(store, "work", SUCCEED, key="old")
         retried = await ended(store, "retried", SUCCEED)
         await clock.advance(timedelta(days=30))
-        recent = await ended(store, "work", Transition(Event.SUCCEED, result=Json('{"pages": 3}')), key="recent")
+        recent = await ended(store, "work", Transition(Move.SUCCEED, result=Json('{"pages": 3}')), key="recent")
         ready = job(id=id_of(DAYS_AGO), kind="ready", delay=timedelta(days=90), payload=Json('"ready"'), key="ready")
         running = job(id=id_of(DAYS_AGO), kind="running", payload=Json('"running"'))
         failing = job(id=id_of(DAYS_AGO), kind="failing")
@@ -113,7 +113,7 @@ async def test_what_must_stay_outlives_its_day(database: Database) -> None:
         await is_sound(connection)
         # And all of them go on living.
         assert await store.finish([Finish(leased.lease, SUCCEED)]) == [Fenced.DONE]
-        assert await store.finish([Finish(doomed.lease, Transition(Event.FAIL, error=BROKEN))]) == [Fenced.DONE]
+        assert await store.finish([Finish(doomed.lease, Transition(Move.FAIL, error=BROKEN))]) == [Fenced.DONE]
         assert await store.retry([dead, recent]) == [Retrying.READY, Retrying.READY]
         await clock.advance(timedelta(days=91))
         live = await store.claim(wants("dead", "work", "ready", "retried", lease=LONG))

@@ -17,7 +17,7 @@ from asyncpg import TransactionRollbackError
 from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.job import JobState, LeasedJob
 from holdfast.domain.json_text import Json
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import Canceling, Fenced, Finish, Retrying
 from holdfast.store.postgres import maintenance
 from holdfast.store.postgres.maintenance import PostgresMaintenance
@@ -32,12 +32,12 @@ DAYS = 24
 OLD_JOBS = 600
 LONG = timedelta(days=1000)
 ENDINGS = [
-    *[Transition(Event.SUCCEED)] * 6,
-    Transition(Event.SUCCEED, result=Json("1")),
-    Transition(Event.RETRY, error=BROKEN),
-    Transition(Event.FAIL, error=BROKEN),
-    Transition(Event.CANCEL, error=BROKEN),
-    Transition(Event.RELEASE),
+    *[Transition(Move.SUCCEED)] * 6,
+    Transition(Move.SUCCEED, result=Json("1")),
+    Transition(Move.RETRY, error=BROKEN),
+    Transition(Move.FAIL, error=BROKEN),
+    Transition(Move.CANCEL, error=BROKEN),
+    Transition(Move.RELEASE),
 ]
 
 
@@ -146,7 +146,7 @@ async def _earlier_life(crowd: Crowd) -> None:
     await PostgresClock(crowd.store).advance(-2 * RETENTION)
     await crowd.store.enqueue([job(id=id_of(1 + number % DAYS), key=f"{number}") for number in range(OLD_JOBS)])
     leased = await crowd.store.claim(wants(limit=OLD_JOBS, lease=LONG))
-    await crowd.store.finish([Finish(each.lease, Transition(Event.SUCCEED)) for each in leased])
+    await crowd.store.finish([Finish(each.lease, Transition(Move.SUCCEED)) for each in leased])
     crowd.old = [each.id for each in leased]
     await PostgresClock(crowd.store).advance(2 * RETENTION)
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.domain.job import JobState, Lease
 from holdfast.domain.json_text import Json
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import Fenced, Finish, Renewal
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
@@ -44,10 +44,10 @@ async def _at_once(*loops: Callable[[], Awaitable[bool]], ends: Callable[[], boo
 @pytest.mark.parametrize(
     "transition",
     [
-        Transition(Event.SUCCEED),
-        Transition(Event.SUCCEED, result=Json("{}")),
-        Transition(Event.FAIL, error=BROKEN),
-        Transition(Event.RETRY, delay=timedelta(hours=1), error=BROKEN),
+        Transition(Move.SUCCEED),
+        Transition(Move.SUCCEED, result=Json("{}")),
+        Transition(Move.FAIL, error=BROKEN),
+        Transition(Move.RETRY, delay=timedelta(hours=1), error=BROKEN),
     ],
     ids=["plain success", "result", "failure", "retry"],
 )
@@ -120,10 +120,10 @@ async def test_a_storm_of_everything_leaves_every_job_in_exactly_one_place(datab
             else:
                 transition = random.choice(
                     [
-                        Transition(Event.SUCCEED),
-                        Transition(Event.SUCCEED),
-                        Transition(Event.RETRY, error=BROKEN),
-                        Transition(Event.FAIL, error=BROKEN),
+                        Transition(Move.SUCCEED),
+                        Transition(Move.SUCCEED),
+                        Transition(Move.RETRY, error=BROKEN),
+                        Transition(Move.FAIL, error=BROKEN),
                     ]
                 )
                 answers = await store.finish([Finish(lease, transition) for lease in some])
@@ -180,13 +180,13 @@ async def _every_fenced_verb(store: PostgresStore, leases: list[Lease]) -> list[
     (renewed,) = await store.renew([Renewal(first, LEASE, Json("1"))])
     async with connected(store.url) as connection:
         await store.finish_in.statement(second, None).execute_on(connection)
-    plain = await store.finish([Finish(first, Transition(Event.SUCCEED))])
-    failed = await store.finish([Finish(third, Transition(Event.FAIL, error=BROKEN))])
-    retried = await store.finish([Finish(fourth, Transition(Event.RETRY, delay=LEASE))])
+    plain = await store.finish([Finish(first, Transition(Move.SUCCEED))])
+    failed = await store.finish([Finish(third, Transition(Move.FAIL, error=BROKEN))])
+    retried = await store.finish([Finish(fourth, Transition(Move.RETRY, delay=LEASE))])
     released = await store.release([fifth])
     (again,) = await store.claim(wants())
-    assert await store.finish([Finish(second, Transition(Event.SUCCEED))]) == [Fenced.ALREADY]
-    assert await store.finish([Finish(again.lease, Transition(Event.SUCCEED))]) == [Fenced.DONE]
+    assert await store.finish([Finish(second, Transition(Move.SUCCEED))]) == [Fenced.ALREADY]
+    assert await store.finish([Finish(again.lease, Transition(Move.SUCCEED))]) == [Fenced.DONE]
     return [renewed.fenced, *plain, *failed, *retried, *released]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.domain.job import JobError, JobState
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Rescued, Retrying
 from tests.rows.conftest import Place
 from tests.rows.tables import DISPATCH, OUTBOX, RECEIPTS, add_deliveries
@@ -27,7 +27,7 @@ async def test_a_row_that_is_set_back_by_hand_under_its_lock_is_rescued(outbox: 
     assert await store.rescue(10) == [Rescued(leased.id, JobState.READY)]
     (again,) = await store.claim(wants())
     assert (again.id, again.attempt) == (leased.id, 2)
-    assert await store.finish([Finish(leased.lease, Transition(Event.SUCCEED))]) == [Fenced.STALE]
+    assert await store.finish([Finish(leased.lease, Transition(Move.SUCCEED))]) == [Fenced.STALE]
 
 
 async def test_the_verbs_of_one_mapping_leave_alone_what_another_runs(
@@ -38,11 +38,11 @@ async def test_the_verbs_of_one_mapping_leave_alone_what_another_runs(
     dispatch, receipts = deliveries.rows(DISPATCH), deliveries.rows(RECEIPTS)
     (sent,) = await dispatch.claim(SEND)
     assert await receipts.cancel([sent.id]) == [Canceling.UNKNOWN]
-    await dispatch.finish([Finish(sent.lease, Transition(Event.SUCCEED))])
+    await dispatch.finish([Finish(sent.lease, Transition(Move.SUCCEED))])
     (leased,) = await receipts.claim(RECEIPT)
     assert await dispatch.retry([leased.id]) == [Retrying.LOCKED]
     assert await dispatch.cancel([leased.id]) == [Canceling.LOCKED]
-    assert await receipts.finish([Finish(leased.lease, Transition(Event.SUCCEED))]) == [Fenced.DONE]
+    assert await receipts.finish([Finish(leased.lease, Transition(Move.SUCCEED))]) == [Fenced.DONE]
 
 
 async def test_a_lock_that_has_ended_keeps_nobody_from_a_final_row(deliveries: Place) -> None:
@@ -65,7 +65,7 @@ async def test_what_the_application_takes_out_of_the_queue_does_not_go_back_to_i
     await deliveries.connection.execute("UPDATE notification_deliveries SET status = 'withdrawn'")
     (renewed,) = await store.renew([Renewal(leased.lease, LEASE)])
     assert renewed.fenced is Fenced.STALE
-    transition = ENDINGS.get(ending, Transition(Event.RELEASE))
+    transition = ENDINGS.get(ending, Transition(Move.RELEASE))
     assert await store.finish([Finish(leased.lease, transition)]) == [Fenced.STALE]
     row = await deliveries.connection.fetchrow(
         "SELECT status, attempt_count, locked_by, locked_until, fence, last_error_code FROM notification_deliveries"
@@ -80,7 +80,7 @@ async def test_what_was_done_before_the_application_took_the_row_away_is_written
     store = deliveries.rows(DISPATCH)
     (leased,) = await store.claim(SEND)
     await deliveries.connection.execute("UPDATE notification_deliveries SET status = 'withdrawn'")
-    assert await store.finish([Finish(leased.lease, Transition(Event.SUCCEED))]) == [Fenced.DONE]
+    assert await store.finish([Finish(leased.lease, Transition(Move.SUCCEED))]) == [Fenced.DONE]
     assert await deliveries.connection.fetchval("SELECT status FROM notification_deliveries") == "sent"
 
 

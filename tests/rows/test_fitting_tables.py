@@ -7,7 +7,7 @@ import pytest
 from holdfast.domain.errors import InvalidInput, SchemaMismatch
 from holdfast.domain.job import JobState
 from holdfast.domain.json_text import decode
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import Fenced, Finish, Renewal
 from holdfast.store.rows.check import check_rows
 from holdfast.store.rows.mapping import Rows, RowStates
@@ -69,7 +69,7 @@ async def test_columns_of_fixed_length_keep_leases_and_states(place: Place, colu
     (leased,) = await store.claim(wants())
     (renewed,) = await store.renew([Renewal(leased.lease, LEASE)])
     assert renewed.fenced is Fenced.DONE
-    assert await store.finish([Finish(leased.lease, Transition(Event.SUCCEED))]) == [Fenced.DONE]
+    assert await store.finish([Finish(leased.lease, Transition(Move.SUCCEED))]) == [Fenced.DONE]
     found = await store.jobs.get(leased.id)
     assert found is not None
     assert found.state is JobState.SUCCEEDED
@@ -94,7 +94,7 @@ async def test_a_column_without_room_is_found_and_nothing_is_cut(place: Place, c
     await place.connection.execute("INSERT INTO task (id) VALUES (1)")
     store = place.rows(TASKS)
     with pytest.raises(InvalidInput, match="value too long"):
-        await store.finish([Finish(each.lease, Transition(Event.SUCCEED)) for each in await store.claim(wants())])
+        await store.finish([Finish(each.lease, Transition(Move.SUCCEED)) for each in await store.claim(wants())])
 
 
 async def test_a_time_that_may_be_null_is_found_unless_another_column_steps_in(place: Place) -> None:

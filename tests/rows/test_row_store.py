@@ -14,7 +14,7 @@ from holdfast.domain.errors import InvalidInput, SchemaMismatch
 from holdfast.domain.handlers import FinishInTransaction
 from holdfast.domain.job import JobError, JobState, Lease, LeasedJob
 from holdfast.domain.json_text import Json, decode
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Rescued, Retrying
 from holdfast.store.rows.check import check_rows
 from holdfast.store.rows.mapping import Rows, RowStates
@@ -27,7 +27,7 @@ from tests.store_contract.steps import BROKEN, ENDINGS, LEASE, START, Options, j
 pytestmark = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 
 SEND, RECEIPT = wants("push.send"), wants("push.receipt")
-PLAIN = Transition(Event.SUCCEED)
+PLAIN = Transition(Move.SUCCEED)
 
 
 async def one(store: RowStore, kind: str = "push.send") -> LeasedJob:
@@ -106,10 +106,10 @@ async def test_a_column_without_a_time_zone_is_taken_for_utc_whatever_the_sessio
         (ENDINGS["fail"], "failed"),
         (ENDINGS["exhaust"], "failed"),
         (ENDINGS["cancel"], "failed"),
-        (Transition(Event.FAIL, error=JobError(code="DEVICE_NOT_REGISTERED", message="gone")), "invalid"),
-        (Transition(Event.RELEASE), "pending"),
+        (Transition(Move.FAIL, error=JobError(code="DEVICE_NOT_REGISTERED", message="gone")), "invalid"),
+        (Transition(Move.RELEASE), "pending"),
     ],
-    ids=lambda value: value if isinstance(value, str) else value.event,
+    ids=lambda value: value if isinstance(value, str) else value.move,
 )
 async def test_each_ending_has_its_value(deliveries: Place, ending: Transition, status: str) -> None:
     await add_deliveries(deliveries.connection, 1)
@@ -132,7 +132,7 @@ async def test_a_release_of_a_retry_goes_back_to_where_it_was(deliveries: Place)
     assert await values(deliveries, "status") == ("busy",)
     await store.release([leased.lease])
     assert await values(deliveries, "status") == ("pending",)
-    await finished(store, (await one(store)).lease, Transition(Event.RETRY, error=BROKEN))
+    await finished(store, (await one(store)).lease, Transition(Move.RETRY, error=BROKEN))
     await store.release([(await one(store)).lease])
     assert await values(deliveries, "status, attempt_count") == ("retryable", 1)
 
@@ -141,7 +141,7 @@ async def test_an_error_that_is_too_long_for_its_column_is_cut(deliveries: Place
     await add_deliveries(deliveries.connection, 1)
     store = deliveries.rows(DISPATCH)
     long = JobError(code="C" * 100, message="m" * 1000)
-    assert await finished(store, (await one(store)).lease, Transition(Event.RETRY, error=long)) is Fenced.DONE
+    assert await finished(store, (await one(store)).lease, Transition(Move.RETRY, error=long)) is Fenced.DONE
     assert await values(deliveries, "last_error_code, last_error_message") == ("C" * 40, "m" * 200)
 
 
@@ -179,8 +179,8 @@ async def test_a_second_mapping_goes_on_where_the_first_has_ended(deliveries: Pl
     ok, again, gone = await receipts.claim(RECEIPT)
     assert {each.attempt for each in (ok, again, gone)} == {1}
     await finished(receipts, ok.lease, PLAIN)
-    await finished(receipts, again.lease, Transition(Event.FAIL, error=JobError(code="SEND_AGAIN")))
-    await finished(receipts, gone.lease, Transition(Event.FAIL, error=JobError(code="DEVICE_NOT_REGISTERED")))
+    await finished(receipts, again.lease, Transition(Move.FAIL, error=JobError(code="SEND_AGAIN")))
+    await finished(receipts, gone.lease, Transition(Move.FAIL, error=JobError(code="DEVICE_NOT_REGISTERED")))
     assert await statuses(deliveries.connection) == {"ok": 1, "retryable": 1, "invalid": 1}
     (resent,) = await dispatch.claim(SEND)
     assert (resent.id, resent.attempt) == (again.id, 2)
@@ -193,7 +193,7 @@ async def test_a_retry_may_hand_the_row_to_another_mapping(deliveries: Place) ->
     dispatch, receipts = deliveries.rows(DISPATCH), deliveries.rows(replace(RECEIPTS, states=states))
     await finished(dispatch, (await one(dispatch)).lease, PLAIN)
     leased = await one(receipts, "push.receipt")
-    assert await finished(receipts, leased.lease, Transition(Event.RETRY, error=BROKEN)) is Fenced.DONE
+    assert await finished(receipts, leased.lease, Transition(Move.RETRY, error=BROKEN)) is Fenced.DONE
     assert await receipts.jobs.get(leased.id) is None
     assert await receipts.claim(RECEIPT) == []
     assert (await one(dispatch)).id == leased.id
@@ -289,7 +289,7 @@ async def test_names_with_quotes_capitals_and_spaces_are_names_like_any_other(pl
     store = place.rows(rows)
     await store.enqueue([job(payload=Json('{"a": "b"}'))])
     (leased,) = await store.claim(wants())
-    assert await finished(store, leased.lease, Transition(Event.RETRY, error=BROKEN)) is Fenced.DONE
+    assert await finished(store, leased.lease, Transition(Move.RETRY, error=BROKEN)) is Fenced.DONE
     (again,) = await store.claim(wants())
     assert (decode(again.payload), again.attempt) == ({"a": "b"}, 2)
     statement = FinishInTransaction((await store.table.sql()).finish_in).statement(again.lease, None)

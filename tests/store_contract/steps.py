@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.domain.job import IfExists, Job, JobError, JobState, Lease, LeasedJob, NewJob
 from holdfast.domain.json_text import Json, encode
-from holdfast.domain.lifecycle import LEASE_LOST, Event, Transition
+from holdfast.domain.lifecycle import LEASE_LOST, Move, Transition
 from holdfast.store.contract import ClaimRequest, Fenced, Finish, JobFilter, KindClaim
 from holdfast.store.parts import Part
 from tests.databases import StoreCase
@@ -27,12 +27,12 @@ OTHER_HOLDER = UUID("00000000-0000-4000-8000-000000000002")
 BROKEN = JobError(code="BROKEN", type="ValueError", message="no such invoice", traceback="line 1\nline 2")
 
 ENDINGS: Mapping[str, Transition] = {
-    "succeed": Transition(Event.SUCCEED, result=Json('{"pages": 3}')),
-    "retry": Transition(Event.RETRY, delay=5 * SECOND, error=BROKEN),
-    "exhaust": Transition(Event.EXHAUST, error=BROKEN),
-    "fail": Transition(Event.FAIL, error=BROKEN),
-    "snooze": Transition(Event.SNOOZE, delay=5 * SECOND),
-    "cancel": Transition(Event.CANCEL, error=JobError(code="CANCELED", type="Cancel", message="not wanted")),
+    "succeed": Transition(Move.SUCCEED, result=Json('{"pages": 3}')),
+    "retry": Transition(Move.RETRY, delay=5 * SECOND, error=BROKEN),
+    "exhaust": Transition(Move.EXHAUST, error=BROKEN),
+    "fail": Transition(Move.FAIL, error=BROKEN),
+    "snooze": Transition(Move.SNOOZE, delay=5 * SECOND),
+    "cancel": Transition(Move.CANCEL, error=JobError(code="CANCELED", type="Cancel", message="not wanted")),
 }
 FINAL_ENDINGS = [name for name, transition in ENDINGS.items() if transition.state.is_final]
 

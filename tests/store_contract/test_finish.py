@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.domain.job import JobError, JobState
 from holdfast.domain.json_text import Json
-from holdfast.domain.lifecycle import CANCEL_REQUESTED, KEPT_ERRORS, RULES, Event, Transition
+from holdfast.domain.lifecycle import CANCEL_REQUESTED, KEPT_ERRORS, RULES, Move, Transition
 from holdfast.store.contract import Fenced, Finish
 from holdfast.store.parts import Part
 from tests.databases import StoreCase
@@ -36,23 +36,23 @@ from tests.store_contract.steps import (
 _BY_FINISH = [
     rule
     for rule in RULES
-    if rule.before is JobState.RUNNING and rule.event not in (Event.RELEASE, Event.RESCUE, Event.BURY)
+    if rule.before is JobState.RUNNING and rule.move not in (Move.RELEASE, Move.RESCUE, Move.BURY)
 ]
 
 
 def test_every_ending_of_a_running_job_is_tested_here() -> None:
-    assert {rule.event for rule in _BY_FINISH} == {transition.event for transition in ENDINGS.values()}
+    assert {rule.move for rule in _BY_FINISH} == {transition.move for transition in ENDINGS.values()}
 
 
-@pytest.mark.parametrize("event", told_apart(rule.event for rule in _BY_FINISH))
+@pytest.mark.parametrize("event", told_apart(rule.move for rule in _BY_FINISH))
 @needs(Part.LOSSES)
-async def test_each_ending_follows_the_table(case: StoreCase, event: Event) -> None:
-    (entry,) = [each for each in _BY_FINISH if each.event is event]
+async def test_each_ending_follows_the_table(case: StoreCase, event: Move) -> None:
+    (entry,) = [each for each in _BY_FINISH if each.move is event]
     # A job with an attempt and a loss behind it, so that no counter is right by accident.
     id = await lost(case, 1)
     leased = await claimed(case)
     await case.clock.advance(SECOND)
-    assert await finished(case, leased.lease, ENDINGS[entry.event]) is Fenced.DONE
+    assert await finished(case, leased.lease, ENDINGS[entry.move]) is Fenced.DONE
     found = await shown(case, id)
     assert found.state is entry.after
     assert found.attempt == 2 + {"same": 0, "-1": -1}[entry.attempt]
@@ -114,15 +114,15 @@ async def test_a_finish_that_made_the_job_ready_is_stale_the_second_time(case: S
 @needs(Part.RESULTS)
 async def test_a_result_is_kept(case: StoreCase) -> None:
     leased = await running(case)
-    await finished(case, leased.lease, Transition(Event.SUCCEED, result=Json('{"pages":[1,2,{"a":null}]}')))
+    await finished(case, leased.lease, Transition(Move.SUCCEED, result=Json('{"pages":[1,2,{"a":null}]}')))
     assert (await shown(case, leased.id)).as_dict()["result"] == {"pages": [1, 2, {"a": None}]}
 
 
 @needs(Part.RESULTS)
 async def test_a_result_of_null_is_not_the_same_as_no_result(case: StoreCase) -> None:
     nothing, null = await running(case), await running(case)
-    await finished(case, nothing.lease, Transition(Event.SUCCEED))
-    await finished(case, null.lease, Transition(Event.SUCCEED, result=Json("null")))
+    await finished(case, nothing.lease, Transition(Move.SUCCEED))
+    await finished(case, null.lease, Transition(Move.SUCCEED, result=Json("null")))
     assert [(await shown(case, each.id)).result for each in (nothing, null)] == [None, "null"]
 
 
@@ -132,8 +132,8 @@ async def test_plain_successes_and_results_are_written_in_one_call(case: StoreCa
     await case.store.release([stale.lease])
     endings = [
         Finish(with_result.lease, ENDINGS["succeed"]),
-        Finish(stale.lease, Transition(Event.SUCCEED)),
-        Finish(plain.lease, Transition(Event.SUCCEED)),
+        Finish(stale.lease, Transition(Move.SUCCEED)),
+        Finish(plain.lease, Transition(Move.SUCCEED)),
         Finish(failing.lease, ENDINGS["fail"]),
     ]
     assert await case.store.finish(endings) == [Fenced.DONE, Fenced.STALE, Fenced.DONE, Fenced.DONE]
@@ -149,7 +149,7 @@ async def test_nothing_to_finish_is_fine(case: StoreCase) -> None:
 async def test_a_retry_waits_for_its_delay(case: StoreCase) -> None:
     leased = await running(case)
     await case.clock.advance(SECOND)
-    await finished(case, leased.lease, Transition(Event.RETRY, delay=timedelta(minutes=5), error=BROKEN))
+    await finished(case, leased.lease, Transition(Move.RETRY, delay=timedelta(minutes=5), error=BROKEN))
     found = await shown(case, leased.id)
     assert (found.run_at, found.started_at) == (START + timedelta(minutes=5, seconds=1), None)
     await case.clock.advance(timedelta(minutes=5) - timedelta(microseconds=1))
@@ -162,22 +162,22 @@ async def test_a_retry_waits_for_its_delay(case: StoreCase) -> None:
 async def test_a_retry_waits_for_its_time(case: StoreCase) -> None:
     leased = await running(case)
     at = START + timedelta(hours=1)
-    await finished(case, leased.lease, Transition(Event.RETRY, at=at, error=BROKEN))
+    await finished(case, leased.lease, Transition(Move.RETRY, at=at, error=BROKEN))
     assert (await shown(case, leased.id)).run_at == at
 
 
 async def test_a_time_in_the_past_means_now(case: StoreCase) -> None:
     retried, snoozed = await running(case), await running(case)
     await case.clock.advance(SECOND)
-    await finished(case, retried.lease, Transition(Event.RETRY, at=START, error=BROKEN))
-    await finished(case, snoozed.lease, Transition(Event.SNOOZE, at=START))
+    await finished(case, retried.lease, Transition(Move.RETRY, at=START, error=BROKEN))
+    await finished(case, snoozed.lease, Transition(Move.SNOOZE, at=START))
     assert [(await shown(case, each.id)).run_at for each in (retried, snoozed)] == [START + SECOND] * 2
 
 
 async def test_a_snooze_gives_the_attempt_back(case: StoreCase) -> None:
     leased = await running(case)
     for _ in range(3):
-        await finished(case, leased.lease, Transition(Event.SNOOZE, delay=SECOND))
+        await finished(case, leased.lease, Transition(Move.SNOOZE, delay=SECOND))
         found = await shown(case, leased.id)
         assert (found.attempt, found.errors, found.run_at) == (0, (), await case.clock.now() + SECOND)
         await case.clock.advance(SECOND)
@@ -192,7 +192,7 @@ async def test_errors_are_kept_in_order_with_their_attempt_and_time(case: StoreC
     for attempt in (1, 2, 3):
         leased = await claimed(case)
         error = JobError(code=f"E{attempt}", type="ValueError", message='"quoted" \\u0041 ü', traceback="a\nb")
-        await finished(case, leased.lease, Transition(Event.RETRY, error=error))
+        await finished(case, leased.lease, Transition(Move.RETRY, error=error))
         expected.append(stored_error(error, attempt=attempt, at=await case.clock.now()))
         await case.clock.advance(timedelta(milliseconds=1500))
     assert error_dicts(await shown(case, id)) == expected
@@ -202,7 +202,7 @@ async def test_errors_are_kept_in_order_with_their_attempt_and_time(case: StoreC
 @needs(Part.ERROR_HISTORY)
 async def test_the_error_that_ended_the_job_is_the_last_one(case: StoreCase, ending: str) -> None:
     leased = await running(case)
-    await finished(case, leased.lease, Transition(Event.RETRY, error=JobError(code="FIRST")))
+    await finished(case, leased.lease, Transition(Move.RETRY, error=JobError(code="FIRST")))
     again = await claimed(case)
     await finished(case, again.lease, ENDINGS[ending])
     errors = error_dicts(await shown(case, leased.id))
@@ -215,7 +215,7 @@ async def test_only_the_newest_errors_are_kept(case: StoreCase) -> None:
     total = KEPT_ERRORS + 3
     for number in range(total):
         leased = await claimed(case)
-        await finished(case, leased.lease, Transition(Event.RETRY, error=JobError(code=str(number))))
+        await finished(case, leased.lease, Transition(Move.RETRY, error=JobError(code=str(number))))
     codes = [error["code"] for error in error_dicts(await shown(case, id))]
     assert codes == [str(number) for number in range(total - KEPT_ERRORS, total)]
 
@@ -254,6 +254,6 @@ async def test_a_suspect_that_succeeds_is_done_and_one_that_fails_stays_a_suspec
     one, two = await case.store.claim(wants("a", "b", suspects=True))
     assert (one.id, two.id) == (first, second)
     await finished(case, one.lease, ENDINGS["succeed"])
-    await finished(case, two.lease, Transition(Event.RETRY, error=BROKEN))
+    await finished(case, two.lease, Transition(Move.RETRY, error=BROKEN))
     assert await case.store.claim(wants("a", "b")) == []
     assert [each.id for each in await case.store.claim(wants("a", "b", suspects=True))] == [second]

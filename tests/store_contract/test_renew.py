@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from holdfast.domain.job import JobState, Lease
 from holdfast.domain.json_text import Json
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import Fenced, Renewal, Renewed
 from holdfast.store.parts import Part
 from tests.databases import StoreCase
@@ -98,7 +98,7 @@ async def test_progress_is_kept_until_newer_progress_comes(case: StoreCase) -> N
 async def test_progress_outlives_the_attempt_and_the_job(case: StoreCase) -> None:
     leased = await running(case)
     await case.store.renew([Renewal(leased.lease, LEASE, Json("[1]"))])
-    await finished(case, leased.lease, Transition(Event.RETRY))
+    await finished(case, leased.lease, Transition(Move.RETRY))
     assert (await shown(case, leased.id)).as_dict()["progress"] == [1]
     again = await claimed(case)
     await finished(case, again.lease, ENDINGS["succeed"])

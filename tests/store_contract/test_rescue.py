@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from holdfast.domain.job import JobState
-from holdfast.domain.lifecycle import MAX_LOSSES, Event, Transition
+from holdfast.domain.lifecycle import MAX_LOSSES, Move, Transition
 from holdfast.store.contract import Fenced, Rescued
 from holdfast.store.parts import Part
 from tests.databases import StoreCase
@@ -78,7 +78,7 @@ async def test_losses_and_failures_are_counted_apart(case: StoreCase) -> None:
     id = await enqueued(case)
     for _ in range(3):
         leased = await claimed(case)
-        await finished(case, leased.lease, Transition(Event.RETRY, error=BROKEN))
+        await finished(case, leased.lease, Transition(Move.RETRY, error=BROKEN))
     await claimed(case)
     await case.clock.advance(LEASE)
     assert await case.store.rescue(10) == [Rescued(id, JobState.READY)]

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.domain.job import Lease
 from holdfast.domain.json_text import Json
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import Fenced, Finish, Renewal
 from holdfast.store.parts import Part
 from tests.databases import StoreCase
@@ -75,7 +75,7 @@ async def _lost_and_canceled(case: StoreCase) -> Lease:
 
 async def _retried(case: StoreCase) -> Lease:
     lease = (await running(case)).lease
-    assert await finished(case, lease, Transition(Event.RETRY, error=BROKEN)) is Fenced.DONE
+    assert await finished(case, lease, Transition(Move.RETRY, error=BROKEN)) is Fenced.DONE
     return lease
 
 
@@ -168,7 +168,7 @@ async def _every_verb(case: StoreCase, lease: Lease) -> dict[str, Fenced]:
     answers: dict[str, Fenced] = {}
     verbs: dict[str, Callable[[], Awaitable[Fenced]]] = {
         **{f"finish: {name}": lambda name=name: finished(case, lease, ENDINGS[name]) for name in ENDINGS},  # type: ignore[misc]
-        "finish: succeed without a result": lambda: finished(case, lease, Transition(Event.SUCCEED)),
+        "finish: succeed without a result": lambda: finished(case, lease, Transition(Move.SUCCEED)),
         "finish among others": lambda: _finish_among_others(case, lease),
         "release": lambda: _release(case, lease),
         "renew": lambda: _renew(case, lease, None),

@@ -32,7 +32,7 @@ from hypothesis.stateful import (
 from holdfast.domain.errors import DuplicateJob
 from holdfast.domain.job import IfExists, Job, JobState, Lease, LeasedJob, NewJob
 from holdfast.domain.json_text import Json, decode
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import (
     ClaimRequest,
     Fenced,
@@ -85,12 +85,12 @@ _LIMITS = [
 # Places, counted from the newest, of one to three jobs or leases.
 _PLACES = [places for number in (1, 2, 3) for places in product(range(12), repeat=number)]
 _ENDINGS = [
-    *(Transition(Event.SUCCEED, result=result) for result in _PERHAPS_JSON * 5),
-    *(Transition(Event.RETRY, delay=delay, error=BROKEN) for delay in _SECONDS),
-    *(Transition(Event.RETRY, at=time, error=BROKEN) for time in _TIMES[::4]),
-    *(Transition(Event.SNOOZE, at=time) for time in _TIMES[::4]),
-    *(Transition(Event.SNOOZE, delay=delay) for delay in _SECONDS),
-    *(Transition(event, error=BROKEN) for event in (Event.EXHAUST, Event.FAIL, Event.CANCEL) * 14),
+    *(Transition(Move.SUCCEED, result=result) for result in _PERHAPS_JSON * 5),
+    *(Transition(Move.RETRY, delay=delay, error=BROKEN) for delay in _SECONDS),
+    *(Transition(Move.RETRY, at=time, error=BROKEN) for time in _TIMES[::4]),
+    *(Transition(Move.SNOOZE, at=time) for time in _TIMES[::4]),
+    *(Transition(Move.SNOOZE, delay=delay) for delay in _SECONDS),
+    *(Transition(event, error=BROKEN) for event in (Move.EXHAUST, Move.FAIL, Move.CANCEL) * 14),
 ]
 _NO_KEY: list[Options] = [{}] * 5
 _KEPT: list[Options] = [{"key": key} for key in "xy"]

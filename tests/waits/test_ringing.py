@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from holdfast.domain.job import LeasedJob
-from holdfast.domain.lifecycle import MAX_LOSSES, Event, Transition
+from holdfast.domain.lifecycle import MAX_LOSSES, Move, Transition
 from holdfast.store.contract import Finish
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.sql_files import statement
@@ -142,7 +142,7 @@ async def _lose_too_often(scene: Scene) -> UUID:
 
 
 ENDS: dict[str, Callable[[Scene], Awaitable[UUID]]] = {
-    "succeed without a result": lambda scene: _finish(scene, Transition(Event.SUCCEED)),
+    "succeed without a result": lambda scene: _finish(scene, Transition(Move.SUCCEED)),
     "succeed with a result": lambda scene: _finish(scene, ENDINGS["succeed"]),
     "fail": lambda scene: _finish(scene, ENDINGS["fail"]),
     "exhaust": lambda scene: _finish(scene, ENDINGS["exhaust"]),
@@ -160,14 +160,14 @@ ENDS: dict[str, Callable[[Scene], Awaitable[UUID]]] = {
 async def test_every_way_to_a_final_state_rings_once_for_who_waits(scene: Scene, end: str) -> None:
     id = await ENDS[end](scene)
     assert await scene.ear.heard() == [str(id)]
-    await scene.finish(await scene.running(), Transition(Event.SUCCEED))
+    await scene.finish(await scene.running(), Transition(Move.SUCCEED))
     assert await scene.ear.heard() == []
 
 
 async def test_a_job_that_lives_on_rings_for_nobody(scene: Scene) -> None:
     for ending in ("retry", "snooze"):
         await _finish(scene, ENDINGS[ending])
-    await _finish(scene, Transition(Event.RELEASE))
+    await _finish(scene, Transition(Move.RELEASE))
     leased = (await scene.store.claim(wants()))[0]
     await scene.store.cancel([leased.id])
     assert await scene.ear.heard() == []
@@ -211,7 +211,7 @@ async def test_five_hundred_at_once_are_three_rings_for_each_holder_and_each_hea
     await scene.waits_for(ids[500], ids[0], holder=other)
     async with connected(scene.url) as listening:
         other_ear = await _listening(listening, scene.url, other)
-        await scene.store.finish([Finish(each.lease, Transition(Event.SUCCEED)) for each in leased])
+        await scene.store.finish([Finish(each.lease, Transition(Move.SUCCEED)) for each in leased])
         rings = await scene.ear.heard()
         assert sorted(id for ring in rings for id in ring.split(",")) == sorted(map(str, ids[:500]))
         assert len(rings) == 3
@@ -279,7 +279,7 @@ async def test_a_finish_does_not_walk_over_waits_that_ended_while_a_snapshot_kee
             await scene.waits_for(leased.id)
         async with scene.connection.transaction():
             before = await scene.connection.fetchval(_BLOCKS) or 0
-            await worker.finish([Finish(leased.lease, Transition(Event.FAIL, error=BROKEN))])
+            await worker.finish([Finish(leased.lease, Transition(Move.FAIL, error=BROKEN))])
             blocks: int = await scene.connection.fetchval(_BLOCKS) - before
             return blocks
 

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from holdfast.domain.job import NewJob
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import Finish
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.sql_files import statement
@@ -139,12 +139,12 @@ async def test_a_job_that_others_may_run_at_once_rings(scene: Scene) -> None:
     leases = [leased.lease for leased in await scene.store.claim(wants(limit=6))]
     await scene.asleep("default")
     cases = [
-        (Transition(Event.SUCCEED), []),
-        (Transition(Event.FAIL, error=BROKEN), []),
-        (Transition(Event.RETRY, delay=timedelta(seconds=5), error=BROKEN), []),
-        (Transition(Event.RETRY, delay=timedelta(0), error=BROKEN), ["default"]),
-        (Transition(Event.SNOOZE, delay=timedelta(0)), ["default"]),
-        (Transition(Event.RELEASE), ["default"]),
+        (Transition(Move.SUCCEED), []),
+        (Transition(Move.FAIL, error=BROKEN), []),
+        (Transition(Move.RETRY, delay=timedelta(seconds=5), error=BROKEN), []),
+        (Transition(Move.RETRY, delay=timedelta(0), error=BROKEN), ["default"]),
+        (Transition(Move.SNOOZE, delay=timedelta(0)), ["default"]),
+        (Transition(Move.RELEASE), ["default"]),
     ]
     for lease, (transition, expected) in zip(leases, cases, strict=True):
         await scene.store.finish([Finish(lease, transition)])

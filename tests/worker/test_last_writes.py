@@ -13,7 +13,7 @@ from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.handlers import make_handler
 from holdfast.domain.job import Lease, LeasedJob
 from holdfast.domain.json_text import Json
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.domain.retry import exponential
 from holdfast.store.contract import Fenced, Finish, Store
 from holdfast.worker import finisher as module
@@ -104,7 +104,7 @@ class Case:
         """All outcomes have arrived, and the first request is under way or over."""
         running = asyncio.create_task(self.finisher.run())
         for each in self.outcomes:
-            self.finisher.put(each, Transition(Event.SUCCEED))
+            self.finisher.put(each, Transition(Move.SUCCEED))
         async with asyncio.timeout(PATIENCE):
             while not self.store.asked:  # noqa: ASYNC110 - a look
                 await asyncio.sleep(0)
@@ -168,7 +168,7 @@ async def test_an_outcome_that_comes_in_the_last_moment_is_written_too() -> None
     late = held()
 
     async def writes_and_meets_another(store: Requests, ids: list[UUID]) -> list[Fenced]:
-        case.finisher.put(late, Transition(Event.SUCCEED))
+        case.finisher.put(late, Transition(Move.SUCCEED))
         return await writes(store, ids)
 
     case = Case(hangs, writes_and_meets_another)

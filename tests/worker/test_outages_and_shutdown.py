@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Holdfast, JobState, Process, RunningJob, StoreUnavailable, WorkerSettings
 from holdfast.domain.job import Lease, LeasedJob
-from holdfast.domain.lifecycle import Event
+from holdfast.domain.lifecycle import Move
 from holdfast.domain.retry import exponential
 from holdfast.store.contract import ClaimRequest, Fenced, Finish, Looked, Renewal, Renewed, Renewer, Rescued
 from holdfast.store.memory.store import MemoryStore
@@ -32,7 +32,7 @@ class FaultyStore(MemoryStore):
         self.hangs_once: dict[str, asyncio.Event] = {}
         self.asked: list[str] = []
         self.poison: UUID | None = None
-        self.poisonous: set[Event] = set()
+        self.poisonous: set[Move] = set()
 
     async def _meet(self, verb: str) -> None:
         self.asked.append(verb)
@@ -50,7 +50,7 @@ class FaultyStore(MemoryStore):
 
     async def finish(self, finishes: Sequence[Finish]) -> list[Fenced]:
         await self._meet("finish")
-        if any(finish.lease.id == self.poison and finish.transition.event in self.poisonous for finish in finishes):
+        if any(finish.lease.id == self.poison and finish.transition.move in self.poisonous for finish in finishes):
             raise ValueError("this outcome cannot be written")
         return await super().finish(finishes)
 
@@ -117,13 +117,13 @@ async def test_no_error_of_the_store_ends_a_worker(verb: str, error: type[BaseEx
 @pytest.mark.parametrize(
     ("poisonous", "state", "expected"),
     [
-        ({Event.SUCCEED}, JobState.FAILED, ["OUTCOME_UNWRITABLE"]),
-        (set(Event), JobState.DEAD, ["LEASE_LOST"] * 3),
+        ({Move.SUCCEED}, JobState.FAILED, ["OUTCOME_UNWRITABLE"]),
+        (set(Move), JobState.DEAD, ["LEASE_LOST"] * 3),
     ],
     ids=["this outcome", "any outcome"],
 )
 async def test_an_outcome_that_cannot_be_written_holds_up_no_other(
-    poisonous: set[Event], state: JobState, expected: list[str]
+    poisonous: set[Move], state: JobState, expected: list[str]
 ) -> None:
     app = FaultyApp()
     app.handler("quick")(quick)

@@ -12,7 +12,7 @@ import pytest
 from holdfast import Holdfast, JobState, RunningJob
 from holdfast.domain.job import LeasedJob
 from holdfast.domain.json_text import decode
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import Canceling, ClaimRequest, Fenced, Finish, JobFilter, KindClaim, Renewal, Renewed
 from holdfast.worker.lease_keeper import KeeperRules, Stop
 from tests.worker import transactional
@@ -116,7 +116,7 @@ async def test_a_lease_lost_before_the_finish_leaves_nothing_behind(
         assert codes(running) == ["LEASE_LOST"]
         assert database.effects(id) == []
         assert await children(app) == 0
-        assert await app.opened.store.finish([Finish(other.lease, Transition(Event.SUCCEED))]) == [Fenced.DONE]
+        assert await app.opened.store.finish([Finish(other.lease, Transition(Move.SUCCEED))]) == [Fenced.DONE]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,9 @@ LEASE_LOST = JobError(
 CANCEL_REQUESTED = JobError(code="CANCELED", type="Cancel", message="canceled by request")
 
 
-class Event(StrEnum):
+class Move(StrEnum):
+    """From one state to another; `RULES` has them all."""
+
     ENQUEUE = "enqueue"
     REPLACE = "replace"
     CLAIM = "claim"
@@ -45,7 +47,7 @@ class Event(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Rule:
     before: JobState | None
-    event: Event
+    move: Move
     after: JobState
     attempt: str
     losses: str
@@ -55,35 +57,35 @@ class Rule:
 _READY, _RUNNING = JobState.READY, JobState.RUNNING
 
 RULES: tuple[Rule, ...] = (
-    Rule(None, Event.ENQUEUE, _READY, "0", "0", "a producer's transaction commits"),
-    Rule(_READY, Event.REPLACE, _READY, "0", "0", "a producer puts newer work under its key in its place"),
-    Rule(_READY, Event.CLAIM, _RUNNING, "+1", "same", "a worker takes the due job under a lease"),
-    Rule(_READY, Event.CANCEL, JobState.CANCELED, "same", "same", "a person cancels it before it starts"),
-    Rule(_RUNNING, Event.SUCCEED, JobState.SUCCEEDED, "same", "same", "the handler returns"),
-    Rule(_RUNNING, Event.RETRY, _READY, "same", "same", "the attempt fails and attempts are left"),
-    Rule(_RUNNING, Event.EXHAUST, JobState.DEAD, "same", "same", "the attempt fails and was the last one"),
-    Rule(_RUNNING, Event.FAIL, JobState.FAILED, "same", "same", "a permanent error"),
-    Rule(_RUNNING, Event.SNOOZE, _READY, "-1", "same", "the handler asks for a later time"),
-    Rule(_RUNNING, Event.CANCEL, JobState.CANCELED, "same", "same", "the handler ends it, or a person's request did"),
-    Rule(_RUNNING, Event.RELEASE, _READY, "-1", "same", "a worker gives back a job that it has not started"),
-    Rule(_RUNNING, Event.RESCUE, _READY, "same", "+1", "the lease ran out, fewer than three times so far"),
-    Rule(_RUNNING, Event.BURY, JobState.DEAD, "same", "+1", "the lease ran out for the third time"),
-    Rule(JobState.SUCCEEDED, Event.REVIVE, _READY, "0", "0", "a person retries it"),
-    Rule(JobState.FAILED, Event.REVIVE, _READY, "0", "0", "a person retries it"),
-    Rule(JobState.DEAD, Event.REVIVE, _READY, "0", "0", "a person retries it"),
-    Rule(JobState.CANCELED, Event.REVIVE, _READY, "0", "0", "a person retries it"),
-    Rule(JobState.FAILED, Event.CANCEL, JobState.CANCELED, "same", "same", "a person gives the dead letter up"),
-    Rule(JobState.DEAD, Event.CANCEL, JobState.CANCELED, "same", "same", "a person gives the dead letter up"),
+    Rule(None, Move.ENQUEUE, _READY, "0", "0", "a producer's transaction commits"),
+    Rule(_READY, Move.REPLACE, _READY, "0", "0", "a producer puts newer work under its key in its place"),
+    Rule(_READY, Move.CLAIM, _RUNNING, "+1", "same", "a worker takes the due job under a lease"),
+    Rule(_READY, Move.CANCEL, JobState.CANCELED, "same", "same", "a person cancels it before it starts"),
+    Rule(_RUNNING, Move.SUCCEED, JobState.SUCCEEDED, "same", "same", "the handler returns"),
+    Rule(_RUNNING, Move.RETRY, _READY, "same", "same", "the attempt fails and attempts are left"),
+    Rule(_RUNNING, Move.EXHAUST, JobState.DEAD, "same", "same", "the attempt fails and was the last one"),
+    Rule(_RUNNING, Move.FAIL, JobState.FAILED, "same", "same", "a permanent error"),
+    Rule(_RUNNING, Move.SNOOZE, _READY, "-1", "same", "the handler asks for a later time"),
+    Rule(_RUNNING, Move.CANCEL, JobState.CANCELED, "same", "same", "the handler ends it, or a person's request did"),
+    Rule(_RUNNING, Move.RELEASE, _READY, "-1", "same", "a worker gives back a job that it has not started"),
+    Rule(_RUNNING, Move.RESCUE, _READY, "same", "+1", "the lease ran out, fewer than three times so far"),
+    Rule(_RUNNING, Move.BURY, JobState.DEAD, "same", "+1", "the lease ran out for the third time"),
+    Rule(JobState.SUCCEEDED, Move.REVIVE, _READY, "0", "0", "a person retries it"),
+    Rule(JobState.FAILED, Move.REVIVE, _READY, "0", "0", "a person retries it"),
+    Rule(JobState.DEAD, Move.REVIVE, _READY, "0", "0", "a person retries it"),
+    Rule(JobState.CANCELED, Move.REVIVE, _READY, "0", "0", "a person retries it"),
+    Rule(JobState.FAILED, Move.CANCEL, JobState.CANCELED, "same", "same", "a person gives the dead letter up"),
+    Rule(JobState.DEAD, Move.CANCEL, JobState.CANCELED, "same", "same", "a person gives the dead letter up"),
 )
 
-_TABLE = {(rule.before, rule.event): rule for rule in RULES}
+_TABLE = {(rule.before, rule.move): rule for rule in RULES}
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
     """What a store writes for a running job whose lease it still finds under the given fence."""
 
-    event: Event
+    move: Move
     delay: timedelta = timedelta(0)
     at: datetime | None = None
     error: JobError | None = None
@@ -91,19 +93,19 @@ class Transition:
 
     @property
     def state(self) -> JobState:
-        return _TABLE[_RUNNING, self.event].after
+        return _TABLE[_RUNNING, self.move].after
 
     @property
     def gives_attempt_back(self) -> bool:
-        return _TABLE[_RUNNING, self.event].attempt == "-1"
+        return _TABLE[_RUNNING, self.move].attempt == "-1"
 
 
-PLAIN_SUCCESS = Transition(Event.SUCCEED)
+PLAIN_SUCCESS = Transition(Move.SUCCEED)
 """How most attempts end: one value for all of them, so that it is told by identity."""
 
 
-def allows(before: JobState | None, event: Event) -> bool:
-    return (before, event) in _TABLE
+def allows(before: JobState | None, move: Move) -> bool:
+    return (before, move) in _TABLE
 
 
 def after_outcome(
@@ -112,33 +114,33 @@ def after_outcome(
     """What the outcome of a running attempt does to its job."""
     match outcome:
         case Succeeded(result):
-            return PLAIN_SUCCESS if result is None else Transition(Event.SUCCEED, result=result)
+            return PLAIN_SUCCESS if result is None else Transition(Move.SUCCEED, result=result)
         case Retried(error, after, at):
             # A lost lease is counted in `losses`, so it does not use up an attempt of the policy.
             failures = attempt - losses
             if failures >= max_attempts:
-                return Transition(Event.EXHAUST, error=error)
+                return Transition(Move.EXHAUST, error=error)
             if at is not None:
-                return Transition(Event.RETRY, at=at, error=error)
+                return Transition(Move.RETRY, at=at, error=error)
             delay = backoff.delay(failures, random) if after is None else after
-            return Transition(Event.RETRY, delay=delay, error=error)
+            return Transition(Move.RETRY, delay=delay, error=error)
         case Snoozed(after, until):
-            return Transition(Event.SNOOZE, delay=after or timedelta(0), at=until)
+            return Transition(Move.SNOOZE, delay=after or timedelta(0), at=until)
         case Failed(error):
-            return Transition(Event.FAIL, error=error)
+            return Transition(Move.FAIL, error=error)
         case Canceled(error):
-            return Transition(Event.CANCEL, error=error)
+            return Transition(Move.CANCEL, error=error)
         case _:
             assert_never(outcome)
 
 
 def after_loss(losses: int) -> Transition:
     """What a rescue does to a running job whose lease ran out, `losses` being the count before it."""
-    return Transition(Event.BURY if losses + 1 >= MAX_LOSSES else Event.RESCUE, error=LEASE_LOST)
+    return Transition(Move.BURY if losses + 1 >= MAX_LOSSES else Move.RESCUE, error=LEASE_LOST)
 
 
 def after_cancel_request(transition: Transition) -> Transition:
     """A job that a person asked to cancel is not made ready again, whatever ended its attempt."""
     if transition.state is not JobState.READY:
         return transition
-    return Transition(Event.CANCEL, error=transition.error or CANCEL_REQUESTED)
+    return Transition(Move.CANCEL, error=transition.error or CANCEL_REQUESTED)

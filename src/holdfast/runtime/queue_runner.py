@@ -12,7 +12,7 @@ from typing import Protocol
 from holdfast.domain.budget import Budget
 from holdfast.domain.crash_points import reach
 from holdfast.domain.errors import HoldfastError, SchemaMismatch, StoreUnavailable
-from holdfast.domain.lifecycle import Event
+from holdfast.domain.lifecycle import Move
 from holdfast.domain.runner import RunnerReport
 from holdfast.log import get_logger
 from holdfast.runtime.pacing import Pacing
@@ -29,8 +29,8 @@ _RESCUE_FAILED_SECONDS = 1.0
 _NOW = -math.inf
 _LAST_RUN_SECONDS = 1.0
 _UNTOLD = 0.2
-_UNDONE = frozenset({Event.RELEASE, "lost", "stale"})
-_DEAD = (Event.FAIL, Event.EXHAUST)
+_UNDONE = frozenset({Move.RELEASE, "lost", "stale"})
+_DEAD = (Move.FAIL, Move.EXHAUST)
 
 
 async def _nothing() -> None:

@@ -13,7 +13,7 @@ from holdfast.domain.crash_points import reach
 from holdfast.domain.errors import HoldfastError, SchemaMismatch, StoreUnavailable
 from holdfast.domain.event_loop import is_being_canceled
 from holdfast.domain.failures import describe
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.log import get_logger
 from holdfast.store.contract import Fenced, Finish, Store
 from holdfast.worker.held import HeldJob
@@ -109,7 +109,7 @@ class Finisher:
             held.refusals += 1
             if held.refusals == _MOST_REFUSALS:
                 # From now on something that can surely be written: a person will find the job and the reason.
-                held.transition = Transition(Event.FAIL, error=describe(error, "OUTCOME_UNWRITABLE"))
+                held.transition = Transition(Move.FAIL, error=describe(error, "OUTCOME_UNWRITABLE"))
             if held.refusals < 2 * _MOST_REFUSALS:
                 return Fenced.LOCKED
             # Nobody renews its lease any more: it runs out, and the job is tried again or ends dead.
@@ -182,9 +182,7 @@ def _once(each: Iterable[HeldJob]) -> list[HeldJob]:
 def _log_stale(batch: list[HeldJob], answers: list[Fenced]) -> None:
     for held, fenced in zip(batch, answers, strict=True):
         if fenced is Fenced.STALE and not held.is_given_up:
-            log.warning(
-                "outcome refused, lease was lost", **held.named, fence=held.fence, outcome=held.transition.event
-            )
+            log.warning("outcome refused, lease was lost", **held.named, fence=held.fence, outcome=held.transition.move)
 
 
 def _told(error: Exception) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from holdfast.domain.duration import to_timedelta
 from holdfast.domain.failures import Failures, describe
 from holdfast.domain.handlers import FinishInTransaction, Handlers
 from holdfast.domain.job import JobError, JobState
-from holdfast.domain.lifecycle import PLAIN_SUCCESS, Event, Transition, after_outcome
+from holdfast.domain.lifecycle import PLAIN_SUCCESS, Move, Transition, after_outcome
 from holdfast.domain.outcome import Outcome, Retried, Succeeded
 from holdfast.domain.retry import DEFAULT_BACKOFF
 from holdfast.domain.signals import Signals
@@ -47,7 +47,7 @@ _LONGEST_WAIT_SECONDS = 1.0
 _LAST_STEP_SECONDS = 1.0
 _LAST_WRITES_SECONDS = 2.0
 _KEEPER_SECONDS = 2.0
-_RELEASE = Transition(Event.RELEASE)
+_RELEASE = Transition(Move.RELEASE)
 _TASK_CANCELED = JobError(code="ERROR", type="CancelledError", message="the handler's task was canceled")
 
 # Not loop.create_task, because an application's task factory may know nothing of contexts.
@@ -230,13 +230,13 @@ class Worker:
             if fenced is Fenced.ALREADY or (fenced is Fenced.DONE and transition is PLAIN_SUCCESS):
                 plain += 1
             elif fenced is Fenced.DONE:
-                self.tally[transition.event] += 1
+                self.tally[transition.move] += 1
                 _log_failure(held, transition)
                 self._come_back_for(transition)
             else:
                 self.tally["stale"] += 1
         if plain:
-            self.tally[Event.SUCCEED] += plain
+            self.tally[Move.SUCCEED] += plain
 
     def _note_end(self) -> None:
         # At full speed the next claim has mostly been asked for already.
@@ -403,7 +403,7 @@ def _log_failure(held: HeldJob, transition: Transition) -> None:
             code=transition.error.code,
             # Not its message: it may quote the payload, and logs are read by others than those who may see the job.
             error=transition.error.type,
-            then=transition.event,
+            then=transition.move,
         )
 
 

@@ -16,7 +16,7 @@ from holdfast.domain.json_text import Json, encode
 from holdfast.domain.lifecycle import (
     KEPT_ERRORS,
     SUSPECT_LOSSES,
-    Event,
+    Move,
     Transition,
     after_cancel_request,
     after_loss,
@@ -152,7 +152,7 @@ class MemoryStore:
 
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
         with self._lock:
-            return [self._finish(lease, Transition(Event.RELEASE)) for lease in leases]
+            return [self._finish(lease, Transition(Move.RELEASE)) for lease in leases]
 
     def _finish(self, lease: Lease, transition: Transition) -> Fenced:
         record = self._held(lease)
@@ -176,7 +176,7 @@ class MemoryStore:
 
     def _write(self, record: Record, transition: Transition) -> None:
         now = self.clock.read()
-        lost = transition.event in (Event.RESCUE, Event.BURY)
+        lost = transition.move in (Move.RESCUE, Move.BURY)
         if record.cancel_requested:
             transition = after_cancel_request(transition)
         fence = record.lease.fence if record.lease and not lost else None
@@ -190,7 +190,7 @@ class MemoryStore:
         record.state = transition.state
         if transition.state is JobState.READY:
             record.started_at = None
-            if transition.event is not Event.RELEASE:
+            if transition.move is not Move.RELEASE:
                 record.run_at = max(now, transition.at) if transition.at else now + transition.delay
         else:
             record.result = transition.result

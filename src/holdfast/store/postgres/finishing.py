@@ -6,7 +6,7 @@ from holdfast.domain.crash_points import reach
 from holdfast.domain.handlers import FinishInTransaction
 from holdfast.domain.job import Lease
 from holdfast.domain.json_text import encode
-from holdfast.domain.lifecycle import KEPT_ERRORS, PLAIN_SUCCESS, Event, Transition
+from holdfast.domain.lifecycle import KEPT_ERRORS, PLAIN_SUCCESS, Move, Transition
 from holdfast.store.contract import Fenced, Finish
 from holdfast.store.postgres.claiming import Claiming
 from holdfast.store.postgres.driver import LeaseLocked
@@ -30,7 +30,7 @@ class Finishing(Claiming):
         return await self._fenced([finish.lease for finish in finishes], done)
 
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
-        return await self.finish([Finish(lease, Transition(Event.RELEASE)) for lease in leases])
+        return await self.finish([Finish(lease, Transition(Move.RELEASE)) for lease in leases])
 
     @property
     def finish_in(self) -> FinishInTransaction:
@@ -54,7 +54,7 @@ class Finishing(Claiming):
             rows = await self.fetch(
                 "finish",
                 *lease_columns([finish.lease for finish in finishes]),
-                [transition.event.value for transition in transitions],
+                [transition.move.value for transition in transitions],
                 [transition.state.value for transition in transitions],
                 [transition.delay for transition in transitions],
                 [transition.at for transition in transitions],
@@ -63,7 +63,7 @@ class Finishing(Claiming):
                 KEPT_ERRORS,
             )
         finally:
-            if any(transition.event is Event.RELEASE for transition in transitions):
+            if any(transition.move is Move.RELEASE for transition in transitions):
                 # Not before: a claim beside it would look where they are not back yet, and remember that.
                 self.forget_floors()
         return [row["fence"] for row in rows]

@@ -10,7 +10,7 @@ from typing import Final
 
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import DEFAULT_QUEUE, JobState, check_attempts, check_name
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.parts import Part
 from holdfast.store.rows.quoting import check_identifier, check_sql
 
@@ -311,7 +311,7 @@ class Rows:
         if self.states is None:
             return None
         if transition.state is JobState.READY:
-            return self.states.retry if transition.event is Event.RETRY else None
+            return self.states.retry if transition.move is Move.RETRY else None
         return self.states.value_of(transition.state, transition.error.code if transition.error else None)
 
     def completes(self, value: str | None) -> bool:

@@ -18,7 +18,7 @@ from holdfast.store.rows.item import Item
 from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.quoting import literal
 
-_ENDING = ("event", "goes_back", "delay", "at", "value", "completes", "code", "message", "error", "result")
+_ENDING = ("move", "goes_back", "delay", "at", "value", "completes", "code", "message", "error", "result")
 _MOMENT = "moment AS MATERIALIZED (SELECT {now} AS now)"
 
 
@@ -172,7 +172,7 @@ RETURNING held.number, held.cancel_requested"""
         """A row that a person asked to cancel is not made ready again, whatever ended its attempt. One that the
         application took out of the queue meanwhile does not go back to it either: it only loses its lock.
 
-        $1 ids, $2 fences, $3 holders, $4 events, $5 whether the row goes back to ready, $6 delays, $7 times,
+        $1 ids, $2 fences, $3 holders, $4 moves, $5 whether the row goes back to ready, $6 delays, $7 times,
         $8 values of the state column, $9 whether the row is complete, $10 error codes, $11 their messages,
         $12 whole errors, $13 results
         """
@@ -202,7 +202,7 @@ RETURNING ended.number"""
 
     def _finished(self) -> dict[str | None, str]:
         item, mapping = self.item, self.item.mapping
-        gives_back = "ended.is_ready AND ended.event IN ('release', 'snooze')"
+        gives_back = "ended.is_ready AND ended.move IN ('release', 'snooze')"
         attempt = f"{item.attempt} - CASE WHEN {gives_back} THEN 1 ELSE 0 END"
         first_run_at = mapping.run_at_columns[0]
         next_time = item.value(first_run_at, "greatest(coalesce(ended.at, moment.now + ended.delay), moment.now)")
@@ -216,7 +216,7 @@ RETURNING ended.number"""
             **self.now_in(mapping.updated_at),
             mapping.fence: f"CASE WHEN ended.is_ready THEN NULL ELSE {item.at(mapping.fence)} END",
             mapping.attempt: attempt,
-            first_run_at: f"""CASE WHEN ended.is_ready AND ended.event = 'release' THEN {item.at(first_run_at)}
+            first_run_at: f"""CASE WHEN ended.is_ready AND ended.move = 'release' THEN {item.at(first_run_at)}
                  WHEN ended.is_ready THEN {next_time} ELSE {item.run_at_when_final} END""",
             **item.note_error(*noted),
         }
@@ -228,7 +228,7 @@ RETURNING ended.number"""
         elif mapping.error_code is not None:
             # Without states the code of the last error tells a failure from a success.
             failed = assigned[mapping.error_code]
-            assigned[mapping.error_code] = f"CASE WHEN ended.event = 'succeed' THEN NULL ELSE {failed} END"
+            assigned[mapping.error_code] = f"CASE WHEN ended.move = 'succeed' THEN NULL ELSE {failed} END"
         if mapping.completed_at is not None:
             assigned[mapping.completed_at] = f"""CASE
                  WHEN NOT ended.is_ready AND (ended.completes OR ended.is_canceled)

@@ -11,7 +11,7 @@ from holdfast.domain.errors import DuplicateJob
 from holdfast.domain.handlers import FinishInTransaction
 from holdfast.domain.job import JobError, JobState, Lease, LeasedJob, NewJob
 from holdfast.domain.json_text import Json, encode
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.log import get_logger
 from holdfast.store.contract import (
     Canceling,
@@ -96,7 +96,7 @@ class RowStore:
         for each in claimed:
             if isinstance(each.payload, JobError):
                 lease = Lease(each.row["id"], each.row["fence"], holder)
-                failed.append(Finish(lease, Transition(Event.FAIL, error=each.payload)))
+                failed.append(Finish(lease, Transition(Move.FAIL, error=each.payload)))
             else:
                 leased.append(self._leased(each.row, holder, Json(each.payload)))
         try:
@@ -160,7 +160,7 @@ class RowStore:
         rows = await self.table.fetch(
             lambda sql: sql.finish,
             *_columns(leases),
-            [transition.event.value for transition in transitions],
+            [transition.move.value for transition in transitions],
             [transition.state is JobState.READY for transition in transitions],
             [transition.delay for transition in transitions],
             [transition.at for transition in transitions],
@@ -175,7 +175,7 @@ class RowStore:
         return await self._fenced(leases, {leases[row["number"] - 1] for row in rows})
 
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
-        return await self.finish([Finish(lease, Transition(Event.RELEASE)) for lease in leases])
+        return await self.finish([Finish(lease, Transition(Move.RELEASE)) for lease in leases])
 
     async def _fenced(self, leases: Sequence[Lease], done: set[Lease]) -> list[Fenced]:
         answers = [Fenced.DONE] * len(leases)

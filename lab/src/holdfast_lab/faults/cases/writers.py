@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.job import JobError, LeasedJob, NewJob
 from holdfast.domain.json_text import Json, encode
-from holdfast.domain.lifecycle import PLAIN_SUCCESS, Event, Transition
+from holdfast.domain.lifecycle import PLAIN_SUCCESS, Move, Transition
 from holdfast.store.contract import Canceling, ClaimRequest, Fenced, Finish, KindClaim, Renewal
 from holdfast.store.opening import OpenStore, opened
 from holdfast_lab.faults.app import WORK
@@ -148,7 +148,7 @@ class _Mix:
         finishes = []
         for job in claimed:
             transition = self._end(job.lease.fence, random, is_last=is_last)
-            how = DONE if transition.event is Event.SUCCEED else "NotYet"
+            how = DONE if transition.move is Move.SUCCEED else "NotYet"
             self._lab.record.note(What.EFFECT, job.lease.id, job.lease.fence)
             self._lab.record.note(What.END, job.lease.id, job.lease.fence, how=how)
             finishes.append(Finish(job.lease, transition))
@@ -184,8 +184,8 @@ class _Mix:
     def _end(self, fence: int, random: Random, *, is_last: bool) -> Transition:
         chance = random.random()
         if chance < 0.2 and not is_last:
-            return Transition(Event.RETRY, error=_FAILED)
-        return PLAIN_SUCCESS if chance < 0.6 else Transition(Event.SUCCEED, result=encode({"fence": fence}))
+            return Transition(Move.RETRY, error=_FAILED)
+        return PLAIN_SUCCESS if chance < 0.6 else Transition(Move.SUCCEED, result=encode({"fence": fence}))
 
     async def cancel(self, store: OpenStore, random: Random) -> None:
         """Ready, running and final ones, as it happens."""

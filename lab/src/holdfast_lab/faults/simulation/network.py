@@ -15,7 +15,7 @@ from uuid import UUID
 from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.job import Lease, LeasedJob, NewJob
 from holdfast.domain.json_text import Json, decode
-from holdfast.domain.lifecycle import Event, Transition
+from holdfast.domain.lifecycle import Move, Transition
 from holdfast.scheduling.job_schedules import OCCURRENCE_HEADER
 from holdfast.store.claims import Claims, Taken
 from holdfast.store.contract import (
@@ -201,11 +201,11 @@ class Link(Claims):
         try:
             return await self._ask("finish", effect)
         finally:
-            if any(finish.transition.event is Event.RELEASE for finish in finishes):
+            if any(finish.transition.move is Move.RELEASE for finish in finishes):
                 self.forget_floors()
 
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
-        return await self.finish([Finish(lease, Transition(Event.RELEASE)) for lease in leases])
+        return await self.finish([Finish(lease, Transition(Move.RELEASE)) for lease in leases])
 
     async def rescue(self, limit: int) -> list[Rescued]:
         def effect() -> list[Rescued]:

@@ -19,7 +19,7 @@ from holdfast.domain.lifecycle import (
     LEASE_LOST,
     MAX_LOSSES,
     SUSPECT_LOSSES,
-    Event,
+    Move,
     Transition,
 )
 from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Renewed, Rescued, Retrying
@@ -35,24 +35,24 @@ _LONGEST_REST_SECONDS = 0.7
 _TURN_SECONDS = 0.05
 """More than all requests of one turn take that nothing befalls."""
 
-_ENDED_BY: dict[Event, frozenset[Ending | None]] = {
-    Event.SUCCEED: frozenset({Ending.RETURNED}),
-    Event.FAIL: frozenset({Ending.PERMANENT}),
-    Event.SNOOZE: frozenset({Ending.SNOOZED}),
+_ENDED_BY: dict[Move, frozenset[Ending | None]] = {
+    Move.SUCCEED: frozenset({Ending.RETURNED}),
+    Move.FAIL: frozenset({Ending.PERMANENT}),
+    Move.SNOOZE: frozenset({Ending.SNOOZED}),
     # What a handler raises while it is being stopped does not count; without an end it ignores its interruption.
-    Event.RETRY: frozenset(set(Ending) - {Ending.RETURNED} | {None}),
-    Event.EXHAUST: frozenset(set(Ending) - {Ending.RETURNED} | {None}),
-    Event.CANCEL: frozenset(set(Ending) - {Ending.RETURNED} | {None}),
-    Event.RELEASE: frozenset({None}),
+    Move.RETRY: frozenset(set(Ending) - {Ending.RETURNED} | {None}),
+    Move.EXHAUST: frozenset(set(Ending) - {Ending.RETURNED} | {None}),
+    Move.CANCEL: frozenset(set(Ending) - {Ending.RETURNED} | {None}),
+    Move.RELEASE: frozenset({None}),
 }
 _AFTER = {
-    Event.SUCCEED: JobState.SUCCEEDED,
-    Event.FAIL: JobState.FAILED,
-    Event.EXHAUST: JobState.DEAD,
-    Event.CANCEL: JobState.CANCELED,
-    Event.RETRY: JobState.READY,
-    Event.SNOOZE: JobState.READY,
-    Event.RELEASE: JobState.READY,
+    Move.SUCCEED: JobState.SUCCEEDED,
+    Move.FAIL: JobState.FAILED,
+    Move.EXHAUST: JobState.DEAD,
+    Move.CANCEL: JobState.CANCELED,
+    Move.RETRY: JobState.READY,
+    Move.SNOOZE: JobState.READY,
+    Move.RELEASE: JobState.READY,
 }
 _CANCEL_ANSWERED = {
     JobState.READY: Canceling.CANCELED,
@@ -227,31 +227,31 @@ class Oracle:
         self.note(by.name, account.label, f"{how}, fence {lease.fence}")
 
     def finished(self, finish: Finish, answer: Fenced, by: Witness) -> None:
-        lease, event = finish.lease, finish.transition.event
+        lease, event = finish.lease, finish.transition.move
         account = self.jobs[lease.id]
         self.note(by.name, account.label, f"{event} with fence {lease.fence}: {answer}")
         held = account.held
         if self._is_wrong(account, lease, answer, f"{event} of {by.name}") or answer is not Fenced.DONE or held is None:
             return
-        if held.ending not in _ENDED_BY[event] or (event is Event.RELEASE and held.has_started):
+        if held.ending not in _ENDED_BY[event] or (event is Move.RELEASE and held.has_started):
             ending = held.ending or ("still runs" if held.has_started else "never started")
             self.blame("unexpected", account.label, f"{event} was written, but its handler {ending}")
         failures = account.attempt - account.losses
-        if event in (Event.RETRY, Event.EXHAUST) and (failures >= account.max_attempts) is (event is Event.RETRY):
+        if event in (Move.RETRY, Move.EXHAUST) and (failures >= account.max_attempts) is (event is Move.RETRY):
             told = f"{event} after {failures} of {account.max_attempts} attempts"
             self.blame("attempt not counted", account.label, told)
         self._take_outcome(account, held, finish.transition)
-        if event in (Event.SNOOZE, Event.RELEASE):
+        if event in (Move.SNOOZE, Move.RELEASE):
             account.attempt -= not account.cancel_requested
         self._move(account, _AFTER[event], lease.fence)
 
     def _take_outcome(self, account: Account, held: Claimed, transition: Transition) -> None:
         result = None if transition.result is None else decode(transition.result)
-        if transition.event is Event.SUCCEED and result != held.result:
+        if transition.move is Move.SUCCEED and result != held.result:
             self.blame("unexpected", account.label, f"{result} was written, but its handler returned {held.result}")
         account.result = result
         error = transition.error
-        if error is None and account.cancel_requested and _AFTER[transition.event] is JobState.READY:
+        if error is None and account.cancel_requested and _AFTER[transition.move] is JobState.READY:
             error = CANCEL_REQUESTED
         if error is not None:
             account.errors.append((error.code, error.message, account.attempt))

@@ -3,7 +3,7 @@
 -- DELETE then goes by id, not by place: a renewal may have moved the row after this statement's snapshot was taken,
 -- and only a search by key follows it there.
 CREATE OR REPLACE FUNCTION holdfast.finish(
-    ids uuid[], fences bigint[], holders uuid[], events text[], states text[], delays interval[], moments timestamptz[],
+    ids uuid[], fences bigint[], holders uuid[], moves text[], states text[], delays interval[], moments timestamptz[],
     errors text[], results text[], kept_errors integer
 ) RETURNS TABLE (id uuid, fence bigint)
 LANGUAGE plpgsql
@@ -17,11 +17,11 @@ DECLARE
 BEGIN
     RETURN QUERY
     WITH given AS MATERIALIZED (
-        SELECT * FROM unnest(ids, fences, holders, events, states, delays, moments, errors, results)
-            AS given (id, fence, holder, event, state, delay, at, error, result)
+        SELECT * FROM unnest(ids, fences, holders, moves, states, delays, moments, errors, results)
+            AS given (id, fence, holder, move, state, delay, at, error, result)
     ),
     held AS MATERIALIZED (
-        SELECT given.id, given.fence, given.event, given.state, given.delay, given.at, given.error, given.result
+        SELECT given.id, given.fence, given.move, given.state, given.delay, given.at, given.error, given.result
         FROM given
         CROSS JOIN LATERAL (
             SELECT FROM holdfast.lease
@@ -32,7 +32,7 @@ BEGIN
     gone AS (
         DELETE FROM holdfast.lease USING held WHERE lease.id = ANY (ARRAY[held.id]) AND lease.fence = held.fence
         RETURNING lease.id, lease.fence, lease.claimed_at, lease.run_at, lease.priority, lease.attempt, lease.losses,
-                  lease.queue, lease.kind, held.event, held.delay, held.at, held.result,
+                  lease.queue, lease.kind, held.move, held.delay, held.at, held.result,
                   -- A job that a person asked to cancel is not made ready again, whatever ended its attempt.
                   CASE WHEN lease.cancel_requested AND held.state = 'ready' THEN 'canceled' ELSE held.state END AS state,
                   CASE WHEN lease.cancel_requested AND held.state = 'ready' AND held.error IS NULL
@@ -42,10 +42,10 @@ BEGIN
     again AS (
         INSERT INTO holdfast.ready (id, run_at, priority, attempt, losses, queue, kind)
         SELECT gone.id,
-               CASE WHEN gone.event = 'release' THEN gone.run_at
+               CASE WHEN gone.move = 'release' THEN gone.run_at
                     ELSE greatest(coalesce(gone.at, moment + gone.delay), moment) END,
                gone.priority,
-               (gone.attempt - CASE WHEN gone.event IN ('release', 'snooze') THEN 1 ELSE 0 END)::smallint,
+               (gone.attempt - CASE WHEN gone.move IN ('release', 'snooze') THEN 1 ELSE 0 END)::smallint,
                gone.losses, gone.queue, gone.kind
         FROM gone WHERE gone.state = 'ready'
     ),
@@ -87,7 +87,7 @@ BEGIN
         -- What others may run at once. For a retry with a delay the worker comes back by itself.
         SELECT CASE WHEN 'ready' = ANY (states) THEN holdfast.ring(ARRAY(
             SELECT gone.queue FROM gone
-            WHERE gone.state = 'ready' AND (gone.event = 'release' OR coalesce(gone.at, moment + gone.delay) <= moment)
+            WHERE gone.state = 'ready' AND (gone.move = 'release' OR coalesce(gone.at, moment + gone.delay) <= moment)
         )) END
     )
     SELECT gone.id, gone.fence FROM gone CROSS JOIN rung;
