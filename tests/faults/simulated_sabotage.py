@@ -131,8 +131,10 @@ def late_claim_started(patch: pytest.MonkeyPatch) -> None:
     may_start = Worker._may_start
 
     def never_too_late(worker: Worker, held: HeldJob) -> bool:
-        held.safe_until = math.inf
-        return may_start(worker, held)
+        until, held.safe_until = held.safe_until, math.inf
+        may = may_start(worker, held)
+        held.safe_until = until
+        return may
 
     patch.setattr(Worker, "_may_start", never_too_late)
 
