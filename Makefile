@@ -35,7 +35,7 @@ endef
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo invoicing test check lint format faults simulate trials soak bench bench-peers bench-targets clean lock
+.PHONY: help setup demo invoicing test test-long check lint format faults simulate trials soak bench bench-peers bench-targets clean lock
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,12 +49,21 @@ demo: $(STAMP) ## Run the demonstration
 invoicing: $(STAMP) ## Run the invoicing application: an API, two workers of which one is killed, PDFs and mails
 	@$(BIN)/python -m apps.invoicing demo
 
-test: $(STAMP) ## Run the tests in parallel; ARGS="-k lease" is handed on to pytest
-	@echo "tests ($(WORKERS) workers)"
-	@tmp=$$(mktemp -d "$(TEMPORARY)/holdfast-tests.XXXXXX") && trap 'rm -rf "$$tmp"' EXIT && trap 'exit 1' INT TERM && \
-	chmod 755 "$$tmp" && TMPDIR=$$tmp $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
+# Runs pytest in parallel, with its temporary files in memory.
+define run_tests
+@tmp=$$(mktemp -d "$(TEMPORARY)/holdfast-tests.XXXXXX") && trap 'rm -rf "$$tmp"' EXIT && trap 'exit 1' INT TERM && \
+chmod 755 "$$tmp" && TMPDIR=$$tmp $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+endef
 
-check: lint test trials ## Run everything that CI runs: lint, the tests, then the trials
+test: $(STAMP) ## Run the tests but the long ones (5 minutes); ARGS="-k lease" is handed to pytest and picks from all tests
+	@echo "tests ($(WORKERS) workers)"
+	$(run_tests) $(or $(ARGS),-m "not long")
+
+test-long: $(STAMP) ## Run the long tests: the second server version, sabotages, broker restarts, long suites (8 minutes)
+	@echo "long tests ($(WORKERS) workers)"
+	$(run_tests) -m long
+
+check: lint test test-long trials ## Run everything that CI runs: lint, both tiers of tests, then the trials (25 minutes)
 
 lint: $(STAMP) ## Check style, formatting, types and the direction of imports
 	@echo "ruff check"

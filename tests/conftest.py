@@ -29,8 +29,12 @@ settings.load_profile("holdfast")
 
 _URL = os.environ.get("HOLDFAST_TEST_URL") or None
 _POOLER_URL = os.environ.get("HOLDFAST_TEST_PGBOUNCER_URL") or None
-SERVERS = ("embedded-16", "embedded-18", *(("url",) if _URL else ()))
-STORES = (*SERVERS, *(("pgbouncer",) if _URL and _POOLER_URL else ()))
+SERVERS = (
+    pytest.param("embedded-16", marks=pytest.mark.long),
+    "embedded-18",
+    *([pytest.param("url", marks=pytest.mark.long)] if _URL else []),
+)
+STORES = (*SERVERS, *([pytest.param("pgbouncer", marks=pytest.mark.long)] if _URL and _POOLER_URL else []))
 
 
 @pytest.fixture(scope="session")

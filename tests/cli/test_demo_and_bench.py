@@ -9,8 +9,6 @@ import pytest
 from tests.cli.conftest import Cli
 from tests.worker.harness import eventually
 
-pytestmark = pytest.mark.slow
-
 
 def is_running(pid: int) -> bool:
     """A process that has ended but that nobody has waited for has no command line any more."""
@@ -53,6 +51,7 @@ def test_a_demonstration_that_is_ended_cleans_up(cli: Cli, scratch: Path) -> Non
     assert not is_running(server)
 
 
+@pytest.mark.long
 def test_bench_gives_the_documented_figures(cli: Cli, scratch: Path) -> None:
     arguments = ("--jobs", "20", "--workers", "1,2", "--rounds", "1", "--store", cli.url, "--json")
     done = cli.run_from_nothing("bench", *arguments)
@@ -90,6 +89,7 @@ def test_bench_gives_the_documented_figures(cli: Cli, scratch: Path) -> None:
     assert list(scratch.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_bench_that_is_ended_cleans_up(cli: Cli, scratch: Path) -> None:
     bench = cli.start("bench", "--jobs", "2000", "--store", cli.url)
     try:

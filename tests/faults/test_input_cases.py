@@ -20,6 +20,8 @@ from holdfast_lab.faults.cases.zones import zones
 from tests.databases import Database, connected
 from tests.faults.laboratory import Listening
 
+pytestmark = pytest.mark.long
+
 NAMES: dict[str, float] = {"names": 200, "schemas": 2}
 WIDE: dict[str, float] = {"jobs": 5, "conflicts": 5, "races": 2}
 

@@ -43,6 +43,7 @@ def test_there_is_a_case_for_each() -> None:
     assert set(CAUGHT) == set(SABOTAGES)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sabotage", SABOTAGES)
 async def test_a_sabotaged_build_is_caught(sabotage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, kinds, size = CAUGHT[sabotage]

@@ -57,6 +57,7 @@ def test_other_seeds_give_other_traces() -> None:
     assert len({trace(seed) for seed in range(10)}) == 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.__name__)
 def test_every_sabotage_is_caught_by_what_it_breaks(sabotage: Sabotage, monkeypatch: pytest.MonkeyPatch) -> None:
     sabotage(monkeypatch)
@@ -143,7 +144,7 @@ def test_a_schedule_that_is_too_small_is_a_failure(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", ["1", pytest.param("2", marks=pytest.mark.long)])
 def test_an_interrupted_run_tells_what_it_has(
     processes: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,7 +25,9 @@ from tests.store_contract.steps import START, Options, job, wants
 if TYPE_CHECKING:
     import asyncpg
 
-pytestmark = pytest.mark.parametrize("server", ["embedded-16", "embedded-18"], indirect=True)
+pytestmark = pytest.mark.parametrize(
+    "server", [pytest.param("embedded-16", marks=pytest.mark.long), "embedded-18"], indirect=True
+)
 
 MANY = 400
 # More than the sockets between client and server take, so that the client must wait for the server.

@@ -151,7 +151,7 @@ async def _earlier_life(crowd: Crowd) -> None:
     await PostgresClock(crowd.store).advance(2 * RETENTION)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_nothing_is_lost_while_days_are_dropped(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "_DROP_PAUSE", 0.01)

@@ -254,6 +254,7 @@ async def test_a_lost_confirm_doubles_a_message_and_loses_none(
     assert line.startswith("events are not relayed, they wait in the store")
 
 
+@pytest.mark.long
 @pytest.mark.fault
 @pytest.mark.postgres
 async def test_a_broker_stopped_and_started_gets_all_events(

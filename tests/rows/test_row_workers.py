@@ -223,6 +223,7 @@ def commands(database: Database, tmp_path: Path) -> Iterator[Commands]:
         started.end_all()
 
 
+@pytest.mark.long
 @pytest.mark.fault
 async def test_workers_that_are_killed_lose_no_row_and_the_last_claim_of_each_has_its_effect(
     application: "asyncpg.Connection[asyncpg.Record]", commands: Commands, database: Database

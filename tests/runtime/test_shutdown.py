@@ -64,7 +64,7 @@ async def under_load(database: Database, command: Command) -> None:
     assert command.is_running, command.log
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_a_process_that_is_stopped_under_load_gives_back_what_it_has_not_started(
     database: Database, commands: Commands, tmp_path: Path

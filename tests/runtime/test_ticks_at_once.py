@@ -46,7 +46,7 @@ async def move_the_clock(app: Holdfast, reports: list[dict[str, Any]]) -> None:
         await app.clock.advance(STEP)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_everything_happens_exactly_once(database: Database, commands: Commands) -> None:
     reports: list[dict[str, Any]] = []
     stop = asyncio.Event()

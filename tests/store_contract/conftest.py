@@ -12,8 +12,11 @@ from tests.conftest import STORES
 from tests.databases import ROW_CASES, Servers, StoreCase, no_task_left, opened_case
 from tests.store_contract.steps import START
 
+# The outbox has less than the whole of it, and nothing else.
+_MAPPINGS = [pytest.param(name, marks=pytest.mark.long if name == "rows-outbox" else []) for name in ROW_CASES]
 
-@pytest.fixture(params=("memory", *STORES, *ROW_CASES))
+
+@pytest.fixture(params=("memory", *STORES, *_MAPPINGS))
 async def store_case(request: pytest.FixtureRequest, threads_end: None, servers: Servers) -> AsyncIterator[StoreCase]:
     """Also the tables of applications."""
     async with opened_case(request.param, servers) as case, no_task_left():

@@ -350,13 +350,14 @@ def _bench(server: DatabaseMaker) -> Iterator[Bench]:
 _PARTS = [("embedded-18", 0.6), ("embedded-18", 0.6), ("embedded-16", 0.3)]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("server", "share"),
-    _PARTS,
+    [
+        pytest.param(name, share, id=f"{name}-part-{part}", marks=pytest.mark.long if part else [])
+        for part, (name, share) in enumerate(_PARTS)
+    ],
     indirect=["server"],
-    ids=[f"{name}-part-{part}" for part, (name, _) in enumerate(_PARTS)],
 )
 def test_memory_and_postgres_agree(threads_end: None, server: DatabaseMaker, share: float) -> None:
     chosen = settings(

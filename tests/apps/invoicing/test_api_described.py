@@ -19,7 +19,7 @@ from schemathesis.core.result import Ok
 
 from tests.apps.invoicing.conftest import TOKEN, Api
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.postgres, pytest.mark.long, pytest.mark.timeout(300)]
 
 EXAMPLES = 25
 WITHOUT_INPUT = ("/healthz", "/metrics")

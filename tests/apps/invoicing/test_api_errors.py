@@ -196,6 +196,7 @@ async def known(api: Api) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 @examples(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=some.sampled_from(PATHS), spoilt=BODIES | VALUES, is_added=some.booleans())
 async def test_no_body_is_a_5xx(api: Api, known: dict[str, Any], path: str, spoilt: Any, is_added: bool) -> None:  # noqa: ANN401

@@ -326,6 +326,7 @@ async def waiting_clients(api: Api, number: int) -> bool:
     return float(value) == number
 
 
+@pytest.mark.long
 async def test_200_clients_wait_at_once_and_those_who_leave_free_their_wait(api: Api, database: Database) -> None:
     customer = await api.client.customer()
     invoices = [(await api.client.issued(customer=customer))["id"] for _ in range(10)]

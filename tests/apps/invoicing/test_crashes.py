@@ -19,7 +19,7 @@ from tests.apps.invoicing.patience import until
 from tests.apps.invoicing.processes import started
 from tests.databases import Database
 
-pytestmark = [pytest.mark.postgres, pytest.mark.fault, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.postgres, pytest.mark.fault, pytest.mark.long, pytest.mark.timeout(600)]
 
 _INVOICES, _WORKERS = 12, 3
 

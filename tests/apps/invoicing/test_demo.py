@@ -8,7 +8,7 @@ import pytest
 
 from tests.apps.invoicing.processes import finished
 
-pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.postgres, pytest.mark.long, pytest.mark.timeout(300)]
 
 
 async def test_the_demonstration_comes_to_its_end_on_eighty_columns() -> None:
