@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -222,7 +222,7 @@ def floors_only_rise(patch: pytest.MonkeyPatch) -> None:
     looked = Floors.looked
 
     def looked_ahead(
-        floors: Floors, queues: Sequence[str], firsts: Iterable[First], moment: datetime, generation: int
+        floors: Floors, queues: Sequence[str], firsts: Sequence[First], moment: datetime, generation: int
     ) -> None:
         before = {**floors._busy, **floors._empty}
         looked(floors, queues, firsts, moment, generation)

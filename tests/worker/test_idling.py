@@ -134,7 +134,7 @@ async def test_a_poll_that_finds_a_due_job_of_a_kind_at_its_limit_leaves_it_to_t
         store.questions.clear()
         turn = await worker.fill(looks_first=True)
         assert (turn.claimed, turn.again_in, turn.is_idle) == (0, float("inf"), True)
-        assert store.questions == ["look", "claim"]
+        assert store.questions == ["look"]
         let_go.set()
         await until(lambda: worker.is_empty, "the first is done")
         assert worker.may_claim
@@ -227,3 +227,38 @@ def test_a_keeper_that_is_told_to_end_before_it_starts_ends_at_once() -> None:
     keeper.join(10)
     assert not keeper.is_alive
     keeper.stop()
+
+
+async def test_a_full_kind_does_not_hide_when_another_comes_due() -> None:
+    store, started, let_go = Asked(), asyncio.Event(), asyncio.Event()
+
+    async def slow(job: RunningJob[Any]) -> None:
+        started.set()
+        await let_go.wait()
+
+    async with worker_on(store, fast(), make_handler("work", slow, limit=1), make_handler("other", quick)) as worker:
+        await store.enqueue([job(), job(), job(kind="other", delay=HOUR)])
+        assert (await worker.fill()).claimed == 1
+        await asyncio.wait_for(started.wait(), 10)
+        turn = await worker.fill(looks_first=True)
+        assert 0 < turn.again_in <= HOUR.total_seconds()
+        let_go.set()
+        await until(lambda: worker.is_empty, "the first is done")
+        assert (await worker.fill()).claimed == 1
+        await until(lambda: worker.is_empty, "both are done")
+
+
+class WithSuspectThatNoClaimGets(Asked):
+    """Its row is locked."""
+
+    async def look(self, queues: Sequence[str], kinds: Sequence[str], *, shard: Shard | None = None) -> Looked:
+        await super().look(queues, kinds, shard=shard)
+        return Looked(suspect_due_in=timedelta(0))
+
+
+async def test_a_suspect_that_cannot_be_claimed_keeps_no_worker_busy() -> None:
+    store = WithSuspectThatNoClaimGets()
+    async with worker_on(store, fast(), make_handler("work", quick)) as worker:
+        turns = [await worker.fill(looks_first=True) for _ in range(3)]
+        assert turns[-1].is_idle
+        assert store.questions.count("claim suspects") <= 1

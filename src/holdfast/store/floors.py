@@ -123,8 +123,10 @@ class Floors:
             for lane in starts.lanes:
                 if counts.get(lane, 0) < min(starts.share, request.kinds[lane.kind].limit):
                     self._move_to_empty(lane, is_recent=lane in counts)
+                elif lane in self._empty:
+                    self._busy[lane] = self._empty.pop(lane)
             self._last = None
-        taken = Counter({lane.kind: 0 for lane in starts.lanes})
+        taken: Counter[str] = Counter()
         for lane, count in counts.items():
             taken[lane.kind] += count
         return any(taken[lane.kind] < request.kinds[lane.kind].limit for lane in self._wanted(self._busy, request))
@@ -141,7 +143,7 @@ class Floors:
                 (self._busy if lane in self._busy else self._empty)[lane] = floor
             self._last = None
 
-    def looked(self, queues: Sequence[str], firsts: Iterable[First], moment: datetime, generation: int) -> None:
+    def looked(self, queues: Sequence[str], firsts: Sequence[First], moment: datetime, generation: int) -> None:
         """Start where the first job of each lane stands, be it behind the floor or past it, but never past the margin.
 
         Claims under way have not seen what the look found behind their floors, so they move no floor any more.
@@ -157,11 +159,12 @@ class Floors:
         for lane in before:
             self._busy.pop(lane, None)
             self._empty.pop(lane, None)
-        self._empty |= dict.fromkeys(before[-_EMPTY_LANES:], recent)
-        for lane, first in firsts:
-            self._empty.pop(lane, None)
-            is_due = first.run_at <= moment
-            (self._busy if is_due else self._empty)[lane] = min(recent, _just_before(first))
+        floors = {lane: min(recent, _just_before(first)) for lane, first in firsts}
+        due = {lane for lane, first in firsts if first.run_at <= moment}
+        self._busy |= {lane: floor for lane, floor in floors.items() if lane in due}
+        # Lanes that only have jobs for later come first, because the last ones are read.
+        self._empty |= {lane: floor for lane, floor in floors.items() if lane not in due}
+        self._empty |= {lane: recent for lane in before[-_EMPTY_LANES:] if lane not in floors}
 
 
 def looked(firsts: Iterable[First], kinds: Iterable[str], moment: datetime) -> Looked:

@@ -65,6 +65,7 @@ async def claimed(opened: OpenStore, id: UUID) -> LeasedJob:
         kinds={job.kind: KindClaim(LEASE, _AT_ONCE)},
         suspects=job.losses >= SUSPECT_LOSSES,
     )
+    await opened.store.look([job.queue], [job.kind])
     others: list[Lease] = []
     wanted: LeasedJob | None = None
     while wanted is None and (leased := await opened.store.claim(request)):

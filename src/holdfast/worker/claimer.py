@@ -7,11 +7,12 @@ a job that kills workers takes no other with it.
 import asyncio
 import math
 import time
-from collections import Counter
+from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.domain.crash_points import reach
+from holdfast.domain.errors import HoldfastError
 from holdfast.domain.handlers import Handler, Handlers, Room
 from holdfast.log import get_logger
 from holdfast.store.contract import ClaimRequest, KindClaim, Looked, Store
@@ -23,6 +24,8 @@ log = get_logger("holdfast.worker")
 
 _CLEARING_SECONDS = 0.05
 _LOCKED_SECONDS = 0.1
+_NO_SUSPECT_SECONDS = 1.0
+_UNHEARD_SECONDS = 1.0
 
 
 class Turn(NamedTuple):
@@ -60,9 +63,9 @@ class Claimer:
         """Whether the store may have leased us jobs that we have not heard of."""
         self._suspect: HeldJob | None = None
         self._suspect_due = False
+        self._no_suspects_before = 0.0
         self._with_room = [handler for handler in handlers if handler.room is not Room]
         self._is_unlimited = not self._with_room and all(handler.limit is None for handler in handlers)
-        self._kinds_handled = [handler.kind for handler in handlers]
         self._last_requests: dict[bool, ClaimRequest] = {}
         self._looking = Looking(self._look, self._make_way)
         self._clearing = _Clearing(
@@ -107,10 +110,15 @@ class Claimer:
         return self._turn_when_idle(found, looked)
 
     async def close(self) -> None:
+        """Give back what a claim may have leased without our hearing of it, if the store answers."""
         await self._looking.close()
+        if self._is_unanswered:
+            with suppress(HoldfastError, TimeoutError):
+                async with asyncio.timeout(_UNHEARD_SECONDS):
+                    await self._give_back_unheard()
 
     def _turn_when_idle(self, found: list[HeldJob], looked: Looked | None) -> Turn:
-        self._nothing_due = not self._is_cut_short(found)
+        self._nothing_due = not self._is_a_kind_full()
         more_in = min((handler.room().more_in for handler in self._with_room), default=math.inf)
         if found:
             return Turn(len(found), more_in, is_idle=True)
@@ -120,16 +128,20 @@ class Claimer:
             return Turn(0, more_in, is_idle=True)
         if looked.due_in:
             return Turn(0, min(looked.due_in.total_seconds(), more_in), is_idle=True)
-        # A due job that could not be claimed has no room in its kind or is locked by another claimer for a moment.
-        return Turn(0, _LOCKED_SECONDS if self._nothing_due else more_in, is_idle=True)
+        # A due job that could not be claimed is locked, by another claimer or by its producer.
+        return Turn(0, min(_LOCKED_SECONDS, more_in), is_idle=True)
 
     async def _look(self) -> Looked:
-        return await self._store.look(self.queues, self._kinds_handled, shard=self._settings.shard)
+        """For what could be claimed now: a full kind must not hide when others come due."""
+        kinds = [handler.kind for handler in self._handlers if self._is_unlimited or self._room(handler) > 0]
+        return await self._store.look(self.queues, kinds, shard=self._settings.shard)
 
     def _make_way(self) -> None:
         """A suspect is due: let the worker run empty for it."""
-        self._suspect_due = True
-        self._clearing.begin(time.monotonic())
+        now = time.monotonic()
+        if now >= self._no_suspects_before:
+            self._suspect_due = True
+            self._clearing.begin(now)
 
     async def _turn_for_suspects(self) -> Turn | None:
         """Nothing is claimed beside a suspect, nor while the worker runs empty for one."""
@@ -150,6 +162,9 @@ class Claimer:
     async def _claim_suspect(self) -> Turn:
         claimed = await self._ask(1, suspects=True)
         if not claimed:
+            if self._suspect_due:
+                # Another worker has it, or its row is locked.
+                self._no_suspects_before = time.monotonic() + _NO_SUSPECT_SECONDS
             self._suspect_due = False
             self._clearing.succeeded()
             return Turn(0, 0)
@@ -209,16 +224,9 @@ class Claimer:
                 kinds[handler.kind] = KindClaim(handler.lease or self._settings.lease, int(room))
         return kinds
 
-    def _is_cut_short(self, found: list[HeldJob]) -> bool:
-        """Whether some kind got all that it had room for: then there may be more of it."""
-        if self._is_unlimited or False not in self._last_requests:
-            return False
-        asked = self._last_requests[False].kinds
-        by_kind = Counter(held.job.kind for held in found)
-        return any(
-            handler.kind not in asked or by_kind[handler.kind] >= asked[handler.kind].limit
-            for handler in self._handlers
-        )
+    def _is_a_kind_full(self) -> bool:
+        """Then there may be more of it as soon as it has room."""
+        return not self._is_unlimited and any(self._room(handler) <= 0 for handler in self._handlers)
 
     def _room(self, handler: Handler) -> float:
         most = handler.room().most

@@ -159,6 +159,11 @@ class Slots:
             if self.held.pop(job.fence, None) is not None and job.fence not in self.running:
                 self.by_kind[job.job.kind] -= 1
 
+    def take_waiting(self) -> list[HeldJob]:
+        """All jobs that wait for a slot; none waits any more."""
+        waiting, self.waiting = list(self.waiting), deque()
+        return waiting
+
     def give_up_waiting(self, claimed_before: float) -> list[HeldJob]:
         """Jobs that have waited for a slot since then: their turn came later than the look-ahead expected.
 

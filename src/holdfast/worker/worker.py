@@ -134,6 +134,9 @@ class Worker:
         if self._next_starts is not None:
             self._next_starts.cancel()
             self._next_starts = None
+        if self._is_stopping:
+            # A claim that was under way when the worker was told to stop.
+            self._give_back(self._slots.take_waiting())
         turn_ends = time.monotonic() + _TURN_SECONDS
         while not self._is_stopping and (held := self._slots.next_to_start()) is not None:
             context = self._context.copy()
@@ -326,8 +329,7 @@ class Worker:
         end = time.monotonic() + grace
         log.info("worker is stopping", running=len(self._slots.running), waiting=len(self._slots.waiting))
         reach("shutdown.release")
-        self._give_back(list(self._slots.waiting))
-        self._slots.waiting.clear()
+        self._give_back(self._slots.take_waiting())
         await self._handlers_over(grace)
         for held in list(self._slots.running.values()):
             held.interrupt(Interruption.SHUTDOWN)

@@ -35,6 +35,7 @@ async def lose_three_leases(bench: Bench, kind: str) -> None:
     store = bench.app.opened.store
     for losses in range(3):
         kinds = {kind: KindClaim(timedelta(seconds=1), 1)}
+        await store.look(["default"], [kind])
         assert len(await store.claim(ClaimRequest(uuid4(), 1, ("default",), kinds, losses == 2))) == 1
         await bench.app.clock.advance(timedelta(seconds=2))
         assert len(await store.rescue(10)) == 1

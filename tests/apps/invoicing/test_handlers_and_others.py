@@ -132,6 +132,7 @@ async def test_an_attempt_that_lost_its_lease_is_not_the_last_one(bench: Bench, 
     await bench.work_off_but_mails()
     mails.refuse = "451 try later"
     store = bench.app.opened.store
+    await store.look(["default"], [SEND_EMAIL])
     (leased,) = await store.claim(
         ClaimRequest(uuid4(), 1, ("default",), {SEND_EMAIL: KindClaim(timedelta(seconds=1), 1)})
     )

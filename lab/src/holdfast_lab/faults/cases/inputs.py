@@ -348,6 +348,7 @@ async def _check_apart(lab: Lab, app: Holdfast) -> None:
             lab.violation("confused", f"key {job.key!r} of {job.tenant!r} and {job.kind!r} met another job", job.id)
     for job in jobs[: len(_LIKE_ONE_ANOTHER)]:
         wanted = ClaimRequest(uuid4(), 10, (job.queue,), {job.kind: KindClaim(timedelta(minutes=1), 10)})
+        await app.opened.store.look([job.queue], [job.kind])
         claimed = [each.id for each in await app.opened.store.claim(wanted) if each.tenant == each.kind]
         if claimed != [job.id]:
             lab.violation("confused", f"a claim from {job.queue!r} gave {len(claimed)} jobs instead of one", job.id)

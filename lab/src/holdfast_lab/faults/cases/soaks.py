@@ -117,11 +117,13 @@ async def _serve_and_claim(lab: Lab, rate: int, seconds: float) -> tuple[_Served
 
 
 async def _claims(lab: Lab, over: threading.Event) -> Sequence[float]:
-    """Of a job each, or of none: who finds nothing has walked past all that there was."""
+    """Each for one job. A look once a second, as a worker makes it beside its claims."""
     took: list[float] = []
     request = ClaimRequest(uuid4(), 1, ("default",), {WORK: KindClaim(timedelta(seconds=lab.lease), 1)})
     async with opened(lab.url, lab.schema) as store:
         while not over.is_set():
+            if len(took) % _CLAIMS_A_SECOND == 0:
+                await store.store.look(["default"], [WORK])
             asked = time.monotonic()
             claimed = await store.store.claim(request)
             took.append(time.monotonic() - asked)

@@ -176,6 +176,7 @@ class _Mix:
 
     async def _claim(self, store: OpenStore) -> Sequence[LeasedJob]:
         request = ClaimRequest(uuid4(), 10, ("default",), {WORK: KindClaim(_LEASE, 10)})
+        await store.store.look(["default"], [WORK])
         claimed = await store.store.claim(request)
         for job in claimed:
             self._lab.record.note(What.START, job.lease.id, job.lease.fence, attempt=job.attempt)
