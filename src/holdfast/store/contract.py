@@ -1,7 +1,7 @@
 """What a store promises, in the verbs of the domain. Each verb takes many jobs at once and is atomic per job.
 
 Time is the store's own: no verb takes the caller's clock. `tests/store_contract/` is this page as a test suite, and
-`memory.py` its plainest reading.
+`memory/store.py` its plainest reading.
 """
 
 from collections.abc import Mapping, Sequence

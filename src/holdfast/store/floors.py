@@ -1,7 +1,7 @@
 """Where a claim starts to read: the lanes that exist, and how far this process has claimed in each.
 
 Without I/O: `store/postgres/claiming.py` and the simulation drive it. A floor may hide a job that was committed late or
-released; the next look finds it. docs/decisions/0002-lanes-and-floors.md has the reasons and the figures.
+released; the next look finds it. docs/decisions/0002-lanes-and-floors.md has the reasons.
 """
 
 from collections import Counter
