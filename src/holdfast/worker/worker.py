@@ -146,6 +146,7 @@ class Worker:
             if time.monotonic() > turn_ends:
                 self._start_soon()
                 break
+        self._note_room()
         if not self._is_watching and not self.is_empty:
             self._is_watching = True
             self._watch.wake()
@@ -207,7 +208,7 @@ class Worker:
         else:
             self.tally["lost"] += 1
             self._slots.forget([held])
-            self._note_end()
+            self.something_ended.set()
 
     def _leave_slot(self, held: HeldJob) -> None:
         """To the next job, unless there is a thread that cannot be stopped."""
@@ -217,7 +218,7 @@ class Worker:
         thread = held.abandoned
         if thread is None or thread.done():
             self._slots.stopped_running(held)
-            self._note_end()
+            self.something_ended.set()
             self._start_soon()
         else:
             log.error("handler's thread cannot be stopped and keeps its slot", **held.named, why=held.interruption)
@@ -226,7 +227,8 @@ class Worker:
     def _written(self, batch: list[HeldJob], answers: list[Fenced]) -> None:
         """The end of the story: what the store says to each outcome."""
         self._slots.forget(batch)
-        self._note_end()
+        self.something_ended.set()
+        self._note_room()
         plain = 0
         for held, fenced in zip(batch, answers, strict=True):
             transition = held.transition
@@ -241,12 +243,10 @@ class Worker:
         if plain:
             self.tally[Move.SUCCEED] += plain
 
-    def _note_end(self) -> None:
-        # At full speed the next claim has mostly been asked for already.
-        if not self.something_ended.is_set():
-            self.something_ended.set()
-            if self._claimer.may_have_more:
-                self._signals.changed.set()
+    def _note_room(self) -> None:
+        """Once for a turn of the loop or a batch of outcomes: for each job it would cost more than the job does."""
+        if self.may_claim:
+            self._signals.changed.set()
 
     def _note_due(self) -> None:
         self._is_job_due = True
@@ -260,8 +260,9 @@ class Worker:
 
     @property
     def may_claim(self) -> bool:
-        """Since the last claim a slot was freed or a job has come due, so that another one may bring something."""
-        return self._is_job_due or (self.something_ended.is_set() and self._claimer.may_have_more)
+        """Since the last claim there is room or a job has come due, so that another one may bring something."""
+        has_ended = self.something_ended.is_set() and self._claimer.may_have_more
+        return self._is_job_due or (has_ended and self._slots.wanted > 0)
 
     @property
     def is_empty(self) -> bool:
