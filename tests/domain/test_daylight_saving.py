@@ -103,7 +103,11 @@ def test_the_next_occurrence_is_the_same_from_wherever_one_starts(
     assert timetable.next_after(min(between, occurrence - timedelta(microseconds=1))) == occurrence
 
 
-@given(st.timezones(), st.datetimes(datetime(1975, 1, 1), datetime(2060, 1, 1)), st.sampled_from(FIXED + RUNNING))  # noqa: DTZ001
+# "localtime" is another zone on another machine, so schedules refuse it.
+NAMED_ZONES = st.timezones().filter(lambda zone: zone.key != "localtime")
+
+
+@given(NAMED_ZONES, st.datetimes(datetime(1975, 1, 1), datetime(2060, 1, 1)), st.sampled_from(FIXED + RUNNING))  # noqa: DTZ001
 def test_in_every_zone_and_year_the_clock_shows_a_matching_time(zone: ZoneInfo, moment: datetime, text: str) -> None:
     occurrence = parse_timetable(text, zone.key).next_after(moment.replace(tzinfo=UTC))
     wall = occurrence.astimezone(zone)

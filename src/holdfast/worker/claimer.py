@@ -7,6 +7,7 @@ a job that kills workers takes no other with it.
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
@@ -51,7 +52,9 @@ class Claimer:
         handlers: Handlers,
         holder: UUID,
         settings: WorkerSettings,
+        on_due: Callable[[], None],
     ) -> None:
+        """`on_due` hears of due jobs that a look found too late for the turn that asked."""
         self._store = store
         self._slots = slots
         self._handlers = handlers
@@ -67,7 +70,7 @@ class Claimer:
         self._with_room = [handler for handler in handlers if handler.room is not Room]
         self._is_unlimited = not self._with_room and all(handler.limit is None for handler in handlers)
         self._last_requests: dict[bool, ClaimRequest] = {}
-        self._looking = Looking(self._look, self._make_way)
+        self._looking = Looking(self._look, on_due, self._make_way)
         self._clearing = _Clearing(
             settings.lease.total_seconds(), max((h.timeout.total_seconds() for h in handlers), default=0)
         )
@@ -122,9 +125,7 @@ class Claimer:
         more_in = min((handler.room().more_in for handler in self._with_room), default=math.inf)
         if found:
             return Turn(len(found), more_in, is_idle=True)
-        if looked is None:
-            return Turn(0, min(more_in, self._looking.again_in), is_idle=True)
-        if looked.due_in is None:
+        if looked is None or looked.due_in is None:
             return Turn(0, more_in, is_idle=True)
         if looked.due_in:
             return Turn(0, min(looked.due_in.total_seconds(), more_in), is_idle=True)

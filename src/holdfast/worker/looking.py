@@ -14,7 +14,6 @@ log = get_logger("holdfast.worker")
 _BUSY_SECONDS = 1.0
 """How often a busy worker looks, and so how long a claim's floors may hide a job."""
 _PATIENCE_SECONDS = 0.01
-_AGAIN_SECONDS = 0.04
 _REST = 4
 """After a look that took longer than the patience, none for so many times as long as it took."""
 _CLOSE_SECONDS = 1.0
@@ -23,48 +22,62 @@ _CLOSE_SECONDS = 1.0
 class Looking:
     """One look at a time. Times are monotonic seconds."""
 
-    def __init__(self, look: Callable[[], Awaitable[Looked]], on_suspect: Callable[[], None]) -> None:
-        """`on_suspect` hears of each look that found a suspect due."""
+    def __init__(
+        self, look: Callable[[], Awaitable[Looked]], on_due: Callable[[], None], on_suspect: Callable[[], None]
+    ) -> None:
+        """`on_due` hears of due jobs that were found while no one waited, `on_suspect` of each due suspect."""
         self._look = look
+        self._on_due = on_due
         self._on_suspect = on_suspect
         self._task: asyncio.Task[Looked] | None = None
+        self._later: asyncio.TimerHandle | None = None
+        self._is_awaited = self._has_failed = False
         self._began = self._not_before = 0.0
-        self._has_failed = False
 
     def keep_up(self) -> None:
-        """Without waiting: a look once a second, and what the last one found."""
-        self._settle()
-        if self._task is None and time.monotonic() >= max(self._began + _BUSY_SECONDS, self._not_before):
+        """A busy worker looks once a second."""
+        if time.monotonic() >= max(self._began + _BUSY_SECONDS, self._not_before):
             self._begin()
 
     async def answer(self, *, is_patient: bool) -> Looked | None:
-        """What is due now; None if a look takes longer than our patience, or if it is too early for the next one.
+        """What is due; None if that takes too long to find out. Then `on_due` hears of it.
 
         `is_patient`: wait for a look that begins now, however long it takes.
         """
         if is_patient and self._task is not None:
             await asyncio.wait([self._task])
-        # Its answer is from before the question.
-        self._settle()
-        if self._task is None and time.monotonic() < self._not_before and not is_patient:
+        rest = self._not_before - time.monotonic()
+        if self._task is None and rest > 0 and not is_patient:
+            self._begin_in(rest)
             return None
-        task = self._task or self._begin()
-        await asyncio.wait([task], timeout=None if is_patient else _PATIENCE_SECONDS)
-        return self._answer(task) if task.done() else None
-
-    @property
-    def again_in(self) -> float:
-        """Seconds after which `answer` may know more."""
-        return _AGAIN_SECONDS if self._task is not None else max(0.0, self._not_before - time.monotonic())
+        task = self._begin()
+        self._is_awaited = True
+        try:
+            await asyncio.wait([task], timeout=None if is_patient else _PATIENCE_SECONDS)
+        finally:
+            self._is_awaited = False
+        return task.result() if task.done() else None
 
     async def close(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
         if self._task is not None:
             await cancel_within(_CLOSE_SECONDS, self._task)
 
     def _begin(self) -> "asyncio.Task[Looked]":
-        self._began = time.monotonic()
-        self._task = asyncio.create_task(self._timed())
+        """The look under way, or a new one."""
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        if self._task is None:
+            self._began = time.monotonic()
+            self._task = asyncio.create_task(self._timed())
+            self._task.add_done_callback(self._ended)
         return self._task
+
+    def _begin_in(self, seconds: float) -> None:
+        if self._later is None:
+            self._later = asyncio.get_running_loop().call_later(seconds, self._begin)
 
     async def _timed(self) -> Looked:
         try:
@@ -74,20 +87,17 @@ class Looking:
             took = now - self._began
             self._not_before = now + _REST * took if took > _PATIENCE_SECONDS else now
 
-    def _settle(self) -> None:
-        """Take in a look that ended while the worker did something else."""
-        if self._task is not None and self._task.done():
-            try:
-                self._answer(self._task)
-            except HoldfastError as error:
-                if not self._has_failed:
-                    log.warning("cannot look at the queue: jobs that were committed late may wait", error=str(error))
-                self._has_failed = True
-
-    def _answer(self, task: "asyncio.Task[Looked]") -> Looked:
+    def _ended(self, task: "asyncio.Task[Looked]") -> None:
         self._task = None
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._is_awaited and not self._has_failed:
+            unforeseen = None if isinstance(error, HoldfastError) else error
+            log.warning("cannot look at the queue, late jobs may wait", error=str(error), exc_info=unforeseen)
+        self._has_failed = error is not None
+        if error is not None or task.cancelled():
+            return
         looked = task.result()
-        self._has_failed = False
         if looked.suspect_due_in is not None and not looked.suspect_due_in:
             self._on_suspect()
-        return looked
+        if looked.due_in is not None and not looked.due_in and not self._is_awaited:
+            self._on_due()

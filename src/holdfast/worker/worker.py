@@ -92,7 +92,7 @@ class Worker:
         self._signals = signals or Signals()
         self._random = Random()  # noqa: S311 - spreads retries, guards nothing
         self._slots = Slots(settings.concurrency, settings.most_ahead)
-        self._claimer = Claimer(store, self._slots, handlers, self.holder, settings)
+        self._claimer = Claimer(store, self._slots, handlers, self.holder, settings, self._note_due)
         self._executor = Executor(failures, settings.concurrency, finish_in)
         self._finisher = Finisher(store, self._written)
         self._keeper = LeaseKeeper(
