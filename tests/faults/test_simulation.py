@@ -57,6 +57,8 @@ def test_other_seeds_give_other_traces() -> None:
     assert len({trace(seed) for seed in range(10)}) == 10
 
 
+# It runs up to 300 schedules, which takes a minute on a busy machine.
+@pytest.mark.timeout(300)
 @pytest.mark.long
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.__name__)
 def test_every_sabotage_is_caught_by_what_it_breaks(sabotage: Sabotage, monkeypatch: pytest.MonkeyPatch) -> None:
