@@ -194,7 +194,9 @@ async def test_a_renewal_between_the_snapshot_and_a_late_finish_fails_the_attemp
 ) -> None:
     """Under repeatable read `finish_in` belongs first; whoever calls it last gets a serialization error, not a mess."""
     hold = Hold(folder, "written")
-    async with register(Holdfast(database.url)) as app, working(app, renewing(concurrency=1)):
+    # The second attempt is over long before its own renewal.
+    settings = renewing(concurrency=1, renew=timedelta(seconds=1))
+    async with register(Holdfast(database.url)) as app, working(app, settings):
         payload = {"url": database.url, "level": "repeatable read", "finish_last": True}
         id = (await app.enqueue("asyncpg", payload)).id
         await hold.reached()
