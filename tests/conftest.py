@@ -5,6 +5,7 @@ thread behind. With HOLDFAST_TEST_URL set, everything runs against that server a
 HOLDFAST_TEST_PGBOUNCER_URL, the address of a PgBouncer before that server, the stores run through it too.
 """
 
+import gc
 import os
 from collections.abc import AsyncIterator, Iterator
 
@@ -35,6 +36,17 @@ SERVERS = (
     *([pytest.param("url", marks=pytest.mark.long)] if _URL else []),
 )
 STORES = (*SERVERS, *([pytest.param("pgbouncer", marks=pytest.mark.long)] if _URL and _POOLER_URL else []))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What was collected stays to the end, so that no search for garbage need go through it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

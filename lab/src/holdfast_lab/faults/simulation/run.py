@@ -88,14 +88,15 @@ def _ignore_interrupt() -> None:
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
     """Garbage is collected between schedules only, which is faster, and can do nothing to what is being simulated."""
-    was_enabled = gc.isenabled()
+    was_enabled, was_frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.disable()
     # What is there already is not looked at again: that would take half of the time.
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not was_frozen:
+            gc.unfreeze()
         gc.collect()
         if was_enabled:
             gc.enable()
