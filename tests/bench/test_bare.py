@@ -17,7 +17,7 @@ from holdfast_lab.bench.bare import (
 )
 from tests.databases import Database
 
-pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("server", ["embedded-18"], indirect=True)]
+pytestmark = [pytest.mark.postgres, pytest.mark.long, pytest.mark.parametrize("server", ["embedded-18"], indirect=True)]
 
 _JOBS = 25
 _BATCH = 10

@@ -11,7 +11,7 @@ from bench.targets.against.programs import done, started, started_worker
 from bench.targets.workers import Stuck
 from tests.databases import Database
 
-pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("server", ["embedded-18"], indirect=True)]
+pytestmark = [pytest.mark.postgres, pytest.mark.long, pytest.mark.parametrize("server", ["embedded-18"], indirect=True)]
 
 _SIDE = Side("new", ROOT, Path(sys.executable))
 

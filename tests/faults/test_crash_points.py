@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -50,6 +50,18 @@ OCCURRENCES = ("occurrence.before", "occurrence.after")
 INLINE = {"inline.before": 1, "inline.after": 2, "inline.before_commit": 2, "inline.marked": 1}
 RELAYING = {"relay.before": 1, "relay.after": 2}
 DROPPING = ("drop.before", "drop.before_commit", "drop.after")
+ESSENTIAL = {
+    "claim.held", "finish.before", "finish.after", "renew.after", "shutdown.outcomes",
+    "enqueue.after", "copy.before_commit", "publish.after",
+    "occurrence.after", "inline.before_commit", "relay.after", "drop.before_commit",
+}  # fmt: skip
+"""Where a death leaves the most to others. The rest is for the long tests."""
+
+
+def tiered(points: Sequence[str] | Mapping[str, int]) -> list[object]:
+    """The points with what is expected there."""
+    values = points.items() if isinstance(points, Mapping) else [(point,) for point in points]
+    return [pytest.param(*value, marks=[] if value[0] in ESSENTIAL else pytest.mark.long) for value in values]
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +127,7 @@ def test_every_point_is_among_these() -> None:
     assert tested | {*RELAYING, *DROPPING} == set(POINTS)
 
 
-@pytest.mark.parametrize("point", WORKING)
+@pytest.mark.parametrize("point", tiered(WORKING))
 async def test_a_worker_that_dies_leaves_its_jobs_to_another(
     database: Database, commands: Commands, point: str
 ) -> None:
@@ -137,7 +149,7 @@ async def test_the_nth_time_is_counted(database: Database, commands: Commands) -
     nothing_is_lost_or_stale(database, {job.id for job in new}, jobs)
 
 
-@pytest.mark.parametrize("point", RENEWING)
+@pytest.mark.parametrize("point", tiered(RENEWING))
 async def test_a_worker_that_dies_renewing_leaves_its_job_to_another(
     database: Database, commands: Commands, point: str
 ) -> None:
@@ -165,7 +177,7 @@ async def test_a_worker_that_dies_after_it_rescued_jobs_leaves_them_to_another(
     assert jobs[0].fence > leased.lease.fence
 
 
-@pytest.mark.parametrize("point", STOPPING)
+@pytest.mark.parametrize("point", tiered(STOPPING))
 async def test_a_worker_that_dies_while_it_stops_leaves_its_jobs_to_another(
     database: Database, commands: Commands, point: str
 ) -> None:
@@ -181,7 +193,7 @@ async def test_a_worker_that_dies_while_it_stops_leaves_its_jobs_to_another(
     nothing_is_lost_or_stale(database, {job.id for job in new}, jobs)
 
 
-@pytest.mark.parametrize(("point", "count"), ENQUEUING.items())
+@pytest.mark.parametrize(("point", "count"), tiered(ENQUEUING))
 async def test_a_producer_that_dies_says_it_again_and_there_is_one_job(
     database: Database, point: str, count: int
 ) -> None:
@@ -195,7 +207,7 @@ async def test_a_producer_that_dies_says_it_again_and_there_is_one_job(
     nothing_is_lost_or_stale(database, {again.id}, jobs)
 
 
-@pytest.mark.parametrize(("point", "count"), COPYING.items())
+@pytest.mark.parametrize(("point", "count"), tiered(COPYING))
 async def test_a_producer_that_dies_in_a_copy_leaves_all_jobs_or_none(
     database: Database, point: str, count: int
 ) -> None:
@@ -207,7 +219,7 @@ async def test_a_producer_that_dies_in_a_copy_leaves_all_jobs_or_none(
     nothing_is_lost_or_stale(database, {job.id for job in jobs}, jobs)
 
 
-@pytest.mark.parametrize(("point", "count"), PUBLISHING.items())
+@pytest.mark.parametrize(("point", "count"), tiered(PUBLISHING))
 async def test_a_publisher_that_dies_says_it_again_and_there_is_one_event(
     database: Database, point: str, count: int
 ) -> None:
@@ -220,7 +232,7 @@ async def test_a_publisher_that_dies_says_it_again_and_there_is_one_event(
     nothing_is_lost_or_stale(database, {again.id}, jobs)
 
 
-@pytest.mark.parametrize("point", OCCURRENCES)
+@pytest.mark.parametrize("point", tiered(OCCURRENCES))
 async def test_a_tick_that_dies_at_an_occurrence_leaves_it_one_job(
     database: Database, commands: Commands, point: str
 ) -> None:
@@ -234,7 +246,7 @@ async def test_a_tick_that_dies_at_an_occurrence_leaves_it_one_job(
     nothing_is_lost_or_stale(database, {jobs[0].id}, jobs)
 
 
-@pytest.mark.parametrize(("point", "calls"), INLINE.items())
+@pytest.mark.parametrize(("point", "calls"), tiered(INLINE))
 async def test_a_tick_that_dies_in_an_inline_runner_leaves_its_occurrence_done_once(
     database: Database, commands: Commands, point: str, calls: int
 ) -> None:
@@ -255,7 +267,7 @@ async def test_a_tick_that_dies_in_an_inline_runner_leaves_its_occurrence_done_o
     assert Counter(run.error is None for run in runs)[True] == 1
 
 
-@pytest.mark.parametrize(("point", "messages"), RELAYING.items())
+@pytest.mark.parametrize(("point", "messages"), tiered(RELAYING))
 async def test_a_relay_that_dies_leaves_its_event_to_another(
     database: Database,
     commands: Commands,
@@ -281,7 +293,7 @@ async def test_a_relay_that_dies_leaves_its_event_to_another(
     assert len({message.message_id for message in got if message is not None}) == 1
 
 
-@pytest.mark.parametrize("point", DROPPING)
+@pytest.mark.parametrize("point", tiered(DROPPING))
 async def test_maintenance_that_dies_at_a_drop_leaves_what_must_stay(
     database: Database, commands: Commands, point: str
 ) -> None:

@@ -115,6 +115,7 @@ def test_a_failure_is_told_with_its_seed_and_can_be_replayed(
     assert any("VIOLATION" in line for line in history)
 
 
+@pytest.mark.long
 def test_schedules_run_in_several_processes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--schedules", "60", "--seed", "7", "--jobs", "2"]) == 0
     printed = capsys.readouterr()
@@ -145,8 +146,9 @@ def test_a_schedule_that_is_too_small_is_a_failure(
     assert json.loads(capsys.readouterr().out)["too_small"] == told
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("processes", ["1", pytest.param("2", marks=pytest.mark.long)])
+@pytest.mark.parametrize("processes", ["1", "2"])
 def test_an_interrupted_run_tells_what_it_has(
     processes: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

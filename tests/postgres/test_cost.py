@@ -18,6 +18,8 @@ from holdfast.store.postgres.reader import PostgresReader
 from tests.databases import Database, DatabaseMaker, OneConnectionStore, connected
 from tests.store_contract.steps import BROKEN, LEASE, job, wants
 
+pytestmark = pytest.mark.long
+
 Answer = TypeVar("Answer")
 
 MANY = 50_000

@@ -70,6 +70,7 @@ async def rows(connection: Connection) -> dict[str, int]:
     return {table: await connection.fetchval(f"SELECT count(*) FROM holdfast.{table}") for table in tables}
 
 
+@pytest.mark.long
 async def test_sixteen_producers_race_a_thousand_times_and_make_a_thousand_jobs(database: Database) -> None:
     async with crowd(database.url, 16) as producers:
         statements = [await producer.prepare(_ENQUEUE) for producer in producers]

@@ -18,7 +18,7 @@ from tests.rows.conftest import Place
 from tests.rows.tables import DISPATCH, OUTBOX
 from tests.store_contract.steps import HOLDER, wants
 
-pytestmark = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
+pytestmark = [pytest.mark.long, pytest.mark.parametrize("server", ["embedded-18"], indirect=True)]
 
 MANY = 50_000
 # Ten rows, and what changing them takes in six indexes. A walk over what is ready reads thousands.

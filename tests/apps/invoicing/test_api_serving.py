@@ -116,6 +116,7 @@ def test_what_keeps_it_from_starting_is_told_in_one_line(
             assert named in line
 
 
+@pytest.mark.long
 async def test_its_timeouts_allow_the_default_and_the_longest_wait(database: Database, tmp_path: Path) -> None:
     """As it is, for half a minute: nothing of the server ends a request before that, or keeps it for longer."""
     async with serving(database, tmp_path) as (_, client):

@@ -106,6 +106,7 @@ def test_further_pages_repeat_the_head_of_the_table_and_are_numbered() -> None:
     assert not any("Total" in page for page in found[:-1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("note", ["With thanks.", "A word. " * 200])
 def test_the_totals_stand_with_the_last_lines_and_the_way_to_pay(note: str) -> None:
     for number in (1, 2, *range(15, 26), *range(44, 52)):
@@ -130,6 +131,7 @@ def lowest(page: PageObject) -> float:
     return min(found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("description", "rates"), [("W" * 500, 1), ("W" * 500, 4), ("W" * 500, 12), ("W" * 250, 4), ("Lesson", 60)]
 )
