@@ -29,6 +29,8 @@ _COLUMNS = (
     "headers",
 )  # fmt: skip
 _COLUMNS_WITH_KEYS = (*_COLUMNS, "key", "if_exists.value", "window")
+_one_row = attrgetter(*_COLUMNS)
+_one_row_with_key = attrgetter(*_COLUMNS_WITH_KEYS)
 
 
 class Enqueuing(ConnectedStore):
@@ -78,10 +80,10 @@ class Bulk:
 
     @property
     def parameters(self) -> Parameters:
-        columns = _COLUMNS_WITH_KEYS if self.has_keys else _COLUMNS
         if len(self.jobs) == 1:
-            one: Parameters = attrgetter(*columns)(self.jobs[0])
+            one: Parameters = (_one_row_with_key if self.has_keys else _one_row)(self.jobs[0])
             return one
+        columns = _COLUMNS_WITH_KEYS if self.has_keys else _COLUMNS
         return tuple(list(map(attrgetter(column), self.jobs)) for column in columns)
 
     def read(self, rows: Rows) -> list[Enqueued]:
