@@ -37,8 +37,8 @@ JOIN pg_namespace AS space ON space.oid = parent.relnamespace
 WHERE space.nspname = 'holdfast' AND parent.relname = ANY ($1)
 """
 _FILL_READY = """
-INSERT INTO holdfast.ready (id, run_at, priority, losses, queue, kind)
-SELECT gen_random_uuid(), holdfast.now() + $1::interval + number * interval '1 millisecond', $2, $3, 'default', $4
+INSERT INTO holdfast.ready (id, run_at, priority, losses, is_suspect, queue, kind)
+SELECT gen_random_uuid(), holdfast.now() + $1::interval + number * interval '1 millisecond', $2, $3::smallint, $3::smallint >= 2, 'default', $4
 FROM generate_series(1, $5::integer) AS number
 """
 _FILL_LANES = """

@@ -40,13 +40,13 @@ BEGIN
                        ELSE held.error END AS error
     ),
     again AS (
-        INSERT INTO holdfast.ready (id, run_at, priority, attempt, losses, queue, kind)
+        INSERT INTO holdfast.ready (id, run_at, priority, attempt, losses, is_suspect, queue, kind)
         SELECT gone.id,
                CASE WHEN gone.move = 'release' THEN gone.run_at
                     ELSE greatest(coalesce(gone.at, moment + gone.delay), moment) END,
                gone.priority,
                (gone.attempt - CASE WHEN gone.move IN ('release', 'snooze') THEN 1 ELSE 0 END)::smallint,
-               gone.losses, gone.queue, gone.kind
+               gone.losses, gone.losses >= 2, gone.queue, gone.kind
         FROM gone WHERE gone.state = 'ready'
     ),
     ended AS (

@@ -30,8 +30,8 @@ BEGIN
                        ELSE 'ready' END AS state
     ),
     again AS (
-        INSERT INTO holdfast.ready (id, run_at, priority, attempt, losses, queue, kind)
-        SELECT id, moment, priority, attempt, losses, queue, kind FROM gone WHERE state = 'ready'
+        INSERT INTO holdfast.ready (id, run_at, priority, attempt, losses, is_suspect, queue, kind)
+        SELECT id, moment, priority, attempt, losses, losses >= 2, queue, kind FROM gone WHERE state = 'ready'
     ),
     canceled AS (
         INSERT INTO holdfast.finished (id, started_at, finished_at, attempt, losses, state)
