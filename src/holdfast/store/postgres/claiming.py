@@ -46,7 +46,8 @@ class Claiming(Claims, ConnectedStore):
 
     async def firsts(self, queues: Sequence[str], shard: Shard | None) -> tuple[list[First], datetime]:
         rows = await self.fetch("look", queues, *_shard(shard))
-        firsts = [First(Lane(row[0], row[1], row[2], row[3]), Position(row[4], row[5])) for row in rows[:-1]]
+        new = tuple.__new__
+        firsts = [new(First, (new(Lane, row[:4]), new(Position, row[4:]))) for row in rows[:-1]]
         moment: datetime = rows[-1][4]
         return firsts, moment
 
