@@ -125,7 +125,9 @@ class Floors:
                     self._move_to_empty(lane, is_recent=lane in counts)
                 elif lane in self._empty:
                     self._busy[lane] = self._empty.pop(lane)
-            self._last = None
+                    self._last = None
+        if not self._busy:
+            return False
         taken: Counter[str] = Counter()
         for lane, count in counts.items():
             taken[lane.kind] += count
@@ -135,6 +137,9 @@ class Floors:
         floor = self._busy.pop(lane, None)
         if floor is not None or is_recent:
             self._empty[lane] = floor or self._empty.pop(lane)
+            if floor is not None or len(self._empty) > _EMPTY_LANES:
+                # Otherwise every claim reads all of them, in whatever order they are.
+                self._last = None
 
     def left(self, starts: Starts, floors: Mapping[Lane, Position]) -> None:
         """Move floors to where a claim has left its lanes."""
