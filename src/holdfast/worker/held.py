@@ -181,6 +181,8 @@ class Slots:
     def wanted(self) -> int:
         """How many more jobs to claim: the free slots and a look-ahead that follows the rate of work."""
         ahead = self._ahead.size()
+        # A few more or less change nothing, and the store answers the same question as before with less work.
+        ahead -= ahead % max(1, self.capacity // 4)
         if len(self.waiting) - self.startable > ahead * 3 // 4:
             # Enough to go on with: claiming for every slot that frees up would fetch fast jobs one by one.
             return 0
