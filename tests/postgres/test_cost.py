@@ -38,7 +38,8 @@ WHERE space.nspname = 'holdfast' AND parent.relname = ANY ($1)
 """
 _FILL_READY = """
 INSERT INTO holdfast.ready (id, run_at, priority, losses, is_suspect, queue, kind)
-SELECT gen_random_uuid(), holdfast.now() + $1::interval + number * interval '1 millisecond', $2, $3::smallint, $3::smallint >= 2, 'default', $4
+SELECT gen_random_uuid(), holdfast.now() + $1::interval + number * interval '1 millisecond', $2, $3::smallint,
+       $3::smallint >= 2, 'default', $4
 FROM generate_series(1, $5::integer) AS number
 """
 _FILL_LANES = """

@@ -131,7 +131,8 @@ async def test_the_first_suspect_of_a_kind(scene: Scene) -> None:
     await scene.store.enqueue([job()])
     await move_floor(scene)
     await scene.plain.execute(
-        "UPDATE holdfast.ready SET losses = 2, is_suspect = true WHERE id = (SELECT max(id::text)::uuid FROM holdfast.ready)"
+        "UPDATE holdfast.ready SET losses = 2, is_suspect = true "
+        "WHERE id = (SELECT max(id::text)::uuid FROM holdfast.ready)"
     )
     assert await scene.store.claim(wants(suspects=True)) == []
     assert (await scene.store.look(["default"], ["work"])).suspect_due_in == timedelta(0)
