@@ -117,16 +117,22 @@ async def _serve_and_claim(lab: Lab, rate: int, seconds: float) -> tuple[_Served
 
 
 async def _claims(lab: Lab, over: threading.Event) -> Sequence[float]:
-    """Each for one job. A look once a second, as a worker makes it beside its claims."""
+    """Each for one job. A look once a second, as a worker makes it next to its claims.
+
+    Timed from the first claim that got a job: a claimer that no look has shown a lane yet asks the server nothing.
+    """
     took: list[float] = []
+    has_claimed = False
     request = ClaimRequest(uuid4(), 1, ("default",), {WORK: KindClaim(timedelta(seconds=lab.lease), 1)})
     async with opened(lab.url, lab.schema) as store:
         while not over.is_set():
-            if len(took) % _CLAIMS_A_SECOND == 0:
+            if not has_claimed or len(took) % _CLAIMS_A_SECOND == 0:
                 await store.store.look(["default"], [WORK])
             asked = time.monotonic()
             claimed = await store.store.claim(request)
-            took.append(time.monotonic() - asked)
+            if has_claimed:
+                took.append(time.monotonic() - asked)
+            has_claimed = has_claimed or bool(claimed)
             for job in claimed:
                 lab.record.note(What.START, job.lease.id, job.lease.fence, attempt=job.attempt)
                 lab.record.note(What.EFFECT, job.lease.id, job.lease.fence)
@@ -134,8 +140,7 @@ async def _claims(lab: Lab, over: threading.Event) -> Sequence[float]:
             await store.store.finish([Finish(job.lease, PLAIN_SUCCESS) for job in claimed])
             await asyncio.sleep(1 / _CLAIMS_A_SECOND)
     lab.record.close()
-    # The first one has to prepare its statement.
-    return took[1:]
+    return took
 
 
 @case(
