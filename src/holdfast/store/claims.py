@@ -14,7 +14,7 @@ from holdfast.store.floors import First, Floors, Lane, Position, Starts, looked
 
 
 class Taken(NamedTuple):
-    """The jobs of one claim, and where it has left its lanes if that was asked."""
+    """The jobs that one claim took and, if requested, the position that it reached in each lane."""
 
     jobs: list[LeasedJob]
     floors: Mapping[Lane, Position]

@@ -1,7 +1,7 @@
 """Where a claim starts to read: the lanes that exist, and how far this process has claimed in each.
 
-Without I/O: `store/postgres/claiming.py` and the simulation drive it. A floor may hide a job that was committed late or
-released; the next look finds it. docs/decisions/0002-lanes-and-floors.md has the reasons.
+Without I/O: `store/claims.py` drives it, over PostgreSQL and in the simulation. A floor may hide a job that was
+committed late or released; the next look finds it. docs/decisions/0002-lanes-and-floors.md has the reasons.
 """
 
 from collections import Counter
@@ -74,7 +74,7 @@ class Floors:
         self._busy: dict[Lane, Position] = {}
         """Floors of the lanes that had a due job when we last knew."""
         self._empty: dict[Lane, Position] = {}
-        """The others, those that had one most recently last."""
+        """All other lanes; the one that had a due job most recently comes last."""
         self._looked_at: set[str] = set()
         self._generation = 0
         """Rises with every look and whenever jobs came back: what was asked before then moves no floor."""
@@ -100,7 +100,7 @@ class Floors:
         if self._last is not None and self._last[0] is request:
             return self._last[1]
         busy = self._wanted(self._busy, request)
-        # The earliest jobs of all are in as many lanes at most; the rest has its turn when these are empty.
+        # The n earliest jobs lie in n lanes at most. The other lanes are read once these are empty.
         busy = sorted(busy, key=lambda lane: (lane.priority, self._busy[lane]))[: max(request.limit, _LANES_AT_LEAST)]
         lanes = sorted(busy + self._wanted(self._empty, request)[-_EMPTY_LANES:], key=lambda lane: lane.priority)
         # Reading locks: the whole limit from each of many lanes would lock many times what is taken.
@@ -149,7 +149,7 @@ class Floors:
             self._last = None
 
     def looked(self, queues: Sequence[str], firsts: Sequence[First], moment: datetime, generation: int) -> None:
-        """Start where the first job of each lane stands, be it behind the floor or past it, but never past the margin.
+        """Put the floor of each lane just before its first job, back or on, but never closer to now than MARGIN.
 
         Claims under way have not seen what the look found behind their floors, so they move no floor any more.
         """

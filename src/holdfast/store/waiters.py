@@ -1,6 +1,6 @@
 """What waiting for jobs needs of a store. Nothing here changes a job.
 
-Neighbours: waiters.py does the waiting, wake/final.py hears the rings of PostgreSQL.
+Neighbors: waits/waits.py does the waiting, wake/final.py hears the rings of PostgreSQL.
 """
 
 from collections.abc import Callable, Collection, Mapping

@@ -40,8 +40,8 @@ log = get_logger("holdfast.worker")
 
 _RESCUE_AT_ONCE = 500
 _TURN_SECONDS = 0.0005
-"""After so much work without a pause the loop has its turn: claims and outcomes are to be on their way meanwhile. Turns
-of 2 ms make a drain a fifth slower."""
+"""Start handlers for this long at most, then yield to the event loop, so that claims and outcomes keep moving. With
+2 ms a drain takes a fifth longer."""
 _WATCH_SECONDS = 0.05
 _LONGEST_WAIT_SECONDS = 1.0
 _LAST_STEP_SECONDS = 1.0
@@ -165,8 +165,8 @@ class Worker:
         self._leave_slot(held)
 
     def _may_start(self, held: HeldJob) -> bool:
-        """Not if it was interrupted while it waited, nor if its lease is nearly over: the claim was answered late, or
-        everything stood still since, and somebody else may be at it."""
+        """False if the job was interrupted while it waited, or if its lease is about to end: the claim was answered
+        late or the process was paused, and another worker may be running the job."""
         held.started = time.monotonic()
         return held.interruption is None and not held.nears_end(held.started) and not self._is_stopping
 
@@ -391,7 +391,7 @@ def _unforeseen(error: BaseException) -> Outcome:
 
 
 def _shortest_lease(handlers: Handlers, settings: WorkerSettings) -> float:
-    """In seconds: what may come next is looked for as often as it needs, also while nothing is held."""
+    """In seconds. The keeper looks as often as this needs while it holds nothing, so it renews the next job in time."""
     return min((handler.lease or settings.lease for handler in handlers), default=settings.lease).total_seconds()
 
 

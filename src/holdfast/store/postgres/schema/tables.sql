@@ -7,7 +7,7 @@
 --   claim               moves the row of `ready` to `lease`
 --   finish              moves the row of `lease` to `finished` (succeeded, canceled), to `dead_letter` (failed, dead), or
 --                       back to `ready` (a retry, a snooze, a release)
---   renew               moves the end of a lease away
+--   renew               extends a lease
 --   rescue              moves a lease that ran out back to `ready`, or to `dead_letter` after too many losses
 --   cancel, retry       a person moves a job to `finished`, or a final job back to `ready`
 --   maintenance         drops a day of `job` and `finished` once it is older than the retention
@@ -39,8 +39,8 @@
 -- A verb that every job passes through is a function because a function's SET pins its plans: a generic plan that was made
 -- while a queue was empty would otherwise scan it in sequence when it is full, and session settings do not survive
 -- PgBouncer. Rarer verbs are functions for the same reason: planned while all tables were empty, their plain statements read
--- 1,000 to 17,000 blocks for ten jobs. A row is sought with `id = ANY (ARRAY[given.id])`, because a plain join may be turned
--- round, and then reads the whole index.
+-- 1,000 to 17,000 blocks for ten jobs. A row is sought with `id = ANY (ARRAY[given.id])`, because the planner may reverse
+-- a plain join, and then it reads the whole index.
 --
 -- Rules for this file
 --
