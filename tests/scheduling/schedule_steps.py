@@ -62,12 +62,13 @@ class Replica:
         look_every: timedelta = ALWAYS,
         failures: Failures | None = None,
         signals: Signals | None = None,
+        rest: Callable[[int], float] = lambda _failures: 0.0,
     ) -> InlineRunner:
         board = ScheduleBoard(self.schedules, [declared(name, timetable, missed=missed, job=None)], look_every)
         parts = InlineParts(
             name, function, f"lock of {name}", self.schedules, self.runs, self.name, failures or Failures()
         )
-        return InlineRunner(parts, board, signals)
+        return InlineRunner(parts, board, signals, rest)
 
 
 def replica(case: StoreCase, name: str = "replica-1") -> Replica:

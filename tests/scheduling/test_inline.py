@@ -94,6 +94,32 @@ async def test_a_failed_run_is_recorded_and_not_repeated_before_its_next_occurre
         assert (await once(runner)).processed == 1
 
 
+async def test_after_failed_runs_it_rests_in_the_background_ever_longer_until_one_succeeds(case: StoreCase) -> None:
+    """A tick is somebody's wish: it runs what is due."""
+    is_broken = True
+
+    async def breaks_at_first(occurrence: Occurrence) -> None:
+        if is_broken:
+            raise ConnectionError("no such host")
+
+    runner = replica(case).inline(breaks_at_first, rest=lambda failures: 1000.0 * failures)
+
+    async def rests_for_after_a_run() -> float:
+        await case.clock.advance(MINUTE)
+        assert (await once(runner)).processed == 1
+        due_in = runner.due_in()
+        assert due_in is not None
+        return round(due_in, -3)
+
+    async with closing(runner):
+        await once(runner)
+        assert [await rests_for_after_a_run() for _ in range(2)] == [1000, 2000]
+        is_broken = False
+        assert await rests_for_after_a_run() == 0
+        is_broken = True
+        assert await rests_for_after_a_run() == 1000
+
+
 @pytest.mark.parametrize(
     ("raised", "code"),
     [

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.failures import Failures
@@ -95,6 +96,7 @@ def _runners(
     store, declared = app.store, list(app.declarations)
     # Whoever wants an idle worker to ask seldom does not mean the queue alone.
     board = ScheduleBoard(store.schedules, declared, max(LOOK_EVERY, worker.poll))
+    rest = partial(_pacing(app.settings, worker).error, random=Random())  # noqa: S311 - spreads runs, guards nothing
     inline = [
         InlineRunner(
             InlineParts(
@@ -108,6 +110,7 @@ def _runners(
             ),
             board,
             signals,
+            rest,
         )
         for each in declared
         if each.inline is not None

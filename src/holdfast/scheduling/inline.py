@@ -7,6 +7,7 @@ kill another replica runs that occurrence again. In the background it carries on
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from holdfast.domain.budget import Budget
@@ -31,12 +32,24 @@ class InlineRunner:
     """The function is `async def`, or a plain `def` that is called in a thread; it may return a dict of counts.
 
     A thread cannot be stopped. One that goes on after an interruption keeps the lock until it or the process ends.
+
+    `rest`: how many seconds to leave an occurrence undone after so many failed runs in a row.
     """
 
-    def __init__(self, parts: InlineParts, board: ScheduleBoard, signals: Signals | None = None) -> None:
+    def __init__(
+        self,
+        parts: InlineParts,
+        board: ScheduleBoard,
+        signals: Signals | None = None,
+        rest: Callable[[int], float] = lambda _failures: 0.0,
+    ) -> None:
         self._parts = parts
         self._board = board
         self._signals = signals or Signals()
+        self._rest = rest
+        self._failures = 0
+        self._rests_until = -math.inf
+        """Of the background alone: a tick runs what is due, and is over."""
         self._threads = HandlerThreads()
         self._attempt: InlineAttempt | None = None
         self._task: asyncio.Task[None] | None = None
@@ -52,7 +65,7 @@ class InlineRunner:
     def due_in(self) -> float | None:
         if self._attempt is None:
             due_in = 0.0 if self._board.is_due(self.name) else self._board.look_in()
-            return max(due_in, self._retry_at - time.monotonic())
+            return max(due_in, max(self._retry_at, self._rests_until) - time.monotonic())
         if self._is_to_be_collected:
             return 0.0
         overlap = self._attempt.overlap
@@ -144,6 +157,11 @@ class InlineRunner:
             self._retry_at = time.monotonic() + min(self._board.look_seconds, _RETRY_SECONDS)
         else:
             self._board.settle(self.name)
+            if attempt.report.failed:
+                self._failures += 1
+                self._rests_until = time.monotonic() + self._rest(self._failures)
+            elif attempt.report.processed:
+                self._failures, self._rests_until = 0, -math.inf
         if attempt.next_occurrence is not None:
             self._board.expect(*attempt.next_occurrence)
 
