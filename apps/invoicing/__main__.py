@@ -66,7 +66,7 @@ def _runs(mode: str, *, as_json: bool) -> int:
         _log_to_stderr(logging.WARNING)
         report = worker.run_once(settings)
         (_print_json if as_json else _print_table)(report)
-        return 0 if report.is_fine else 1
+        return 0 if report.is_fine and report.is_complete else 1
     _log_to_stderr(logging.INFO)
     return worker.run_background(settings)
 
@@ -81,7 +81,7 @@ def _print_json(report: TickReport) -> None:
     from apps.invoicing.reports import turns
 
     told = {
-        "ok": report.is_fine,
+        "ok": report.is_fine and report.is_complete,
         "seconds": round(report.seconds, 3),
         "runners": [asdict(each) for each in turns(report)],
     }

@@ -52,7 +52,7 @@ async def test_runners_have_their_turns_in_order_and_a_failure_stops_no_other() 
         ("c", "RuntimeError: a bug"),
         ("d", None),
     ]
-    assert not report.is_fine
+    assert (report.is_fine, report.is_complete) == (False, True)
 
 
 async def test_who_comes_after_the_end_of_the_budget_is_skipped_and_told_why() -> None:
@@ -63,7 +63,7 @@ async def test_who_comes_after_the_end_of_the_budget_is_skipped_and_told_why() -
     first, second = FakeRunner("first", spend), FakeRunner("second")
     report = await run_tick([first, second], TickLimits(), whole, to_end=True)
     assert [part.skipped for part in report.runners] == [None, "the tick's budget is spent"]
-    assert (second.turns, report.is_fine) == (0, True)
+    assert (second.turns, report.is_fine, report.is_complete) == (0, True, False)
 
 
 async def test_a_runner_has_no_more_than_its_share_and_no_more_than_the_tick() -> None:

@@ -23,6 +23,8 @@ class RunnerReport:
     counts: dict[str, object] = field(default_factory=dict)
     is_outage: bool = False
     """It could not do its work and wants to try again after a while."""
+    is_left_out: bool = False
+    """It had no turn, because its tick was over before."""
     failure: BaseException | None = None
     """An error that nobody foresaw, for the log."""
 

@@ -35,6 +35,11 @@ class TickReport:
         return all(report.is_fine for report in self.runners)
 
     @property
+    def is_complete(self) -> bool:
+        """Every runner had its turn. Not so if time or items were spent before, or if a signal ended the tick early."""
+        return bool(self.runners) and not any(report.is_left_out for report in self.runners)
+
+    @property
     def is_idle(self) -> bool:
         """No runner did anything, and none had an error."""
         return all(report.is_idle for report in self.runners)
@@ -60,7 +65,8 @@ async def run_tick(
     report = TickReport() if report is None else report
     for runner in runners:
         if whole.is_spent:
-            report.runners.append(RunnerReport(runner.name, skipped="the tick's budget is spent"))
+            left_out = RunnerReport(runner.name, skipped="the tick's budget is spent", is_left_out=True)
+            report.runners.append(left_out)
             continue
         report.runners.append(await _run(runner, whole.inner(seconds, limits.runner_items), to_end=to_end))
     report.seconds = time.monotonic() - started
