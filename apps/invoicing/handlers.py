@@ -29,7 +29,7 @@ from apps.invoicing.jobs import (
 )
 from apps.invoicing.mail import InvoiceMail, MailDeferred, MailRefused, MailServerRefused, compose
 from apps.invoicing.money import Line, totals
-from apps.invoicing.rendering import PrintedInvoice, RenderFailed, is_whole, render
+from apps.invoicing.rendering import PrintedInvoice, RendererDied, RenderFailed, is_whole, render
 from apps.invoicing.settings import Settings, milliseconds
 from apps.invoicing.storage import StorageUnavailable
 from apps.invoicing.tools import Tools
@@ -44,6 +44,7 @@ _CODES: dict[type[Exception], str] = {
     # Before its base class: the first that fits counts.
     MailServerRefused: "MAIL_SERVER_REFUSED",
     MailDeferred: "MAIL_DEFERRED",
+    RendererDied: "RENDERER_DIED",
     StorageUnavailable: "STORAGE_UNAVAILABLE",
 }
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 2.0
@@ -137,7 +138,7 @@ async def _render_pdf(job: RunningJob[RenderPdf], tools: Tools) -> None:
         note=found["note"],
     )
     try:
-        content = await asyncio.get_running_loop().run_in_executor(tools.threads, render, invoice, tools.templates)
+        content = await render(invoice, tools.templates)
     except RenderFailed as error:
         raise Permanent(RENDER_FAILED, str(error)) from error
     # What another attempt has written before it could say so is as good.

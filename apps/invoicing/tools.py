@@ -1,7 +1,6 @@
 """What the handlers work with. It is known when they are registered, and open while the worker runs."""
 
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -23,37 +22,24 @@ class Tools:
         check_templates(settings.templates_folder)
         self.templates = settings.templates_folder
         self.files = open_files(settings.files_url)
-        self.mailer = Mailer(settings.smtp_url, settings.mail_from)
+        self.mailer = Mailer(
+            settings.smtp_url, settings.mail_from, may_tell_password=settings.smtp_password_without_tls
+        )
         self.accepted: set[UUID] = set()
         """Deliveries whose mail a server has accepted, as long as that is not written down."""
-        self._renders_at_once = settings.pdf_render_concurrency
         self._pool: Pool | None = None
-        self._threads: ThreadPoolExecutor | None = None
 
     @asynccontextmanager
     async def opened(self, url: str) -> "AsyncIterator[Tools]":
-        threads = ThreadPoolExecutor(self._renders_at_once, thread_name_prefix="render")
         async with opened_pool(url) as pool:
-            self._pool, self._threads = pool, threads
+            self._pool = pool
             try:
                 yield self
             finally:
-                self._pool = self._threads = None
-                threads.shutdown(wait=False, cancel_futures=True)
+                self._pool = None
 
     @property
     def pool(self) -> "Pool":
         if self._pool is None:
             raise RuntimeError(_NOT_OPEN)
         return self._pool
-
-    @property
-    def threads(self) -> ThreadPoolExecutor:
-        """For rendering, and as many as may render at once.
-
-        A thread goes on when its handler is stopped, and has its place here until it is done; who waits for a place can
-        be stopped.
-        """
-        if self._threads is None:
-            raise RuntimeError(_NOT_OPEN)
-        return self._threads

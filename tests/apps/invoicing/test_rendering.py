@@ -33,13 +33,13 @@ INVOICE = PrintedInvoice(
 )
 
 
-def pages(invoice: PrintedInvoice) -> list[str]:
-    reader = PdfReader(io.BytesIO(render(invoice, FOLDER)))
+async def pages(invoice: PrintedInvoice) -> list[str]:
+    reader = PdfReader(io.BytesIO(await render(invoice, FOLDER)))
     return [" ".join(page.extract_text().split()) for page in reader.pages]
 
 
-def test_everything_that_an_invoice_has_stands_on_its_page() -> None:
-    (page,) = pages(INVOICE)
+async def test_everything_that_an_invoice_has_stands_on_its_page() -> None:
+    (page,) = await pages(INVOICE)
     for text in (
         "Corely GmbH",
         "Example Ltd",
@@ -57,8 +57,8 @@ def test_everything_that_an_invoice_has_stands_on_its_page() -> None:
         assert text in page
 
 
-def test_the_totals_on_the_page_are_those_of_the_lines() -> None:
-    (page,) = pages(INVOICE)
+async def test_the_totals_on_the_page_are_those_of_the_lines() -> None:
+    (page,) = await pages(INVOICE)
     summed = totals(LINES)
     assert f"Net {summed.net:,} EUR" in page
     for each in summed.by_rate:
@@ -68,12 +68,12 @@ def test_the_totals_on_the_page_are_those_of_the_lines() -> None:
     assert f"Please transfer {summed.total:,} EUR by 30 November 2026 to {bank}" in page
 
 
-def test_the_same_invoice_gives_the_same_bytes() -> None:
-    assert render(INVOICE, FOLDER) == render(replace(INVOICE), FOLDER)
+async def test_the_same_invoice_gives_the_same_bytes() -> None:
+    assert await render(INVOICE, FOLDER) == await render(replace(INVOICE), FOLDER)
 
 
-def test_the_document_says_what_it_is_and_when_it_was_issued() -> None:
-    described = PdfReader(io.BytesIO(render(INVOICE, FOLDER))).metadata
+async def test_the_document_says_what_it_is_and_when_it_was_issued() -> None:
+    described = PdfReader(io.BytesIO(await render(INVOICE, FOLDER))).metadata
     assert described is not None
     assert (described.title, described.author) == ("Invoice 2026-00017", "Corely GmbH")
     assert described.creation_date is not None
@@ -90,14 +90,14 @@ def test_the_document_says_what_it_is_and_when_it_was_issued() -> None:
         "Анна Иванова",
     ],
 )
-def test_names_are_text_in_many_scripts_and_never_code(name: str) -> None:
+async def test_names_are_text_in_many_scripts_and_never_code(name: str) -> None:
     described = Line(name, Decimal(1), Decimal(1), Decimal(0))
-    (page,) = pages(replace(INVOICE, customer_name=name, customer_address=name, note=name, lines=(described,)))
+    (page,) = await pages(replace(INVOICE, customer_name=name, customer_address=name, note=name, lines=(described,)))
     assert page.count(name) == 4
 
 
-def test_further_pages_repeat_the_head_of_the_table_and_are_numbered() -> None:
-    found = pages(replace(INVOICE, lines=LINES * 40))
+async def test_further_pages_repeat_the_head_of_the_table_and_are_numbered() -> None:
+    found = await pages(replace(INVOICE, lines=LINES * 40))
     assert len(found) > 2
     for number, page in enumerate(found, 1):
         assert "Description Quantity Unit price Tax Net" in page
@@ -108,9 +108,9 @@ def test_further_pages_repeat_the_head_of_the_table_and_are_numbered() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("note", ["With thanks.", "A word. " * 200])
-def test_the_totals_stand_with_the_last_lines_and_the_way_to_pay(note: str) -> None:
+async def test_the_totals_stand_with_the_last_lines_and_the_way_to_pay(note: str) -> None:
     for number in (1, 2, *range(15, 26), *range(44, 52)):
-        found = pages(replace(INVOICE, lines=LINES[:1] * number, note=note))
+        found = await pages(replace(INVOICE, lines=LINES[:1] * number, note=note))
         (page,) = (page for page in found if "Total" in page)
         assert page.count("Consulting") >= min(2, number)
         assert "IBAN" in page.partition("Please transfer")[2].partition("Reference")[0]
@@ -135,28 +135,28 @@ def lowest(page: PageObject) -> float:
 @pytest.mark.parametrize(
     ("description", "rates"), [("W" * 500, 1), ("W" * 500, 4), ("W" * 500, 12), ("W" * 250, 4), ("Lesson", 60)]
 )
-def test_nothing_runs_off_a_page_however_much_there_is(description: str, rates: int) -> None:
+async def test_nothing_runs_off_a_page_however_much_there_is(description: str, rates: int) -> None:
     widest = Line(description, Decimal("999999999.999"), Decimal("99.99"), Decimal(0))
     lines = [replace(widest, tax_rate=Decimal(rate) / 100) for rate in range(rates)]
-    usual = lowest(PdfReader(io.BytesIO(render(INVOICE, FOLDER))).pages[0])
+    usual = lowest(PdfReader(io.BytesIO(await render(INVOICE, FOLDER))).pages[0])
     for more in range(4):
         invoice = replace(INVOICE, lines=tuple(lines + [widest] * more), note="A line\n" * 4)
-        for page in PdfReader(io.BytesIO(render(invoice, FOLDER))).pages:
+        for page in PdfReader(io.BytesIO(await render(invoice, FOLDER))).pages:
             assert lowest(page) == usual > 0
 
 
-def test_an_invoice_over_nothing_does_not_ask_for_a_transfer() -> None:
+async def test_an_invoice_over_nothing_does_not_ask_for_a_transfer() -> None:
     free = (replace(LINES[0], quantity=Decimal(1)), replace(LINES[0], quantity=Decimal(1), unit_price=Decimal(-120)))
-    (page,) = pages(replace(INVOICE, lines=free))
+    (page,) = await pages(replace(INVOICE, lines=free))
     assert "Total 0.00 EUR" in page
     assert "There is nothing to pay." in page
     assert "transfer" not in page
 
 
 @pytest.mark.parametrize("description", ["word " * 100, "X" * 300])
-def test_long_descriptions_wrap_inside_their_column(description: str) -> None:
+async def test_long_descriptions_wrap_inside_their_column(description: str) -> None:
     line = replace(LINES[0], description=description.strip())
-    (page,) = PdfReader(io.BytesIO(render(replace(INVOICE, lines=(line,)), FOLDER))).pages
+    (page,) = PdfReader(io.BytesIO(await render(replace(INVOICE, lines=(line,)), FOLDER))).pages
     text = page.extract_text().replace("\u200b", "")
     rows = [row for row in text.splitlines() if "word" in row or "XX" in row]
     assert len(rows) > 3
@@ -166,20 +166,20 @@ def test_long_descriptions_wrap_inside_their_column(description: str) -> None:
 
 
 @pytest.mark.parametrize("template", ["unknown", "../invoice", "", "invoice.typ", "Invoice"])
-def test_a_template_that_is_not_there_fails(template: str) -> None:
+async def test_a_template_that_is_not_there_fails(template: str) -> None:
     with pytest.raises(RenderFailed):
-        render(replace(INVOICE, template=template), FOLDER)
+        await render(replace(INVOICE, template=template), FOLDER)
 
 
-def test_a_template_that_is_wrong_fails_and_says_why(tmp_path: Path) -> None:
+async def test_a_template_that_is_wrong_fails_and_says_why(tmp_path: Path) -> None:
     (tmp_path / "broken.typ").write_text("#no_such_thing()")
     with pytest.raises(RenderFailed, match="unknown variable: no_such_thing"):
-        render(replace(INVOICE, template="broken"), tmp_path)
+        await render(replace(INVOICE, template="broken"), tmp_path)
 
 
-def test_a_template_cannot_read_beyond_its_folder(tmp_path: Path) -> None:
+async def test_a_template_cannot_read_beyond_its_folder(tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("a secret")
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "curious.typ").write_text('#read("../secret.txt")')
     with pytest.raises(RenderFailed, match="curious"):
-        render(replace(INVOICE, template="curious"), tmp_path / "templates")
+        await render(replace(INVOICE, template="curious"), tmp_path / "templates")

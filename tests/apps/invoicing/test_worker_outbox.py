@@ -1,12 +1,9 @@
 """How the outbox works off its jobs: claims, leases, attempts, how much at once, and how it stops."""
 
 import asyncio
-import os
-import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -82,29 +79,27 @@ async def test_a_claim_takes_no_more_than_the_batch_size(
 
 
 class Press:
-    """Stands in for rendering: counts the pages that are really at work, and holds them."""
+    """Stands in for rendering: counts the pages that are at work, and holds them."""
 
     def __init__(self) -> None:
-        self.go_on = threading.Event()
+        self.go_on = asyncio.Event()
         self.at_once = self.most_at_once = 0
-        self._guard = threading.Lock()
 
-    def render(self, invoice: PrintedInvoice, folder: Path) -> bytes:
-        with self._guard:
-            self.at_once += 1
-            self.most_at_once = max(self.most_at_once, self.at_once)
-        self.go_on.wait(PATIENCE)
-        with self._guard:
+    async def render(self, invoice: PrintedInvoice, folder: Path) -> bytes:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await self.go_on.wait()
+        finally:
             self.at_once -= 1
-        return render(invoice, folder)
+        return await render(invoice, folder)
 
 
 @pytest.fixture
-def press(monkeypatch: pytest.MonkeyPatch) -> Iterator[Press]:
+def press(monkeypatch: pytest.MonkeyPatch) -> Press:
     press = Press()
     monkeypatch.setattr(handlers, "render", press.render)
-    yield press
-    press.go_on.set()
+    return press
 
 
 async def test_no_more_handlers_run_at_once_than_the_concurrency(
@@ -190,43 +185,10 @@ async def test_no_more_pages_are_rendered_at_once_than_their_own_limit(
     assert press.most_at_once == 2
 
 
-async def test_a_page_whose_job_is_over_counts_until_it_is_done(
-    database: Database, mails: MailServer, tmp_path: Path, press: Press
-) -> None:
-    """A thread cannot be stopped: its handler has ended, and it goes on."""
-    given = {"pdf_render_concurrency": 1, "outbox_lease_heartbeat_ms": 300}
-    async with a_bench(database, mails, tmp_path, **given) as bench:
-        issued = [await bench.issue(number) for number in range(4)]
-
-        async def running() -> list[UUID]:
-            jobs = await bench.app.jobs.list(JobFilter(kind=RENDER_PDF, state=JobState.RUNNING), 10)
-            return [job.id for job in jobs]
-
-        async def one_runs() -> bool:
-            return len(await running()) == 1
-
-        async with in_background(bench):
-            await until(lambda: press.at_once == 1)
-            # The others have no thread, and end all the same.
-            for _ in range(3):
-                await until(one_runs)
-                (job,) = await running()
-                await bench.app.cancel([job])
-                await until(partial(bench.is_final, job))
-            await until(one_runs)
-            assert press.most_at_once == 1
-            press.go_on.set()
-            await until(bench.are_all_final)
-        states = sorted([(await bench.job(each.render_job)).state for each in issued])
-    assert states == [JobState.CANCELED] * 3 + [JobState.SUCCEEDED]
-    assert press.most_at_once == 1
-
-
 async def test_as_many_pages_are_rendered_at_once_as_the_limit_allows(
     database: Database, mails: MailServer, tmp_path: Path, press: Press
 ) -> None:
-    """More than the threads that Python has for everybody."""
-    many = (os.cpu_count() or 1) + 8
+    many = 5
     given = {"pdf_render_concurrency": many, "outbox_concurrency": many + 2}
     async with a_bench(database, mails, tmp_path, **given) as bench:
         issued = [await bench.issue(number) for number in range(many)]

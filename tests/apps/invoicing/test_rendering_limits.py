@@ -1,0 +1,146 @@
+"""However long a page takes, its worker, its tick and its job keep to their times, and no process is left behind."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from apps.invoicing import rendering
+from apps.invoicing.jobs import RENDER_PDF
+from apps.invoicing.rendering import RendererDied, render
+from apps.invoicing.settings import BILLING, OUTBOX, REMINDERS, Settings
+from holdfast import JobFilter, JobState
+from tests.apps.invoicing.issuing import in_background, opened_bench, worker_settings
+from tests.apps.invoicing.mail_server import MailServer
+from tests.apps.invoicing.patience import PATIENCE, until
+from tests.apps.invoicing.processes import started
+from tests.apps.invoicing.stuck_page import STUCK, StuckPage
+from tests.apps.invoicing.test_rendering import INVOICE
+from tests.databases import Database
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+
+_LIMIT_MS = 1_500
+_SOON_SECONDS = 20.0
+"""Far more than the limit and what a process does at its end, and far less than for ever."""
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[StuckPage]:
+    page = StuckPage(tmp_path)
+    yield page
+    page.close()
+
+
+def variables(database: Database, mails: MailServer, page: StuckPage, folder: Path) -> dict[str, object]:
+    return {
+        "database_url": database.url,
+        "files_url": f"file:{folder}/files",
+        "smtp_url": mails.url,
+        "templates_folder": page.templates,
+    }
+
+
+def only_child(pid: int) -> int:
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)
+
+
+async def test_a_worker_that_is_told_to_stop_waits_for_no_page_beyond_its_limit(
+    database: Database, mails: MailServer, page: StuckPage, tmp_path: Path
+) -> None:
+    given = variables(database, mails, page, tmp_path) | {"worker_shutdown_timeout_ms": _LIMIT_MS}
+    async with opened_bench(worker_settings(database.url, tmp_path)) as bench:
+        issued = await bench.issue(template=STUCK)
+        with started(tmp_path / "worker.log", worker_tick_runners=OUTBOX, **given) as worker:
+            await until(page.has_begun)
+            worker.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(worker.wait, _SOON_SECONDS) == 0
+        await until(page.is_gone)
+        assert await bench.error_code(issued.render_job) == "INTERRUPTED"
+        assert (await bench.job(issued.render_job)).state is JobState.READY
+
+
+async def test_a_tick_waits_for_no_page_beyond_its_limit_and_says_that_its_schedulers_had_no_turn(
+    database: Database, mails: MailServer, page: StuckPage, tmp_path: Path
+) -> None:
+    given = variables(database, mails, page, tmp_path)
+    limits = {"worker_tick_overall_max_ms": _LIMIT_MS, "worker_tick_runner_max_ms": _LIMIT_MS}
+    log = tmp_path / "tick.log"
+    async with opened_bench(worker_settings(database.url, tmp_path)) as bench:
+        issued = await bench.issue(template=STUCK)
+        with started(log, "tick", "--json", **given, **limits) as tick:
+            await until(page.has_begun)
+            assert await asyncio.to_thread(tick.wait, _SOON_SECONDS) == 1
+        await until(page.is_gone)
+        assert await bench.error_code(issued.render_job) == "INTERRUPTED"
+    report = json.loads(log.read_text().splitlines()[-1])
+    skipped = {each["runner"]: each["skipped"] for each in report["runners"]}
+    assert report["ok"] is False
+    assert {skipped[name] for name in (REMINDERS, BILLING)} == {"the tick's budget is spent"}
+
+
+async def test_a_page_ends_with_the_worker_that_was_killed(
+    database: Database, mails: MailServer, page: StuckPage, tmp_path: Path
+) -> None:
+    given = variables(database, mails, page, tmp_path)
+    async with opened_bench(worker_settings(database.url, tmp_path)) as bench:
+        await bench.issue(template=STUCK)
+        with started(tmp_path / "worker.log", worker_tick_runners=OUTBOX, **given) as worker:
+            await until(page.has_begun)
+            worker.kill()
+            await until(page.is_gone)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_to_all_processes_of_a_worker_lets_its_page_be_done(
+    database: Database, mails: MailServer, page: StuckPage, tmp_path: Path, number: signal.Signals
+) -> None:
+    """As a supervisor sends it, or a terminal."""
+    given = variables(database, mails, page, tmp_path)
+    log = tmp_path / "worker.log"
+    async with opened_bench(worker_settings(database.url, tmp_path)) as bench:
+        issued = await bench.issue(template=STUCK)
+        with started(log, worker_tick_runners=OUTBOX, **given) as worker:
+            await until(page.has_begun)
+            os.kill(only_child(worker.pid), number)
+            worker.send_signal(number)
+            await until(lambda: "worker is stopping" in log.read_text())
+            page.let_go()
+            assert await asyncio.to_thread(worker.wait, PATIENCE) == 0
+        assert (await bench.document(issued))["state"] == "READY"
+
+
+async def test_a_page_whose_job_is_over_leaves_its_place_to_the_next(
+    database: Database, mails: MailServer, page: StuckPage, tmp_path: Path
+) -> None:
+    given = {
+        "smtp_url": mails.url,
+        "templates_folder": page.templates,
+        "pdf_render_concurrency": 1,
+        "outbox_lease_heartbeat_ms": 300,
+    }
+    async with opened_bench(worker_settings(database.url, tmp_path, **given)) as bench:
+        stuck = await bench.issue(1, template=STUCK)
+        async with in_background(bench):
+            await until(page.has_begun)
+            later = await bench.issue(2)
+            await bench.app.cancel([stuck.render_job])
+            await until(page.is_gone)
+            await until(lambda: bench.is_final(later.render_job))
+        assert len(await bench.app.jobs.list(JobFilter(kind=RENDER_PDF, state=JobState.SUCCEEDED), 10)) == 1
+
+
+async def test_a_process_that_dies_says_nothing_about_the_template(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for how, told in (("os.kill(os.getpid(), 9)", "was killed by SIGKILL"), ("os._exit(7)", "ended with code 7")):
+        program = tmp_path / "dies.py"
+        program.write_text(f"import os\n{how}\n")
+        monkeypatch.setattr(rendering, "_PROGRAM", program)
+        with pytest.raises(RendererDied, match=told):
+            await render(INVOICE, Settings.model_fields["templates_folder"].default)
