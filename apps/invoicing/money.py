@@ -41,7 +41,8 @@ class Totals:
 
 
 def rounded(amount: Decimal) -> Decimal:
-    return amount.quantize(_CENT, ROUND_HALF_UP)
+    """Never -0.00, which is what a very small discount would be."""
+    return amount.quantize(_CENT, ROUND_HALF_UP) or Decimal("0.00")
 
 
 def totals(lines: Iterable[Line]) -> Totals:

@@ -183,3 +183,51 @@ async def test_a_template_cannot_read_beyond_its_folder(tmp_path: Path) -> None:
     (tmp_path / "templates" / "curious.typ").write_text('#read("../secret.txt")')
     with pytest.raises(RenderFailed, match="curious"):
         await render(replace(INVOICE, template="curious"), tmp_path / "templates")
+
+
+async def test_no_amount_is_less_than_nothing_by_nothing() -> None:
+    """A small share of a discount is rounded to none of it."""
+    line = Line("Discount", Decimal("0.001"), Decimal("-1.00"), Decimal("19.00"))
+    summed = totals([line])
+    (by_rate,) = summed.by_rate
+    for value in (line.net, by_rate.net, by_rate.tax, summed.net, summed.tax, summed.total):
+        assert str(value) == "0.00"
+    (page,) = await pages(replace(INVOICE, lines=(line, replace(line, quantity=Decimal("-0.000")))))
+    for minus in "-\N{MINUS SIGN}":
+        assert f"{minus}0" not in page.replace("2026-0", "")
+    assert "Total 0.00 EUR" in page
+
+
+async def test_a_quantity_below_zero_has_a_true_minus_sign() -> None:
+    (page,) = await pages(replace(INVOICE, lines=(replace(LINES[0], quantity=Decimal("-2.500")),)))
+    assert "\N{MINUS SIGN}2.5 120.00" in page
+
+
+@pytest.mark.parametrize("control", [*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))], ids=ascii)
+async def test_no_text_can_turn_what_follows_it_around(control: str) -> None:
+    name = f"Ann {control}gro.live"
+    described = Line(name, Decimal(1), Decimal(1), Decimal(0))
+    (page,) = await pages(replace(INVOICE, customer_name=name, customer_address=name, note=name, lines=(described,)))
+    assert page.count("Ann gro.live") == 4
+
+
+async def test_nothing_is_drawn_left_of_the_text() -> None:
+    """The invisible column of the table has no lines: one at its end would be a speck beside the payment."""
+    for number in (1, 2, 5):
+        (page,) = PdfReader(io.BytesIO(await render(replace(INVOICE, lines=LINES[:1] * number), FOLDER))).pages
+        assert min(length for length in lengths(page)) > 1
+
+
+def lengths(page: PageObject) -> list[float]:
+    """Of the straight lines that are drawn on it, whichever way they go."""
+    found = []
+    at = 0.0, 0.0
+    contents = page.get_contents()
+    assert contents is not None
+    for operands, operator in contents.operations:
+        if operator in (b"m", b"l"):
+            to = float(operands[0]), float(operands[1])
+            if operator == b"l":
+                found.append(abs(to[0] - at[0]) + abs(to[1] - at[1]))
+            at = to
+    return found
