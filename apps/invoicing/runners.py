@@ -1,5 +1,6 @@
 """The two schedulers: singletons that ask the API to make what is due. It sees to it that nothing is made twice."""
 
+import logging
 import time
 from collections.abc import Awaitable, Callable
 
@@ -7,6 +8,8 @@ import httpx
 
 from apps.invoicing.settings import BILLING, LOCKS, REMINDERS, Settings
 from holdfast import Holdfast
+
+log = logging.getLogger("invoicing.worker")
 
 ENDPOINTS = {
     REMINDERS: "/internal/scheduler/invoice-reminders",
@@ -50,6 +53,14 @@ def _scheduler(
             created, is_more = await _create_all(settings, path)
             if is_more and follows_up and not await _is_paused(app, name):
                 await app.schedules.run_now(name)
+        except (NotConfigured, ApiFailed) as error:
+            # Their words are ours: there is no secret in them.
+            log.warning("%s did not succeed: %s", name, error)
+            raise
+        except Exception:
+            log.exception("%s failed", name)
+            raise
+        else:
             return {"created": created}
         finally:
             on_run(name, time.monotonic() - began)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit
 
-TOKEN = "a-service-token"
+TOKEN = "a-service-token-of-these-tests"
 
 
 @dataclass
@@ -19,6 +19,8 @@ class SchedulerApi:
     limits: list[int] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     status: int = 200
+    refused: set[str] = field(default_factory=set)
+    """Paths that are answered with 500, whatever the status of the others is."""
     hold: asyncio.Event = field(default_factory=asyncio.Event)
     """Not set: requests wait for it."""
     waiting: asyncio.Event = field(default_factory=asyncio.Event)
@@ -33,6 +35,7 @@ class SchedulerApi:
             self.waiting.set()
             await self.hold.wait()
             status = self.status if f"x-service-token: {TOKEN}" in head else 401
+            status = 500 if path in self.refused else status
             body = json.dumps(self._create(path, int(parse_qs(target.query)["limit"][0])) if status == 200 else {})
             writer.write(
                 f"HTTP/1.1 {status} It\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode()

@@ -3,10 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from apps.invoicing import runners
 from apps.invoicing.reports import Turn, turns
 from apps.invoicing.runners import ENDPOINTS
 from apps.invoicing.settings import BILLING, LOCKS, OUTBOX, REMINDERS
@@ -134,7 +137,7 @@ async def test_without_an_address_or_token_the_schedulers_fail_and_the_outbox_do
         assert (await bench.document(issued))["state"] == "READY"
 
 
-@pytest.mark.parametrize(("status", "token"), [(500, TOKEN), (401, "another-token")])
+@pytest.mark.parametrize(("status", "token"), [(500, TOKEN), (401, "another-service-token")])
 async def test_an_api_that_refuses_is_an_error_of_that_tick(
     database: Database, api: SchedulerApi, tmp_path: Path, status: int, token: str
 ) -> None:
@@ -147,6 +150,45 @@ async def test_an_api_that_refuses_is_an_error_of_that_tick(
         assert f"POST {api.url}{ENDPOINTS[REMINDERS]} was answered with {status}" in error
         assert ("WORKER_API_SERVICE_TOKEN" in error) == (status == 401)
         assert token not in error
+
+
+async def test_the_log_of_a_worker_says_what_went_wrong_with_a_scheduler(
+    database: Database, api: SchedulerApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.status = 500
+    async with replica(database, api, tmp_path, worker_tick_runners=REMINDERS) as bench:
+        await tick(bench)
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "invoicing.worker"]
+    assert told == f"invoiceReminders did not succeed: POST {api.url}{ENDPOINTS[REMINDERS]} was answered with 500"
+    assert TOKEN not in caplog.text
+
+
+async def test_a_mistake_in_a_scheduler_is_logged_with_its_traceback(
+    database: Database,
+    api: SchedulerApi,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fall(*_: object) -> NoReturn:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(runners, "_create", fall)
+    async with replica(database, api, tmp_path, worker_tick_runners=REMINDERS) as bench:
+        await tick(bench)
+    assert "invoiceReminders failed" in caplog.text
+    assert "in fall" in caplog.text
+
+
+async def test_what_passed_between_two_ticks_is_not_told_as_if_something_were_lost(
+    database: Database, api: SchedulerApi, tmp_path: Path
+) -> None:
+    async with replica(database, api, tmp_path) as bench:
+        await tick(bench)
+        await bench.app.clock.advance(timedelta(minutes=10))
+        made = await tick(bench)
+    for name in ENDPOINTS:
+        assert (made[name].counts, made[name].notes) == ({"created": 0}, "0 created")
 
 
 async def test_an_api_that_is_away_or_talks_nonsense_is_an_error(database: Database, tmp_path: Path) -> None:

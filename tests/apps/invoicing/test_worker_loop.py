@@ -13,6 +13,8 @@ from uuid import UUID
 
 import pytest
 
+from apps.invoicing.runners import ENDPOINTS
+from apps.invoicing.settings import BILLING, REMINDERS
 from apps.invoicing.worker import runner_names
 from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.schedules import DueSchedules
@@ -20,6 +22,7 @@ from holdfast.worker.claimer import Turn
 from holdfast.worker.worker import Worker
 from tests.apps.invoicing.issuing import Bench, opened_bench, worker_settings
 from tests.apps.invoicing.patience import until
+from tests.apps.invoicing.scheduler_api import TOKEN, scheduler_api
 from tests.databases import Database
 
 pytestmark = pytest.mark.postgres
@@ -214,3 +217,27 @@ async def test_the_error_back_off_comes_after_a_tick_that_failed(
                 await (is_done if comes_back else is_left_alone)(bench, job)
         finally:
             await bench.tools.pool.execute("ALTER TABLE IF EXISTS holdfast.away RENAME TO job")
+
+
+@pytest.mark.parametrize(
+    ("variables", "calls"),
+    [
+        ({}, 3),
+        ({"worker_tick_loop_error_backoff_ms": FOR_EVER}, 1),
+        ({"worker_tick_loop_max_jitter_ms": FOR_EVER}, 1),
+    ],
+    ids=["at once", "error back-off", "its jitter"],
+)
+async def test_a_scheduler_that_failed_comes_again_after_the_error_back_off_and_holds_up_no_other(
+    database: Database, tmp_path: Path, variables: dict[str, object], calls: int
+) -> None:
+    """Both are due every second."""
+    reminders, billing = ENDPOINTS[REMINDERS], ENDPOINTS[BILLING]
+    async with scheduler_api() as api:
+        api.refused = {reminders}
+        given = {"worker_api_base_url": api.url, "worker_api_service_token": TOKEN, **variables}
+        async with opened(database, tmp_path, **given) as bench, working(bench, runner_names(bench.settings)):
+            await until(lambda: api.calls.count(billing) >= 4)
+            assert api.calls.count(reminders) >= calls
+            if variables:
+                assert api.calls.count(reminders) == calls
