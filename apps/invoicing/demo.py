@@ -7,6 +7,7 @@ import asyncio
 import email
 import email.policy
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -48,8 +49,6 @@ _LEASE_MS = 3_000
 _VARIABLES = {
     "OUTBOX_LEASE_DURATION_MS": str(_LEASE_MS),
     "OUTBOX_LEASE_HEARTBEAT_MS": "1000",
-    "WORKER_API_SERVICE_TOKEN": "token-of-a-demo",
-    "DOWNLOAD_LINK_SECRET": "secret-of-a-demo",
 }
 
 Json = dict[str, Any]
@@ -237,6 +236,8 @@ def _environment(folder: str, smtp_url: str) -> dict[str, str]:
     return {
         **kept,
         **_VARIABLES,
+        "WORKER_API_SERVICE_TOKEN": secrets.token_hex(),
+        "DOWNLOAD_LINK_SECRET": secrets.token_hex(),
         "DATABASE_URL": f"embedded:{folder}/postgres",
         "FILES_URL": f"file:{folder}/files",
         "SMTP_URL": smtp_url,

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import aiosmtplib
 
-from apps.invoicing.rendering import amount, long_date
+from apps.invoicing.rendering import amount, in_order, long_date
 from apps.invoicing.settings import Misconfigured
 
 _TIMEOUT_SECONDS = 30.0
@@ -21,6 +21,10 @@ _FOR_GOOD, _TOO_LARGE = 500, 552
 _ACCOUNT_CODES = (530, 534, 535, 538)
 """Whenever they come, they ask for another login or for TLS."""
 _PORTS = {"smtp": 25, "smtps": 465}
+_NOT_IN_CLEAR = (
+    "the password of SMTP_URL is not sent in clear text; write smtps://, or set SMTP_PASSWORD_WITHOUT_TLS=true for a "
+    "relay that you trust and that nobody can listen to on the way"
+)
 _NO_ADDRESS = "SMTP_URL: write smtp://[user:password@]host:port, or smtps://…"
 
 
@@ -56,20 +60,20 @@ class InvoiceMail:
 
 _INVOICE = (
     "Invoice {number}",
-    "please find attached our invoice {number} of {issued_on} for {total}. It is due on {due_on}.",
+    "Please find attached our invoice {number} of {issued_on} for {total}. It is due on {due_on}.",
 )
 _REMINDERS = (
     (
         "Reminder: invoice {number} is overdue",
         (
-            "our invoice {number} for {total} was due on {due_on}, and we have not seen your payment yet. Perhaps it "
+            "Our invoice {number} for {total} was due on {due_on}, and we have not seen your payment yet. Perhaps it "
             "has slipped your attention: the invoice is attached once more."
         ),
     ),
     (
         "Second reminder: invoice {number} is overdue",
         (
-            "we wrote to you about our invoice {number} for {total}, which was due on {due_on}. It is still open. "
+            "We wrote to you about our invoice {number} for {total}, which was due on {due_on}. It is still open. "
             "Please pay it within the next days, or tell us if something is wrong with it."
         ),
     ),
@@ -80,7 +84,7 @@ _FINAL_REMINDERS = (
     (
         "Reminder: invoice {number} is overdue",
         (
-            "our invoice {number} for {total} was due on {due_on}, and we have not seen your payment yet. The invoice "
+            "Our invoice {number} for {total} was due on {due_on}, and we have not seen your payment yet. The invoice "
             "is attached once more. If your payment does not arrive within seven days, we will have to take further "
             "steps."
         ),
@@ -89,7 +93,7 @@ _FINAL_REMINDERS = (
         (
             "Final reminder: invoice {number}",
             (
-                f"our invoice {{number}} for {{total}} has been open since {{due_on}}, in spite of {before}. This is "
+                f"Our invoice {{number}} for {{total}} has been open since {{due_on}}, in spite of {before}. This is "
                 "the last one: if your payment does not arrive within seven days, we will have to take further steps."
             ),
         )
@@ -109,7 +113,7 @@ def compose(mail: InvoiceMail, sender: str, pdf: bytes) -> EmailMessage:
         "due_on": long_date(mail.due_on),
         "total": f"{amount(mail.total)} {mail.currency}",
     }
-    paragraphs = [f"Dear {mail.customer_name},", text.format(**values)]
+    paragraphs = [f"Dear {in_order(mail.customer_name)},", text.format(**values)]
     if mail.reminder_level:
         paragraphs.append(_CLOSING)
     paragraphs.append(f"Kind regards\n{parseaddr(sender)[0] or sender}")
@@ -146,8 +150,12 @@ def _as_html(paragraphs: list[str]) -> str:
 
 
 class Mailer:
-    def __init__(self, url: str, sender: str) -> None:
-        """`url`: smtp://[user:password@]host:port, or smtps://… for TLS from the first byte."""
+    def __init__(self, url: str, sender: str, *, may_tell_password: bool = False) -> None:
+        """`url`: smtp://[user:password@]host:port, or smtps://… for TLS from the first byte.
+
+        `may_tell_password`: log in without TLS where the server has none, so that everybody on the way can read the
+        password. Otherwise such a server is refused.
+        """
         try:
             parts = urlsplit(url)
             port = parts.port or _PORTS[parts.scheme]
@@ -163,6 +171,8 @@ class Mailer:
         self._user = unquote(parts.username) if parts.username else None
         self._password = unquote(parts.password) if parts.password else None
         self._tls = parts.scheme == "smtps"
+        # None: where it is offered. True: or there is no login, and no mail.
+        self._start_tls = True if self._user and not self._tls and not may_tell_password else None
 
     async def send(self, message: EmailMessage, on_accepted: Callable[[], object] = lambda: None) -> None:
         """Returns when the server has accepted the message, whatever becomes of the connection afterwards.
@@ -175,6 +185,7 @@ class Mailer:
             username=self._user,
             password=self._password,
             use_tls=self._tls,
+            start_tls=self._start_tls,
             timeout=_TIMEOUT_SECONDS,
         )
         try:
@@ -204,7 +215,10 @@ class Mailer:
         except OSError:
             raise
         except (aiosmtplib.SMTPException, ValueError) as error:
-            raise MailServerRefused(f"{self._host}:{self._port} and SMTP_URL do not agree: {error}") from error
+            server = f"{self._host}:{self._port}"
+            if self._start_tls and "STARTTLS" in str(error):
+                raise MailServerRefused(f"{server} offers no STARTTLS: {_NOT_IN_CLEAR}") from error
+            raise MailServerRefused(f"{server} and SMTP_URL do not agree: {error}") from error
 
 
 def _refusal(reply: aiosmtplib.SMTPResponseException) -> MailRefused | MailDeferred:

@@ -115,7 +115,9 @@ class Settings(BaseSettings):
 
     # What the schedulers call.
     worker_api_base_url: Url | None = None
-    worker_api_service_token: Annotated[str, AfterValidator(_is_header)] | None = Field(None, repr=False)
+    worker_api_service_token: Annotated[str, AfterValidator(_is_header), AfterValidator(_is_long)] | None = Field(
+        None, repr=False
+    )
 
     # Where things are. These are this service's own.
     database_url: Annotated[str, AfterValidator(_is_database)] = Field("embedded:", repr=False)
@@ -124,6 +126,8 @@ class Settings(BaseSettings):
     """`file:` and a folder, or s3://bucket/prefix with the usual AWS_… variables."""
     smtp_url: str = Field("smtp://127.0.0.1:1025", repr=False)
     """smtp://[user:password@]host:port, or smtps://…"""
+    smtp_password_without_tls: bool = False
+    """Log in to a server that offers no TLS: only for a relay that nobody can listen to on the way."""
     mail_from: str = "Corely Billing <billing@corely.example>"
     templates_folder: Path = Path(__file__).parent / "templates"
     download_link_secret: Annotated[str, AfterValidator(_is_long)] | None = Field(None, repr=False)

@@ -53,10 +53,19 @@ class MailServer:
         return "250 OK"
 
 
-@asynccontextmanager
-async def curt_server(**replies: str) -> AsyncIterator[str]:
-    """The URL, with a user, of one that says `replies` to these commands (`greeting` among them) and 250 to others."""
+@dataclass
+class CurtServer:
+    """`url` has a user and a password in it; `heard` are all the lines that came, but those of a mail."""
 
+    url: str
+    heard: list[str] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def curt_server(**replies: str) -> AsyncIterator[CurtServer]:
+    """One that says `replies` to these commands (`greeting` among them) and 250 to others."""
+
+    heard: list[str] = []
     serving: list[asyncio.Task[None] | None] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -65,6 +74,7 @@ async def curt_server(**replies: str) -> AsyncIterator[str]:
         writer.write(f"{said.get('greeting', '220 here')}\r\n".encode())
         with suppress(ConnectionError):
             while line := await reader.readline():
+                heard.append(line.decode().strip())
                 command = line.split()[0].decode().upper()
                 if command == "DATA" and said["DATA"].startswith("354"):
                     writer.write(b"354 go on\r\n")
@@ -78,7 +88,7 @@ async def curt_server(**replies: str) -> AsyncIterator[str]:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
-        yield f"smtp://ann:secret@127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield CurtServer(f"smtp://ann:secret@127.0.0.1:{server.sockets[0].getsockname()[1]}", heard)
     finally:
         server.close()
         await asyncio.gather(*filter(None, serving))

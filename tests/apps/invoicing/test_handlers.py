@@ -135,8 +135,10 @@ async def test_a_refused_mail_is_final_at_once_or_after_the_last_attempt(
 
 async def test_an_account_that_is_refused_costs_no_mail_its_life(database: Database, tmp_path: Path) -> None:
     async with (
-        curt_server(AUTH="535 5.7.8 bad credentials") as url,
-        opened_bench(worker_settings(database.url, tmp_path, smtp_url=url)) as bench,
+        curt_server(AUTH="535 5.7.8 bad credentials") as server,
+        opened_bench(
+            worker_settings(database.url, tmp_path, smtp_url=server.url, smtp_password_without_tls=True)
+        ) as bench,
     ):
         issued = await bench.issue()
         await bench.work_off_but_mails()
@@ -149,6 +151,38 @@ async def test_an_account_that_is_refused_costs_no_mail_its_life(database: Datab
     assert (delivery["status"], delivery["error_code"]) == ("FAILED", "MAIL_SERVER_REFUSED")
     assert job.last_error is not None
     assert (job.last_error.code, "535 5.7.8 bad credentials" in job.last_error.message) == ("MAIL_SERVER_REFUSED", True)
+
+
+async def test_a_mail_server_without_tls_gets_no_password_and_the_delivery_says_so(
+    database: Database, tmp_path: Path
+) -> None:
+    async with (
+        curt_server() as server,
+        opened_bench(worker_settings(database.url, tmp_path, smtp_url=server.url)) as bench,
+    ):
+        issued = await bench.issue()
+        await bench.work_off_but_mails()
+        await bench.work_off()
+        job, delivery = await bench.job(issued.email_job), await bench.delivery(issued)
+    assert not [line for line in server.heard if line.startswith("AUTH")]
+    assert (job.state, delivery["error_code"]) == (JobState.DEAD, "MAIL_SERVER_REFUSED")
+    assert job.last_error is not None
+    assert "offers no STARTTLS" in job.last_error.message
+
+
+async def test_what_a_handler_writes_and_the_end_of_its_job_are_one_transaction(bench: Bench) -> None:
+    """By the transaction that PostgreSQL notes in each row: nobody sees the one without the other."""
+    issued = await bench.issue()
+    await bench.work_off()
+    for job, written in (
+        (issued.render_job, ("platform.document", "id", issued.document_id)),
+        (issued.email_job, ("invoicing.email_delivery", "id", issued.delivery_id)),
+        (issued.tax_job, ("invoicing.tax_snapshot", "invoice_id", issued.id)),
+    ):
+        table, column, value = written
+        row = await bench.row(f"SELECT min(xmin::text) AS by FROM {table} WHERE {column} = $1", value)
+        end = await bench.row("SELECT xmin::text AS by FROM holdfast.finished WHERE id = $1", job)
+        assert row == end, table
 
 
 async def test_a_mail_is_sent_when_the_server_takes_it_later(bench: Bench, mails: MailServer) -> None:

@@ -39,7 +39,7 @@ def test_a_mail_has_a_plain_and_an_html_body_and_the_pdf() -> None:
     assert (message["From"], message["To"]) == (SENDER, MAIL.recipient)
     assert (message["Subject"], message["Message-ID"]) == ("Invoice 2026-00017", MAIL.message_id)
     for text in (
-        "Dear Møller & Søn <b>,",
+        "Dear Møller & Søn <b>,\n\nPlease find attached",
         "invoice 2026-00017 of 16 November 2026 for 1,876.83 EUR",
         "30 November 2026",
         "Corely Billing",
@@ -63,6 +63,19 @@ def test_each_level_of_reminder_has_a_wording_of_its_own() -> None:
     assert all("for 1,876.83 EUR" in body(message, "plain") for message in messages)
     assert "If you have paid" not in body(messages[0], "plain")
     assert all("If you have paid" in body(message, "plain") for message in messages[1:])
+
+
+def test_what_follows_the_salutation_begins_with_a_capital_letter() -> None:
+    for level in range(4):
+        for before in range(3):
+            _, text, *_ = body(reminder(level, before), "plain").split("\n\n")
+            assert text[0].isupper(), text
+
+
+def test_a_name_cannot_turn_the_words_after_it_around() -> None:
+    message = compose(replace(MAIL, customer_name="Ann \u202egro.live\u2067"), SENDER, PDF)
+    for kind in ("plain", "html"):
+        assert "Dear Ann gro.live," in body(message, kind)
 
 
 def test_a_reminder_tells_of_no_others_than_there_were() -> None:
@@ -137,8 +150,8 @@ async def test_only_what_is_said_of_the_mail_itself_is_final(
     replies: dict[str, str], kind: type[Exception] | None
 ) -> None:
     """A wrong password is wrong for every mail, and right again for all of them when somebody has mended it."""
-    async with curt_server(**replies) as url:
-        sending = Mailer(url, SENDER).send(compose(MAIL, SENDER, PDF))
+    async with curt_server(**replies) as server:
+        sending = Mailer(server.url, SENDER, may_tell_password=True).send(compose(MAIL, SENDER, PDF))
         if kind is None:
             await sending
             return
@@ -149,6 +162,33 @@ async def test_only_what_is_said_of_the_mail_itself_is_final(
     (said,) = {*replies.values()}
     assert said.startswith("250") or said in str(raised.value)
     assert ("not about this mail" in str(raised.value)) == (kind is MailServerRefused and not said.startswith("250"))
+
+
+async def test_a_password_is_never_sent_in_clear_text() -> None:
+    async with curt_server() as server:
+        with pytest.raises(MailServerRefused) as raised:
+            await Mailer(server.url, SENDER).send(compose(MAIL, SENDER, PDF))
+    assert not [line for line in server.heard if line.startswith(("AUTH", "MAIL"))]
+    told = str(raised.value)
+    assert "offers no STARTTLS: the password of SMTP_URL is not sent in clear text" in told
+    assert "SMTP_PASSWORD_WITHOUT_TLS" in told
+    assert "secret" not in told
+    assert "\n" not in told
+
+
+async def test_a_server_that_offers_tls_and_then_refuses_it_gets_no_password_either() -> None:
+    offer = {"EHLO": "250-here\r\n250-STARTTLS\r\n250 AUTH PLAIN", "STARTTLS": "454 4.7.0 not now"}
+    for may_tell_password in (False, True):
+        async with curt_server(**offer) as server:
+            with pytest.raises(MailDeferred, match="454"):
+                await Mailer(server.url, SENDER, may_tell_password=may_tell_password).send(compose(MAIL, SENDER, PDF))
+        assert not [line for line in server.heard if line.startswith("AUTH")]
+
+
+async def test_who_has_no_password_needs_no_tls() -> None:
+    async with curt_server() as server:
+        await Mailer(server.url.replace("ann:secret@", ""), SENDER).send(compose(MAIL, SENDER, PDF))
+    assert server.heard[-1] == "QUIT"
 
 
 async def test_a_server_that_is_away_is_asked_again() -> None:

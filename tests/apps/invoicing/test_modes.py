@@ -64,7 +64,7 @@ async def test_a_tick_does_what_is_due_reports_and_ends(database: Database, tmp_
         assert document["state"] == "READY"
         assert set(api.calls) == set(ENDPOINTS.values())
 
-        shown = await finished("tick", **{**given, "worker_api_service_token": "wrong"})
+        shown = await finished("tick", **{**given, "worker_api_service_token": "one-that-is-wrong"})
         heading, *rows = shown.stdout.splitlines()
         assert (shown.returncode, heading.split()) == (1, ["runner", "processed", "failed", "seconds", "notes"])
         assert [row.split()[0] for row in rows if not row.startswith(" ")] == [

@@ -37,7 +37,7 @@ OTHERS = DEFAULTS | {
     "WORKER_TICK_SHARD_INDEX": "1",
     "WORKER_TICK_SHARD_COUNT": "3",
     "WORKER_API_BASE_URL": "https://api.example",
-    "WORKER_API_SERVICE_TOKEN": "token",
+    "WORKER_API_SERVICE_TOKEN": "a-service-token-of-these-tests",
 }
 NUMBERS = [name for name, value in DEFAULTS.items() if value.isdigit()]
 OTHER_NUMBERS = [
@@ -201,7 +201,7 @@ def test_the_lock_keys_of_the_schedulers() -> None:
 
 def test_secrets_are_not_shown() -> None:
     secrets = {
-        "worker_api_service_token": "hush-1",
+        "worker_api_service_token": "hush-1-hush-1-hush-1",
         "database_url": "postgresql://app:hush-2@db/app",
         "smtp_url": "smtp://app:hush-3@mail:25",
         "download_link_secret": "hush-4-hush-4-hush-4",
@@ -219,11 +219,13 @@ def test_a_token_that_no_header_can_have_is_refused_and_not_shown(token: str) ->
     assert "sh" not in str(refused.value).removeprefix("WORKER_API_SERVICE_TOKEN")
 
 
-def test_a_secret_that_could_be_guessed_is_refused_and_not_shown() -> None:
-    assert Settings.load(download_link_secret="x" * 16).download_link_secret == "x" * 16
-    with pytest.raises(Misconfigured, match=r"^DOWNLOAD_LINK_SECRET: [^\n]*16 characters") as refusal:
-        Settings.load(download_link_secret="hush" * 3 + "...")
-    assert "hush" not in str(refusal.value)
+@pytest.mark.parametrize("name", ["DOWNLOAD_LINK_SECRET", "WORKER_API_SERVICE_TOKEN"])
+def test_a_secret_that_could_be_guessed_is_refused_and_not_shown(name: str) -> None:
+    assert getattr(Settings.load(**{name.lower(): "x" * 16}), name.lower()) == "x" * 16
+    for short in ("h", "hush" * 3 + "..."):
+        with pytest.raises(Misconfigured, match=rf"^{name}: [^\n]*16 characters") as refusal:
+            Settings.load(**{name.lower(): short})
+        assert "hush" not in str(refusal.value)
 
 
 def test_ports_are_open_to_this_machine_alone_unless_told_otherwise() -> None:
