@@ -138,7 +138,7 @@ async def _render_pdf(job: RunningJob[RenderPdf], tools: Tools) -> None:
         note=found["note"],
     )
     try:
-        content = await render(invoice, tools.templates)
+        content = await render(invoice, tools.templates, tools.typesetters)
     except RenderFailed as error:
         raise Permanent(RENDER_FAILED, str(error)) from error
     # What another attempt has written before it could say so is as good.

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from apps.invoicing.money import Line, rounded, totals
 from apps.invoicing.template_folder import template_file
-from apps.invoicing.typesetting import REFUSED
 
 _PROGRAM = Path(__file__).with_name("typesetting.py")
 # Not on a page, whose text they would turn around or reorder up to its end: "gro.live" reads "evil.org" behind one. The
@@ -48,20 +47,57 @@ def is_whole(content: bytes) -> bool:
     return content.startswith(b"%PDF-") and content.rstrip().endswith(b"%%EOF")
 
 
-async def render(invoice: PrintedInvoice, folder: Path) -> bytes:
-    """Takes a quarter of a second of processor time or more, in a process of its own.
+class Typesetters:
+    """Processes that set one page at a time. Each is kept for the next page: starting one takes eight times as long.
 
-    A thread could not be stopped: it would outlive the job's timeout and keep the worker from ending. The process is
+    A thread could not be stopped: it would outlive the job's timeout and keep the worker from ending. A process is
     killed when the caller is canceled, and ends by itself when the worker is gone.
     """
+
+    def __init__(self) -> None:
+        self._idle: list[asyncio.subprocess.Process] = []
+
+    async def set(self, order: bytes) -> tuple[bool, bytes]:
+        """Whether typst took the template, and the PDF or what typst said."""
+        process = await self._taken()
+        is_whole = False
+        try:
+            was_taken, content = await _answer(process, order)
+            is_whole = True
+        finally:
+            if is_whole:
+                self._idle.append(process)
+            else:
+                await _end(process)
+        return was_taken, content
+
+    async def _taken(self) -> asyncio.subprocess.Process:
+        while self._idle:
+            process = self._idle.pop()
+            if process.returncode is None:
+                return process
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            # Its folder is no place to import from: the modules of this package have common names.
+            "-P",
+            str(_PROGRAM),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    async def close(self) -> None:
+        while self._idle:
+            await _end(self._idle.pop())
+
+
+async def render(invoice: PrintedInvoice, folder: Path, typesetters: Typesetters) -> bytes:
     template = template_file(folder, invoice.template)
     if template is None:
         raise RenderFailed(f"there is no template {invoice.template!r}")
-    code, content = await _set(_order(invoice, template, folder))
-    if code == REFUSED:
+    was_taken, content = await typesetters.set(_order(invoice, template, folder))
+    if not was_taken:
         raise RenderFailed(f"template {invoice.template!r}: {content.decode(errors='replace')}")
-    if code:
-        raise RendererDied(f"the process that renders {_ended(code)}")
     return content
 
 
@@ -70,35 +106,30 @@ def _order(invoice: PrintedInvoice, template: Path, folder: Path) -> bytes:
     order = {
         "template": str(template),
         "folder": str(folder),
-        "fonts": [str(fonts)] if fonts.is_dir() else [],
+        "fonts": str(fonts) if fonts.is_dir() else "",
         "invoice": json.dumps(_for_template(invoice)),
         "issued": datetime.combine(invoice.issued_on, time(), UTC).isoformat(),
     }
     return json.dumps(order).encode() + b"\n"
 
 
-async def _set(order: bytes) -> tuple[int, bytes]:
-    """The exit code and the output of the program."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        # Its folder is no place to import from: the modules of this package have common names.
-        "-P",
-        str(_PROGRAM),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
+async def _answer(process: asyncio.subprocess.Process, order: bytes) -> tuple[bool, bytes]:
     assert process.stdin is not None  # noqa: S101 - it is a pipe
     assert process.stdout is not None  # noqa: S101
+    process.stdin.write(order)
     try:
-        process.stdin.write(order)
-        content = await process.stdout.read()
-        return await process.wait(), content
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-        process.stdin.close()
+        was_taken, size = json.loads(await process.stdout.readuntil())
+        return was_taken, await process.stdout.readexactly(size)
+    except asyncio.IncompleteReadError:
+        raise RendererDied(f"the process that renders {_ended(await process.wait())}") from None
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    assert process.stdin is not None  # noqa: S101 - it is a pipe
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+    process.stdin.close()
 
 
 def _ended(code: int) -> str:

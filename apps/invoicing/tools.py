@@ -7,6 +7,7 @@ from uuid import UUID
 
 from apps.invoicing.database import opened_pool
 from apps.invoicing.mail import Mailer
+from apps.invoicing.rendering import Typesetters
 from apps.invoicing.settings import Settings
 from apps.invoicing.storage import open_files
 from apps.invoicing.template_folder import check_templates
@@ -27,6 +28,7 @@ class Tools:
         )
         self.accepted: set[UUID] = set()
         """Deliveries whose mail a server has accepted, as long as that is not written down."""
+        self.typesetters = Typesetters()
         self._pool: Pool | None = None
 
     @asynccontextmanager
@@ -37,6 +39,7 @@ class Tools:
                 yield self
             finally:
                 self._pool = None
+                await self.typesetters.close()
 
     @property
     def pool(self) -> "Pool":

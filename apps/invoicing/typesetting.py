@@ -1,7 +1,7 @@
-"""The program that sets one invoice with typst, in a process of its own: rendering.py starts it, and may kill it.
+"""The program that sets invoices with typst, in a process of its own: rendering.py starts it, and may kill it.
 
-A line of JSON comes in, and the PDF goes out, or an error with the exit code REFUSED. The input stays open while the
-worker lives: when it ends, so does this program. It imports little, because it starts once for each page.
+It reads a line of JSON for each invoice and answers with a line, whether typst took it and how many bytes follow, and
+then the PDF or what typst said. It ends with its input, so also with its worker.
 """
 
 import json
@@ -10,45 +10,46 @@ import signal
 import sys
 import threading
 from datetime import datetime
-
-REFUSED = 3
-"""The exit code if typst does not take the template: no repetition can cure that."""
+from queue import SimpleQueue
 
 
-def main() -> int:
+def main() -> None:
     # A terminal's Ctrl-C and a supervisor's SIGTERM go to whole groups, and the worker decides what they mean.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    asked = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_the_worker, daemon=True).start()
+    orders: SimpleQueue[bytes] = SimpleQueue()
+    # A thread, because a page that is never done must not keep the process from ending.
+    threading.Thread(target=_read, args=(orders,), daemon=True).start()
+    while True:
+        was_taken, content = _set(json.loads(orders.get()))
+        head = json.dumps([was_taken, len(content)]).encode()
+        sys.stdout.buffer.write(head + b"\n" + content)
+        sys.stdout.buffer.flush()
 
+
+def _read(orders: "SimpleQueue[bytes]") -> None:
+    for line in sys.stdin.buffer:
+        orders.put(line)
+    os._exit(0)
+
+
+def _set(order: dict[str, str]) -> tuple[bool, bytes]:
     import typst
 
     try:
-        content = typst.compile(
-            asked["template"],
-            root=asked["folder"],
+        return True, typst.compile(
+            order["template"],
+            root=order["folder"],
             # Those of typst itself and of the folder, so that a page looks the same on every machine.
             ignore_system_fonts=True,
-            font_paths=asked["fonts"],
-            sys_inputs={"invoice": asked["invoice"]},
+            font_paths=[order["fonts"]] if order["fonts"] else [],
+            sys_inputs={"invoice": order["invoice"]},
             format="pdf",
-            timestamp=datetime.fromisoformat(asked["issued"]),
+            timestamp=datetime.fromisoformat(order["issued"]),
         )
     except typst.TypstError as error:
-        sys.stdout.buffer.write(error.message.encode())
-        return REFUSED
-    sys.stdout.buffer.write(content)
-    return 0
-
-
-def _end_with_the_worker() -> None:
-    # Not by sys.stdin, whose lock this thread would still hold when the interpreter ends.
-    os.read(0, 1)
-    os._exit(1)
+        return False, error.message.encode()
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.buffer.flush()
-    os._exit(code)
+    main()

@@ -10,8 +10,9 @@ import pytest
 from pypdf import PageObject, PdfReader
 
 from apps.invoicing.money import Line, totals
-from apps.invoicing.rendering import PrintedInvoice, RenderFailed, render
+from apps.invoicing.rendering import PrintedInvoice, RenderFailed
 from apps.invoicing.settings import Settings
+from tests.apps.invoicing.typeset import render
 
 FOLDER = Settings.model_fields["templates_folder"].default
 LINES = (

@@ -11,15 +11,15 @@ import pytest
 
 from apps.invoicing import rendering
 from apps.invoicing.jobs import RENDER_PDF
-from apps.invoicing.rendering import RendererDied, render
-from apps.invoicing.settings import BILLING, OUTBOX, REMINDERS, Settings
+from apps.invoicing.rendering import RendererDied, Typesetters, render
+from apps.invoicing.settings import BILLING, OUTBOX, REMINDERS
 from holdfast import JobFilter, JobState
 from tests.apps.invoicing.issuing import in_background, opened_bench, worker_settings
 from tests.apps.invoicing.mail_server import MailServer
 from tests.apps.invoicing.patience import PATIENCE, until
 from tests.apps.invoicing.processes import started
 from tests.apps.invoicing.stuck_page import STUCK, StuckPage
-from tests.apps.invoicing.test_rendering import INVOICE
+from tests.apps.invoicing.test_rendering import FOLDER, INVOICE
 from tests.databases import Database
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
@@ -45,9 +45,14 @@ def variables(database: Database, mails: MailServer, page: StuckPage, folder: Pa
     }
 
 
+def children(pid: int) -> list[int]:
+    """Those that its main thread has started, which a test's server is not one of."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def only_child(pid: int) -> int:
-    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return int(child)
+    (child,) = children(pid)
+    return child
 
 
 async def test_a_worker_that_is_told_to_stop_waits_for_no_page_beyond_its_limit(
@@ -143,4 +148,19 @@ async def test_a_process_that_dies_says_nothing_about_the_template(
         program.write_text(f"import os\n{how}\n")
         monkeypatch.setattr(rendering, "_PROGRAM", program)
         with pytest.raises(RendererDied, match=told):
-            await render(INVOICE, Settings.model_fields["templates_folder"].default)
+            await render(INVOICE, FOLDER, Typesetters())
+
+
+async def test_a_process_sets_one_page_after_the_other_and_has_a_successor_when_it_died() -> None:
+    typesetters = Typesetters()
+    try:
+        first = await render(INVOICE, FOLDER, typesetters)
+        child = only_child(os.getpid())
+        assert await render(INVOICE, FOLDER, typesetters) == first
+        assert only_child(os.getpid()) == child
+        os.kill(child, signal.SIGKILL)
+        await until(lambda: not children(os.getpid()))
+        assert await render(INVOICE, FOLDER, typesetters) == first
+    finally:
+        await typesetters.close()
+    assert not children(os.getpid())

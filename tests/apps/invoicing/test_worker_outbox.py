@@ -12,7 +12,7 @@ import pytest
 
 from apps.invoicing import handlers
 from apps.invoicing.jobs import RENDER_PDF
-from apps.invoicing.rendering import PrintedInvoice, render
+from apps.invoicing.rendering import PrintedInvoice, Typesetters, render
 from holdfast import Holdfast, Job, JobFilter, JobState
 from holdfast.domain.duration import Duration
 from tests.apps.invoicing.issuing import Bench, in_background, opened_bench, worker_settings
@@ -85,14 +85,14 @@ class Press:
         self.go_on = asyncio.Event()
         self.at_once = self.most_at_once = 0
 
-    async def render(self, invoice: PrintedInvoice, folder: Path) -> bytes:
+    async def render(self, invoice: PrintedInvoice, folder: Path, typesetters: Typesetters) -> bytes:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
             await self.go_on.wait()
         finally:
             self.at_once -= 1
-        return await render(invoice, folder)
+        return await render(invoice, folder, typesetters)
 
 
 @pytest.fixture

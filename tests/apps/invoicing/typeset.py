@@ -1,0 +1,14 @@
+"""A page from a process that is gone afterwards."""
+
+from pathlib import Path
+
+from apps.invoicing import rendering
+from apps.invoicing.rendering import PrintedInvoice, Typesetters
+
+
+async def render(invoice: PrintedInvoice, folder: Path) -> bytes:
+    typesetters = Typesetters()
+    try:
+        return await rendering.render(invoice, folder, typesetters)
+    finally:
+        await typesetters.close()
