@@ -181,6 +181,9 @@ class Holdfast(Declaring, Producer):
             shutdown=given.shutdown,
             most_ahead=given.most_ahead,
             claim_max=given.claim_max,
+            processes=given.processes,
+            process_jobs=given.process_jobs,
+            process_megabytes=given.process_megabytes,
             renew=given.renew,
             shard=_shard(given.shard_index, given.shard_count),
         )

@@ -137,6 +137,9 @@ class GivenSettings(TypedDict, total=False):
     renew: Duration | None
     most_ahead: int | None
     claim_max: int | None
+    processes: int | None
+    process_jobs: int | None
+    process_megabytes: int | None
     shutdown: Duration | None
     replica: str | None
     runners: Sequence[str] | None
@@ -202,6 +205,16 @@ class Settings(BaseSettings):
     )
     claim_max: Annotated[int, _at_least(1)] | None = Field(
         None, description="Most jobs that one claim takes; unset: as many as there are slots and look-ahead for"
+    )
+    processes: Annotated[int, _at_least(1)] | None = Field(
+        None, description='Most processes for handlers with isolation="process"; unset: as many as there are cores'
+    )
+    process_jobs: Annotated[int, _at_least(1)] | None = Field(
+        None, description="Attempts that such a process serves before a new one takes its place; unset: any number"
+    )
+    process_megabytes: Annotated[int, _at_least(1)] | None = Field(
+        None,
+        description="Resident memory after an attempt above which a new process takes its place; unset: any amount",
     )
     shutdown: Length = Field(timedelta(seconds=30), description="How long a stopping process waits for what it runs")
     replica: Annotated[str, _checked(lambda name: name and check_name("replica", name))] = Field(

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -104,14 +105,59 @@ def tells_deadline(job: Job) -> list[str]:
     return [job.deadline.isoformat(), job.tenant, job.correlation_id]
 
 
-def leaves_a_process_behind(job: Job) -> None:
+def _fork(seconds: float, *, own_session: bool = False) -> int:
     """Its fork has every descriptor open, also the pipe to the worker."""
+    ready, told = os.pipe()
     pid = os.fork()
     if pid == 0:
-        time.sleep(20)
+        if own_session:
+            os.setsid()
+        os.write(told, b".")
+        time.sleep(seconds)
         os._exit(0)
-    Path(job.payload["pid"]).write_text(str(pid))
+    os.read(ready, 1)
+    return pid
+
+
+def leaves_a_daemon_behind(job: Job) -> None:
+    Path(job.payload["pids"]).write_text(str(_fork(20, own_session=True)))
     os._exit(9)
+
+
+def starts_processes(job: Job) -> None:
+    """A program and a fork, beside itself."""
+    program = subprocess.Popen(["/bin/sleep", "600"])
+    Path(job.payload["pids"]).write_text(f"{os.getpid()} {program.pid} {_fork(600)}")
+    time.sleep(600)
+
+
+def starts_processes_and_exits(job: Job) -> None:
+    program = subprocess.Popen(["/bin/sleep", "600"])
+    Path(job.payload["pids"]).write_text(f"{os.getpid()} {program.pid} {_fork(600)}")
+    os._exit(9)
+
+
+def starts_processes_and_runs_away(job: Job) -> None:
+    """Holds the interpreter lock for ever: no other thread of the process gets a turn."""
+    program = subprocess.Popen(["/bin/sleep", "600"])
+    Path(job.payload["pids"]).write_text(f"{os.getpid()} {program.pid} {_fork(600)}")
+    re.match(r"(a+)+$", "a" * 60 + "b")
+
+
+def waits_for_gate(job: Job) -> int:
+    gate = Path(job.payload["gate"])
+    while not gate.exists():
+        time.sleep(0.01)
+    return os.getpid()
+
+
+_hoarded: list[bytes] = []
+
+
+def hoards(job: Job) -> int:
+    """Keeps that much for ever."""
+    _hoarded.append(b"x" * (int(job.payload["megabytes"]) << 20))
+    return os.getpid()
 
 
 def terminates_a_program(job: Job) -> int:

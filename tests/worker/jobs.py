@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Holdfast, RunningJob
+from tests.worker import children
 
 Job = RunningJob[dict[str, Any]]
 
@@ -89,6 +90,8 @@ def build(url: str) -> Holdfast:
     app.handler("gated")(gated)
     app.handler("gated_thread")(gated_thread)
     app.handler("gated_child", isolation="process")(gated_child)
+    app.handler("starts_processes", isolation="process")(children.starts_processes)
+    app.handler("starts_processes_and_runs_away", isolation="process")(children.starts_processes_and_runs_away)
     app.handler("stubborn")(stubborn)
     app.handler("regex", isolation="process")(regex)
     return app

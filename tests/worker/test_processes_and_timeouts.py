@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from holdfast import Holdfast, Job, JobState, RunningJob
 from holdfast.domain.json_text import decode
-from tests.worker import children, jobs
+from tests.worker import children, jobs, slow_import
 from tests.worker.conftest import Workers
 from tests.worker.harness import (
     Database,
@@ -38,6 +39,12 @@ def app_with(*functions: Any, timeout: str = "5m") -> Holdfast:  # noqa: ANN401
     for function in functions:
         app.handler(function.__name__, isolation="process", attempts=1, timeout=timeout)(function)
     return app
+
+
+def pids(folder: Path) -> list[int]:
+    """Those that a handler wrote down, once it has."""
+    path = folder / "pids"
+    return [int(pid) for pid in path.read_text().split()] if path.exists() else []
 
 
 async def done(app: Holdfast, kind: str, payload: object = None) -> Job:
@@ -96,7 +103,7 @@ async def test_a_function_that_no_process_can_import_fails_its_attempts() -> Non
     async with app, working(app, ONE_SLOT):
         job = await done(app, "local")
         assert (await done(app, "tell_pid")).state is JobState.SUCCEEDED
-        assert len(set(child_processes()) - others) == 1
+        assert len(set(child_processes()) - others) == 2, "one that serves, and the guard"
     assert job.state is JobState.DEAD
     assert "local" in str(errors(job)[0]["message"])
 
@@ -158,14 +165,113 @@ async def test_a_child_that_died_while_it_was_idle_costs_no_attempt() -> None:
     assert (job.state, job.attempt, job.errors) == (JobState.SUCCEEDED, 1, ())
 
 
-async def test_a_process_left_behind_by_a_handler_does_not_hide_its_death(tmp_path: Path) -> None:
-    app = app_with(children.leaves_a_process_behind)
+async def test_a_daemon_left_behind_by_a_handler_lives_on_but_does_not_hide_its_death(tmp_path: Path) -> None:
+    """A session of its own is how a program says that it is not a part of the job."""
+    app = app_with(children.leaves_a_daemon_behind)
     async with app, working(app, ONE_SLOT):
-        job = await done(app, "leaves_a_process_behind", {"pid": str(tmp_path / "pid")})
-        left = int((tmp_path / "pid").read_text())
-        assert is_alive(left)
-        os.kill(left, signal.SIGKILL)
+        job = await done(app, "leaves_a_daemon_behind", {"pids": str(tmp_path / "pids")})
+        (left,) = pids(tmp_path)
+    assert is_alive(left)
+    os.kill(left, signal.SIGKILL)
     assert "exited with code 9" in str(errors(job)[0]["message"])
+
+
+@pytest.mark.parametrize(
+    ("function", "code"),
+    [(children.starts_processes, "TIMEOUT"), (children.starts_processes_and_exits, "PROCESS_DIED")],
+    ids=["timeout", "death"],
+)
+async def test_what_a_handler_started_ends_with_its_process(function: Any, code: str, tmp_path: Path) -> None:  # noqa: ANN401
+    app = app_with(function, children.tell_pid, timeout="3s")
+    async with app, working(app, ONE_SLOT):
+        job = await done(app, function.__name__, {"pids": str(tmp_path / "pids")})
+        await until(lambda: not any(map(is_alive, pids(tmp_path))), "what it started is dead too")
+        assert (await done(app, "tell_pid")).state is JobState.SUCCEEDED
+    assert codes(job) == [code]
+    assert len(pids(tmp_path)) == 3
+
+
+async def test_a_process_that_starts_is_not_ended_by_signals_to_the_workers_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLOW_IMPORT_SECONDS", "1")
+    app = app_with(slow_import.handle)
+    others = set(child_processes())
+    async with app, working(app, ONE_SLOT):
+        id = (await app.enqueue("handle")).id
+        await until(lambda: set(child_processes()) - others, "a process starts")
+        for child in set(child_processes()) - others:
+            os.kill(child, signal.SIGINT)
+            os.kill(child, signal.SIGTERM)
+        job = await final_job(app, id)
+    assert (job.state, job.attempt) == (JobState.SUCCEEDED, 1)
+
+
+async def test_a_process_makes_room_for_a_new_one_after_so_many_jobs() -> None:
+    app = app_with(children.tell_pid)
+    async with app, working(app, fast(concurrency=1, process_jobs=2)):
+        seen = [int(str((await done(app, "tell_pid")).result)) for _ in range(5)]
+        assert [is_alive(pid) for pid in seen] == [False, False, False, False, True]
+    assert [seen[0], seen[2], seen[4]] == [seen[1], seen[3], seen[4]]
+    assert len(set(seen)) == 3
+
+
+async def test_a_process_makes_room_for_a_new_one_when_it_has_grown() -> None:
+    app = app_with(children.tell_pid, children.hoards)
+    async with app, working(app, fast(concurrency=1, process_megabytes=300)):
+        before = [(await done(app, "tell_pid")).result for _ in range(3)]
+        grown = (await done(app, "hoards", {"megabytes": 300})).result
+        after = (await done(app, "tell_pid")).result
+    assert {*before, grown} == {grown}
+    assert after != grown
+
+
+async def test_a_job_that_waits_for_a_process_uses_none_of_its_time(tmp_path: Path) -> None:
+    app = app_with(children.waits_for_gate)
+    app.handler("brief", isolation="process", attempts=1, timeout="500ms")(children.tell_pid)
+    async with app:
+        gated = (await app.enqueue("waits_for_gate", {"gate": str(tmp_path / "gate")}, priority=0)).id
+        brief = (await app.enqueue("brief", priority=9)).id
+        async with working(app, fast(processes=1)):
+            await job_in_state(app, brief, JobState.RUNNING)
+            late = time.monotonic() + 1.0
+            await until(lambda: time.monotonic() > late, "twice its timeout is over")
+            (tmp_path / "gate").touch()
+            job = await final_job(app, brief)
+            assert (await final_job(app, gated)).state is JobState.SUCCEEDED
+    assert (job.state, job.attempt) == (JobState.SUCCEEDED, 1)
+
+
+async def test_jobs_without_a_process_leave_the_other_slots_to_others(tmp_path: Path) -> None:
+    app = app_with(children.waits_for_gate)
+
+    @app.handler("other")
+    async def other(job: RunningJob[Any]) -> None:
+        """Needs no process."""
+
+    async with app:
+        payload = {"gate": str(tmp_path / "gate")}
+        gated = [(await app.enqueue("waits_for_gate", payload)).id for _ in range(6)]
+        async with working(app, fast(processes=2)):
+            assert (await done(app, "other")).state is JobState.SUCCEEDED
+            assert (await app.jobs.count())[JobState.RUNNING] == 2
+            (tmp_path / "gate").touch()
+            assert {(await final_job(app, id)).state for id in gated} == {JobState.SUCCEEDED}
+
+
+async def test_a_worker_that_stops_starts_nothing_that_waited_for_a_process(tmp_path: Path) -> None:
+    app = app_with(children.waits_for_gate)
+    app.handler("brief", isolation="process", attempts=2)(children.tell_pid)
+    async with app:
+        gated = (await app.enqueue("waits_for_gate", {"gate": str(tmp_path / "gate")}, priority=0)).id
+        brief = (await app.enqueue("brief", priority=9)).id
+        async with working(app, fast(processes=1)) as worker:
+            await job_in_state(app, brief, JobState.RUNNING)
+            worker.stop()
+            await job_in_state(app, brief, JobState.READY)
+            (tmp_path / "gate").touch()
+            assert (await final_job(app, gated)).state is JobState.SUCCEEDED
+        await job_in_state(app, brief, JobState.READY)
 
 
 async def test_a_child_can_terminate_the_programs_that_it_starts_but_is_not_terminated_itself() -> None:
@@ -217,25 +323,24 @@ async def test_code_that_holds_the_interpreter_in_a_child_does_not_cost_the_leas
 
 @pytest.mark.postgres
 @pytest.mark.fault
-@pytest.mark.parametrize("kind", ["gated_child", "regex"])
-async def test_no_child_outlives_a_worker_that_is_killed(
+@pytest.mark.parametrize("kind", ["starts_processes", "starts_processes_and_runs_away"])
+async def test_neither_a_child_nor_what_it_started_outlives_a_worker_that_is_killed(
     kind: str, database: Database, workers: Workers, tmp_path: Path
 ) -> None:
     async with jobs.build(database.url) as app:
-        payload = {"name": "never"} if kind == "gated_child" else {}
-        id = (await app.enqueue(kind, payload)).id
+        await app.enqueue(kind, {"pids": str(tmp_path / "pids")})
         worker = workers.start()
-        await until(lambda: entries_of(tmp_path, id, "start"), "the handler started")
-        (started,) = entries_of(tmp_path, id, "start")
-        assert started.pid != worker.pid
+        await until(lambda: len(pids(tmp_path)) == 3, "the handler has started them")
+        assert worker.pid not in pids(tmp_path)
         worker.send(signal.SIGKILL)
         await worker.exit_code()
         try:
-            await until(lambda: not is_alive(started.pid), "the child is dead too")
+            await until(lambda: not any(map(is_alive, pids(tmp_path))), "they are dead too")
         finally:
             # A runaway expression would otherwise keep a processor busy for years.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(started.pid, signal.SIGKILL)
+            for pid in pids(tmp_path):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 async def test_a_thread_that_times_out_is_reported_and_keeps_its_slot() -> None:

@@ -19,6 +19,7 @@ from holdfast.store.contract import ClaimRequest, Finish, KindClaim
 from holdfast.store.opening import OpenStore
 from holdfast.worker.executor import Executor
 from holdfast.worker.held import HeldJob
+from holdfast.worker.processes import ProcessLimits
 
 # Nobody renews it, and no handler under test should take that long.
 LEASE = timedelta(hours=1)
@@ -85,7 +86,7 @@ async def attempted(
     context: Context | None = None,
 ) -> Attempted:
     """Run the handler, in this process whatever its isolation, in a context of its own."""
-    executor = Executor(failures, 1, lambda: finish_in)
+    executor = Executor(failures, ProcessLimits(1), lambda: finish_in)
     handler = _in_this_process(handler)
     loop = asyncio.get_running_loop()
     held = HeldJob(job, handler, LEASE.total_seconds(), time.monotonic(), loop)

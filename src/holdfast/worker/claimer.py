@@ -14,7 +14,7 @@ from uuid import UUID
 
 from holdfast.domain.crash_points import reach
 from holdfast.domain.errors import HoldfastError
-from holdfast.domain.handlers import Handler, Handlers, Room
+from holdfast.domain.handlers import Handler, Handlers, Isolation, Room
 from holdfast.log import get_logger
 from holdfast.store.contract import ClaimRequest, KindClaim, Looked, Store
 from holdfast.worker.held import HeldJob, Slots
@@ -68,7 +68,13 @@ class Claimer:
         self._suspect_due = False
         self._no_suspects_before = 0.0
         self._with_room = [handler for handler in handlers if handler.room is not Room]
-        self._is_unlimited = not self._with_room and all(handler.limit is None for handler in handlers)
+        self._processes = settings.process_limits.most
+        in_processes = [handler.kind for handler in handlers if handler.isolation is Isolation.PROCESS]
+        self._in_processes = frozenset(in_processes if self._processes < settings.concurrency else ())
+        """The kinds whose jobs would otherwise wait for a process in slots that others could use."""
+        self._is_unlimited = (
+            not self._with_room and not self._in_processes and all(handler.limit is None for handler in handlers)
+        )
         self._last_requests: dict[bool, ClaimRequest] = {}
         self._looking = Looking(self._look, on_due, self._make_way)
         self._clearing = _Clearing(
@@ -233,7 +239,10 @@ class Claimer:
         most = handler.room().most
         if handler.limit is not None:
             most = min(most, handler.limit)
-        return most - self._slots.by_kind[handler.kind]
+        room = most - self._slots.by_kind[handler.kind]
+        if handler.kind in self._in_processes:
+            room = min(room, self._processes - sum(self._slots.by_kind[kind] for kind in self._in_processes))
+        return room
 
 
 def _is_due(looked: Looked) -> bool:

@@ -5,6 +5,7 @@ Returns None when there is nothing to write because the lease is gone.
 
 import asyncio
 import contextvars
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +24,7 @@ from holdfast.domain.json_text import Json, decode
 from holdfast.domain.lifecycle import CANCEL_REQUESTED
 from holdfast.domain.outcome import Canceled, Failed, Outcome, Retried, Succeeded
 from holdfast.worker.held import HeldJob, Interruption
-from holdfast.worker.processes import Attempt, Processes
+from holdfast.worker.processes import Attempt, Processes, ProcessLimits
 from holdfast.worker.threads import HandlerThreads
 
 _START_SECONDS = 60.0
@@ -35,11 +36,13 @@ _NOT_COMMITTED = JobError(
 
 
 class Executor:
-    def __init__(self, failures: Failures, slots: int, finish_in: Callable[[], FinishInTransaction | None]) -> None:
+    def __init__(
+        self, failures: Failures, processes: ProcessLimits, finish_in: Callable[[], FinishInTransaction | None]
+    ) -> None:
         self._failures = failures
         self._finish_in = finish_in
         self._threads = HandlerThreads()
-        self._processes = Processes(slots)
+        self._processes = Processes(processes)
 
     @around("handler")
     async def run(self, held: HeldJob) -> Outcome | None:
@@ -111,8 +114,12 @@ class Executor:
     async def _in_process(self, held: HeldJob, job: RunningJob[Any]) -> Outcome:
         sent: RunningJob[Json] = replace(job, payload=held.job.payload, _report=_drop)
         attempt = Attempt(held.handler.function, held.handler.payload_type, sent, self._failures, held.handler.timeout)
-        # Starting a process and importing the application is not the handler's doing: its time counts from `started`.
-        held.started = time.monotonic() + _START_SECONDS
+        # Waiting for a process, starting it and importing the application is not the handler's doing: its time counts
+        # from `started`.
+        held.started = math.inf
+
+        def has_process() -> None:
+            held.started = time.monotonic() + _START_SECONDS
 
         def set_kill(kill: Callable[[], None]) -> None:
             held.kill = kill
@@ -122,7 +129,7 @@ class Executor:
         def started() -> None:
             held.started = time.monotonic()
 
-        ended = await self._processes.run(attempt, started, held.report, set_kill)
+        ended = await self._processes.run(attempt, has_process, started, held.report, set_kill)
         held.kill = None
         held.finish_requested |= ended.finish_requested
         if held.interruption is not None:

@@ -4,6 +4,7 @@ One event loop changes it. The lease keeper's thread only reads snapshots and as
 """
 
 import asyncio
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -38,6 +39,7 @@ class HeldJob:
 
     # Defaults of the class, because a worker makes tens of thousands of them in a second and most need no other.
     started: float | None = None
+    """Monotonic time from which the handler's timeout counts: infinite while it waits for a process."""
     task: asyncio.Task[None] | None = None
     """The attempt's. None until its first step is over, where that is made at once."""
     kill: Callable[[], None] | None = None
@@ -74,6 +76,10 @@ class HeldJob:
     @property
     def id(self) -> UUID:
         return self.job.lease.id
+
+    @property
+    def waits_for_process(self) -> bool:
+        return self.started == math.inf
 
     def nears_end(self, now: float) -> bool:
         """Of its lease: from now on nothing of it may run, because whoever stops it looks only now and then."""

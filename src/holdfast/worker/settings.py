@@ -1,5 +1,6 @@
 """What a worker can be told. Read from the environment by settings.py, or given in code."""
 
+import os
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -7,6 +8,7 @@ from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import check_name
 from holdfast.domain.limits import at_least, check_concurrency, check_lease, check_poll, check_renewal
 from holdfast.store.contract import Shard
+from holdfast.worker.processes import ProcessLimits
 
 POLLS_WHEN_TOLD = 3
 """How many polls an idle worker waits at most when producers tell it of new work, unless it is told otherwise."""
@@ -26,6 +28,9 @@ class WorkerSettings:
     claim_max: int | None = None
     renew: timedelta | None = None
     shard: Shard | None = None
+    processes: int | None = None
+    process_jobs: int | None = None
+    process_megabytes: int | None = None
 
     def __post_init__(self) -> None:
         check_concurrency(self.concurrency)
@@ -34,8 +39,10 @@ class WorkerSettings:
         if self.idle_backoff_max is not None and self.idle_backoff_max < self.poll:
             raise InvalidInput("idle_backoff_max: must be at least `poll`, which it makes longer")
         at_least("most_ahead", self.most_ahead, 0)
-        if self.claim_max is not None:
-            at_least("claim_max", self.claim_max, 1)
+        for name in ("claim_max", "processes", "process_jobs", "process_megabytes"):
+            value = getattr(self, name)
+            if value is not None:
+                at_least(name, value, 1)
         if self.renew is not None:
             check_renewal(self.lease, self.renew)
         for queue in self.queues:
@@ -52,5 +59,17 @@ class WorkerSettings:
         return POLLS_WHEN_TOLD * self.poll if self.idle_backoff_max is None else self.idle_backoff_max
 
     @property
+    def process_limits(self) -> ProcessLimits:
+        most = min(self.processes or _cores(), self.concurrency)
+        return ProcessLimits(most, self.process_jobs, self.process_megabytes)
+
+    @property
     def rescue_every(self) -> timedelta:
         return min(max(self.lease / 3, timedelta(milliseconds=200)), timedelta(seconds=10))
+
+
+def _cores() -> int:
+    """Those that this process may use, where the system tells."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

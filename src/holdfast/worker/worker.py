@@ -93,7 +93,7 @@ class Worker:
         self._random = Random()  # noqa: S311 - spreads retries, guards nothing
         self._slots = Slots(settings.concurrency, settings.most_ahead)
         self._claimer = Claimer(store, self._slots, handlers, self.holder, settings, self._note_due)
-        self._executor = Executor(failures, settings.concurrency, finish_in)
+        self._executor = Executor(failures, settings.process_limits, finish_in)
         self._finisher = Finisher(store, self._written)
         self._keeper = LeaseKeeper(
             lambda: list(self._slots.held.values()), renewer, _shortest_lease(handlers, settings), settings.renew_at
@@ -331,6 +331,9 @@ class Worker:
         log.info("worker is stopping", running=len(self._slots.running), waiting=len(self._slots.waiting))
         reach("shutdown.release")
         self._give_back(self._slots.take_waiting())
+        for held in list(self._slots.running.values()):
+            if held.waits_for_process:
+                held.interrupt(Interruption.SHUTDOWN)
         await self._handlers_over(grace)
         for held in list(self._slots.running.values()):
             held.interrupt(Interruption.SHUTDOWN)
