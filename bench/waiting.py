@@ -92,7 +92,7 @@ async def ring_cost(place: Place, rounds: int) -> dict[str, Any]:
     await migrate(place.url, quiet)
     apps = {"with": Holdfast(place.url, schema=place.schema), "without": Holdfast(place.url, schema=quiet)}
     statements = {
-        name: statement("finish_succeeded", schema, 3) for name, schema in (("with", place.schema), ("without", quiet))
+        name: statement("finish_succeeded", schema, 2) for name, schema in (("with", place.schema), ("without", quiet))
     }
     connection = await open_connection(place.url)
     await connection.execute(in_schema(_quiet(schema_files().functions["finish_succeeded"]), quiet))
@@ -128,7 +128,7 @@ async def ring_cost(place: Place, rounds: int) -> dict[str, Any]:
 
 async def _finish(connection: Any, finish: str, leased: Sequence[LeasedJob]) -> float:  # noqa: ANN401
     leases = [each.lease for each in leased]
-    columns = [lease.id for lease in leases], [lease.fence for lease in leases], [lease.holder for lease in leases]
+    columns = [lease.id for lease in leases], [lease.claim for lease in leases]
     started = time.perf_counter()
     refused = await connection.fetchval(finish, *columns)
     took = time.perf_counter() - started

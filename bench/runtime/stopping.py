@@ -10,6 +10,8 @@ from bench.runtime.workers import Scene, say, spread
 _SHORT_SECONDS, _LONG_SECONDS = 0.005, 0.2
 _BACKLOG, _LONG_JOBS = 4_000, 4
 _SHUTDOWN = "2s"
+# A claim begins with its holder, as the worker's log names it.
+_OF_HOLDER = "left(claim::text, 18) = left($1::text, 18)"
 
 
 async def stopped_under_load(scene: Scene, rounds: int) -> dict[str, Any]:
@@ -39,20 +41,20 @@ async def _round(scene: Scene) -> tuple[float, list[float], int]:
     """Seconds to its end, seconds until each job that it gave back was claimed again, and attempts lost by those."""
     async with scene.worker("--concurrency", "8", "--runners", "queue", "--shutdown", _SHUTDOWN) as worker:
         await _under_load(scene, worker.holder)
-        held = await scene.rows("SELECT id, fence FROM holdfast.lease WHERE holder = $1::text::uuid", worker.holder)
+        held = await scene.rows(f"SELECT id, claim FROM holdfast.lease WHERE {_OF_HOLDER}", worker.holder)
         signaled_at = await app.clock.now()
         started = time.monotonic()
         worker.send(signal.SIGTERM)
         await worker.ended()
         seconds = time.monotonic() - started
     await _none_left(scene, [row["id"] for row in held])
-    # Finished under another fence: claimed again. With an error, it had been started, and was interrupted.
+    # Finished by another claim: claimed again. With an error, it had been started, and was interrupted.
     rows = await scene.rows(
         "SELECT extract(epoch FROM started_at - $3)::float8 AS after, attempt FROM holdfast.finished"
-        " JOIN unnest($1::uuid[], $2::bigint[]) AS held (id, fence) USING (id)"
-        " WHERE finished.fence <> held.fence AND NOT EXISTS (SELECT FROM holdfast.attempt_error WHERE job_id = id)",
+        " JOIN unnest($1::uuid[], $2::uuid[]) AS held (id, claim) USING (id)"
+        " WHERE finished.claim <> held.claim AND NOT EXISTS (SELECT FROM holdfast.attempt_error WHERE job_id = id)",
         [row["id"] for row in held],
-        [row["fence"] for row in held],
+        [row["claim"] for row in held],
         signaled_at,
     )
     return seconds, [row["after"] for row in rows], sum(row["attempt"] - 1 for row in rows)
@@ -60,7 +62,7 @@ async def _round(scene: Scene) -> tuple[float, list[float], int]:
 
 async def _under_load(scene: Scene, holder: str) -> None:
     """It holds more than it can run."""
-    held = "SELECT count(*) FROM holdfast.lease WHERE holder = $1::text::uuid"
+    held = f"SELECT count(*) FROM holdfast.lease WHERE {_OF_HOLDER}"
     await scene.until(lambda: scene.value(f"SELECT ({held}) >= 20", holder), "the worker is under load")
 
 

@@ -12,7 +12,7 @@ from bench.targets.apps import NOTHING
 from bench.targets.figures import Figure, Line, at_most, below
 from bench.targets.measuring import EMPTY, Bench, enqueue, say
 from bench.targets.server import SCHEMA, Server
-from bench.targets.workers import Crew, at_work, now, progress, seconds_taken, until_finished
+from bench.targets.workers import Crew, at_work, finished, now, seconds_taken, until_finished
 
 MOST_MEGABYTES = 120.0
 FLAT = 1.1
@@ -32,18 +32,18 @@ async def memory(bench: Bench) -> Line:
         await stage.connection.execute("VACUUM (ANALYZE)")
         await bench.server.administrator.execute("CHECKPOINT")
         say(f"working off {jobs:,} jobs")
-        since, before = await now(stage), await progress(stage)
+        since, before = await now(stage), await finished(stage)
         samples: list[tuple[int, float]] = []
         async with at_work(stage, Crew()) as (process,):
 
-            def sample(claimed: int) -> None:
-                samples.append((claimed, _megabytes(process.pid, "VmRSS")))
+            def sample(done: int) -> None:
+                samples.append((done, _megabytes(process.pid, "VmRSS")))
 
             await until_finished(stage, jobs, before, [process], sample)
             end, peak = _megabytes(process.pid, "VmRSS"), _megabytes(process.pid, "VmHWM")
         seconds = await seconds_taken(stage, since)
-    first = [size for claimed, size in samples if 0 < claimed <= jobs / 4] or [samples[0][1]]
-    last = [size for claimed, size in samples if claimed > jobs * 3 / 4] or [end]
+    first = [size for done, size in samples if 0 < done <= jobs / 4] or [samples[0][1]]
+    last = [size for done, size in samples if done > jobs * 3 / 4] or [end]
     return Line(
         [
             Figure(f"worker's memory, {jobs:,} jobs drained: peak", [peak], below(MOST_MEGABYTES), "MB", 1),

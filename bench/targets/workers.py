@@ -89,17 +89,17 @@ async def _nothing() -> None:
 async def drained(
     stage: Stage, jobs: int, crew: Crew | None = None, beside: Callable[[], Coroutine[Any, Any, None]] = _nothing
 ) -> Run:
-    """From the first job's start to the last one's end; `beside` begins with the first claims."""
+    """From the first job's start to the last one's end; `beside` begins when the first jobs are finished."""
     crew = crew or Crew()
     begun: list[asyncio.Task[None]] = []
 
-    def begin(claimed: int) -> None:
-        if claimed and not begun:
+    def begin(done: int) -> None:
+        if done and not begun:
             begun.append(asyncio.create_task(beside()))
 
     since = await now(stage)
     async with stage.metered() as meter:
-        before = await progress(stage)
+        before = await finished(stage)
         async with at_work(stage, crew) as processes:
             try:
                 await until_finished(stage, jobs, before, processes, begin)
@@ -115,41 +115,26 @@ async def now(stage: Stage) -> datetime:
     return moment
 
 
-async def newest_fence(stage: Stage) -> int:
-    return int(await stage.value(f"SELECT last_value FROM {SCHEMA}.fence"))
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    fence: int
-    finished: int
-
-
-async def progress(stage: Stage) -> Progress:
-    return Progress(await newest_fence(stage), await finished(stage))
-
-
 async def until_finished(
     stage: Stage,
     jobs: int,
-    before: Progress,
+    before: int,
     processes: "Sequence[subprocess.Popen[bytes]]" = (),
     on_turn: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Until that many jobs more are finished than before; `on_turn` is told how many were claimed."""
-    newest, changed = before.fence, time.monotonic()
+    """Until that many jobs more are finished than before; `on_turn` is told how many are."""
+    newest, changed = before, time.monotonic()
     while True:
-        # The number of claims tells when it is worth counting.
-        last = await newest_fence(stage)
-        on_turn(last - before.fence)
-        if last - before.fence >= jobs - 1 and await finished(stage) - before.finished >= jobs:
+        last = await finished(stage)
+        on_turn(last - before)
+        if last - before >= jobs:
             return
         if last != newest:
             newest, changed = last, time.monotonic()
         if any(process.poll() is not None for process in processes):
             raise Stuck(f"a worker ended by itself{last_words(stage.server.folder / 'workers.log')}")
         if time.monotonic() - changed > _PATIENCE_SECONDS:
-            raise Stuck(f"nothing was claimed for {_PATIENCE_SECONDS:.0f} s")
+            raise Stuck(f"nothing was finished for {_PATIENCE_SECONDS:.0f} s")
         await asyncio.sleep(_TURN_SECONDS)
 
 

@@ -39,6 +39,7 @@ def test_what_is_missing_is_one_line_each_and_gone_after_the_printed_migration(m
     done = mapped.run("rows", "check", "pushes:DISPATCH")
     assert (done.code, done.err) == (1, "")
     assert [line.partition(" → ")[0] for line in done.out.splitlines()] == [
+        "dispatch: column 'claim' (claim) is missing",
         "dispatch: column 'fence' (fence) is missing",
         "dispatch: column 'locked_until' (locked_until) is missing",
     ]
@@ -93,8 +94,8 @@ def test_a_mapping_that_does_not_fit_ends_the_command_in_one_line(mapped: Cli, c
     with (mapped.folder / "pushes.py").open("a", encoding="utf-8") as module:
         module.write('app.handler("push.send")(lambda job: None)\n')
     line = mapped.run(command, "pushes:app", "--log-level", "warning").one_error_line()
-    assert "rows 'dispatch': column 'fence' (fence) is missing → run what `holdfast rows migration` prints" in line
-    assert "1 more: run `holdfast rows check`" in line
+    assert "rows 'dispatch': column 'claim' (claim) is missing → run what `holdfast rows migration` prints" in line
+    assert "2 more: run `holdfast rows check`" in line
 
 
 def test_a_migration_that_cannot_make_the_table_fit_is_not_printed(mapped: Cli) -> None:

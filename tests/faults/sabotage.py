@@ -39,10 +39,10 @@ def no_fence_check() -> None:
     async def unfenced(self: Finishing, finishes: Sequence[Finish]) -> list[Fenced]:
         async with self.acquired() as connection:
             rows = await connection.fetch(
-                f"SELECT id, fence, holder FROM {self.schema}.lease WHERE id = ANY ($1)",
+                f"SELECT id, fence, claim FROM {self.schema}.lease WHERE id = ANY ($1)",
                 [each.lease.id for each in finishes],
             )
-        now = {row["id"]: Lease(row["id"], row["fence"], row["holder"]) for row in rows}
+        now = {row["id"]: Lease(row["id"], row["fence"], row["claim"]) for row in rows}
         return await finish(self, [each._replace(lease=now.get(each.lease.id, each.lease)) for each in finishes])
 
     PostgresStore.finish = unfenced  # type: ignore[method-assign]

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from uuid import UUID
 
 import pytest
 
@@ -75,16 +76,16 @@ def attempt_not_counted(patch: pytest.MonkeyPatch) -> None:
     """By a claim after a lease was lost."""
     lease = MemoryStore._lease
 
-    def lease_again(store: MemoryStore, record: Record, request: ClaimRequest, now: datetime) -> LeasedJob:
+    def lease_again(store: MemoryStore, record: Record, request: ClaimRequest, claim: UUID, now: datetime) -> LeasedJob:
         record.attempt -= record.losses
-        return lease(store, record, request, now)
+        return lease(store, record, request, claim, now)
 
     patch.setattr(MemoryStore, "_lease", lease_again)
 
 
 def keeper_never_renews(patch: pytest.MonkeyPatch) -> None:
-    def to_renew(rules: KeeperRules, now: float) -> list[Renewal]:
-        return []
+    def to_renew(rules: KeeperRules, now: float) -> dict[HeldJob, Renewal]:
+        return {}
 
     patch.setattr(KeeperRules, "to_renew", to_renew)
 

@@ -47,8 +47,8 @@ INSERT INTO holdfast.ready (id, run_at, priority, queue, kind)
 SELECT gen_random_uuid(), holdfast.now(), 5, 'queue ' || number, 'work' FROM generate_series(1, $1::integer) AS number
 """
 _FILL_LEASES = """
-INSERT INTO holdfast.lease (id, fence, holder, until, claimed_at, run_at, priority, attempt, losses, queue, kind)
-SELECT gen_random_uuid(), nextval('holdfast.fence'), gen_random_uuid(), holdfast.now() + interval '1 hour',
+INSERT INTO holdfast.lease (id, claim, fence, until, claimed_at, run_at, priority, attempt, losses, queue, kind)
+SELECT gen_random_uuid(), gen_random_uuid(), 1, holdfast.now() + interval '1 hour',
        holdfast.now(), holdfast.now(), 5, 1, 0, 'default', 'work'
 FROM generate_series(1, $1::integer)
 """

@@ -54,9 +54,7 @@ async def test_every_way_into_a_final_state_and_out_of_it_is_counted(database: D
         await is_sound(connection)
         held = leased[40]
         async with connection.transaction():
-            await connection.execute(
-                "SELECT holdfast.finish_in_transaction($1, $2, $3, '1')", held.id, held.lease.fence, held.lease.holder
-            )
+            await connection.execute("SELECT holdfast.finish_in_transaction($1, $2, '1')", held.id, held.lease.claim)
         await is_sound(connection)
         # Leases that run out: one of a job that a person wanted canceled, the others for the last time.
         await store.cancel([leased[41].id])

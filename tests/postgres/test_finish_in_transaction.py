@@ -8,6 +8,7 @@ import asyncpg
 import psycopg
 import pytest
 
+from holdfast.domain.claim import new_claim
 from holdfast.domain.errors import StaleLease
 from holdfast.domain.job import JobState, Lease
 from holdfast.domain.json_text import Json
@@ -125,18 +126,15 @@ async def test_a_lease_lost_before_the_transaction_began_is_stale(scene: Scene, 
     transaction = scene.connection.transaction(isolation=level)
     await transaction.start()
     await scene.write()
-    with pytest.raises(StaleLease, match=f"the lease of job {scene.lease.id} with fence {scene.lease.fence} was lost"):
+    with pytest.raises(StaleLease, match=f"the lease of job {scene.lease.id} by claim {scene.lease.claim} was lost"):
         await scene.finish()
     await _try_to_commit(scene)
 
 
-async def test_the_right_fence_of_the_wrong_holder_is_stale(scene: Scene) -> None:
-    for lease in (
-        Lease(scene.lease.id, scene.lease.fence, OTHER_HOLDER),
-        Lease(scene.lease.id, scene.lease.fence + 1, scene.lease.holder),
-    ):
+async def test_another_claim_of_the_same_fence_is_stale(scene: Scene) -> None:
+    for claim in (new_claim(OTHER_HOLDER), new_claim(scene.lease.claim)):
         with pytest.raises(StaleLease):
-            await scene.finish(lease)
+            await scene.finish(scene.lease._replace(claim=claim))
     assert await scene.state() is JobState.RUNNING
 
 
@@ -219,7 +217,7 @@ async def test_jobs_enqueued_in_the_transaction_share_its_fate(scene: Scene) -> 
 
 
 async def test_it_works_from_psycopg_too(scene: Scene) -> None:
-    stale = Lease(scene.lease.id, scene.lease.fence + 1, scene.lease.holder)
+    stale = scene.lease._replace(claim=new_claim(OTHER_HOLDER))
     with psycopg.connect(scene.url) as blocking:
         with pytest.raises(StaleLease):
             scene.store.finish_in.statement(stale, None).execute_on(blocking)

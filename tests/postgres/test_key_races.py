@@ -84,7 +84,7 @@ async def test_sixteen_producers_race_a_thousand_times_and_make_a_thousand_jobs(
         # Fifteen thousand conflicts have left nothing behind, and burned no number.
         counts = await rows(producers[0])
         assert {table: count for table, count in counts.items() if count} == {"job": 1000, "ready": 1000, "key": 1000}
-        assert await producers[0].fetchval("SELECT is_called FROM holdfast.fence") is False
+        assert await producers[0].fetchval("SELECT is_called FROM holdfast.ledger_number_seq") is False
 
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])

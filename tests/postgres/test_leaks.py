@@ -41,7 +41,7 @@ async def test_an_emptied_database_has_nothing_of_the_test_before(server: Databa
                 assert await connection.fetchval(f"SELECT count(*) FROM holdfast.{table}") == 0
             assert await connection.fetchval("SELECT moved = '0' AND frozen_at IS NULL FROM holdfast.clock")
             assert await connection.fetchval("SELECT pg_relation_size('holdfast.ready')") == 0
-            assert await connection.fetchval("SELECT nextval('holdfast.fence')") == 1
+            assert await connection.fetchval("SELECT nextval('holdfast.run_id_seq')") == 1
 
 
 @pytest.mark.parametrize("server", ["embedded-18"], indirect=True)

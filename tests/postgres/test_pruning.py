@@ -234,7 +234,7 @@ async def test_a_day_in_use_is_left_for_the_next_time(database: Database, monkey
         await PostgresClock(store).advance(timedelta(days=10))
         async with other.transaction():
             # A handler that finishes its own job, and takes its time to commit.
-            await other.execute(_FINISH_IN, leased.id, leased.lease.fence, leased.lease.holder)
+            await other.execute(_FINISH_IN, leased.id, leased.lease.claim)
             assert f"{day_of(DAYS_AGO)}: its partitions are in use" in await skipped(store)
         counts = await pruned(store)
         assert (counts["jobs_pruned"], counts["jobs_moved"]) == (0, 2)
@@ -300,7 +300,7 @@ async def test_a_job_that_is_finished_while_its_day_is_about_to_go_stays(databas
             await store.enqueue([new])
             (leased,) = await store.claim(wants(lease=LONG))
             async with other.transaction():
-                await other.execute(_FINISH_IN, leased.id, leased.lease.fence, leased.lease.holder)
+                await other.execute(_FINISH_IN, leased.id, leased.lease.claim)
                 pruning = asyncio.ensure_future(maintenance.drop_day(store, day_of(DAYS_AGO), RETENTION))
                 await until(lambda: pruning.done() or _waits(watching), "the drop waits for the lock")
             outcomes.append((await pruning)[0])
@@ -313,7 +313,7 @@ async def test_a_job_that_is_finished_while_its_day_is_about_to_go_stays(databas
         assert set(outcomes) <= {"locked", "changed"}
 
 
-_FINISH_IN = "SELECT holdfast.finish_in_transaction($1, $2, $3, NULL)"
+_FINISH_IN = "SELECT holdfast.finish_in_transaction($1, $2, NULL)"
 _Act = Callable[[PostgresStore, UUID], Awaitable[object]]
 
 

@@ -86,12 +86,8 @@ class Crowd:
                     transaction = connection.transaction()
                     await transaction.start()
                     await connection.execute("SELECT FROM holdfast.job LIMIT 1")
-                    await connection.execute(
-                        "SELECT holdfast.finish_in_transaction($1, $2, $3, NULL)",
-                        leased.id,
-                        leased.lease.fence,
-                        leased.lease.holder,
-                    )
+                    finish_in = "SELECT holdfast.finish_in_transaction($1, $2, NULL)"
+                    await connection.execute(finish_in, leased.id, leased.lease.claim)
                     await asyncio.sleep(0.01)
                     if self.random.random() < 0.7:
                         await transaction.commit()

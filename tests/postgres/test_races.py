@@ -19,6 +19,7 @@ from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from tests.databases import Database, connected, opened_store
 from tests.store_contract.steps import BROKEN, LEASE, START, job, wants
 
+_MICROSECONDS = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _MISPLACED = """
 SELECT count(*) FROM holdfast.job
 WHERE (SELECT count(*) FROM holdfast.ready WHERE ready.id = job.id)
@@ -161,18 +162,23 @@ async def test_a_storm_of_everything_leaves_every_job_in_exactly_one_place(datab
             assert ended[id] >= revived[id] + found.state.is_final
 
 
-async def test_fences_beyond_thirty_two_bits_are_fences(database: Database) -> None:
+async def test_a_fence_rises_also_when_the_clock_is_behind_the_last_one(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
-        await connection.execute("SELECT setval('holdfast.fence', $1)", 2**31 - 2)
         await store.enqueue([job() for _ in range(5)])
+        ahead = time.time_ns() // 1000 + 3_600_000_000
+        await connection.execute("UPDATE holdfast.ready SET fence = $1", ahead)
         leased = await store.claim(wants())
-        assert [each.lease.fence for each in leased] == [2**31 - 1 + number for number in range(5)]
+        assert [each.lease.fence for each in leased] == [ahead + 1] * 5
         assert await _every_fenced_verb(store, [each.lease for each in leased]) == [Fenced.DONE] * 5
-        await connection.execute("SELECT setval('holdfast.fence', $1)", 2**63 - 7)
-        await store.enqueue([job() for _ in range(5)])
-        leased = await store.claim(wants())
-        assert leased[-1].lease.fence == 2**63 - 2
-        assert await _every_fenced_verb(store, [each.lease for each in leased]) == [Fenced.DONE] * 5
+
+
+async def test_a_fence_is_the_time_of_its_claim_by_the_real_clock(database: Database) -> None:
+    async with opened_store(database.url) as store, connected(database.url) as connection:
+        await PostgresClock(store).freeze(START)
+        await store.enqueue([job()])
+        before = await connection.fetchval(_MICROSECONDS)
+        (leased,) = await store.claim(wants())
+        assert before <= leased.lease.fence <= await connection.fetchval(_MICROSECONDS)
 
 
 async def _every_fenced_verb(store: PostgresStore, leases: list[Lease]) -> list[Fenced]:

@@ -189,14 +189,14 @@ async def test_a_job_is_finished_in_the_transaction_or_its_stale_lease_stops_it(
         kinds = {"ship": KindClaim(timedelta(minutes=1), 1)}
         (leased,) = await store.claim(ClaimRequest(uuid4(), 1, ("default",), kinds))
         finish = store.finish_in
-    stale = Lease(leased.id, leased.lease.fence + 1, leased.lease.holder)
+    stale = leased.lease._replace(claim=uuid4())
 
     async def write_and_finish(number: int, lease: Lease) -> None:
         async with opened(shop.url, READ_COMMITTED) as link:
             await link.write(number)
             await settled(finish.statement(lease, encode(MANGLED)).execute_on(link.connection))
 
-    with pytest.raises(StaleLease, match=f"^the lease of job {leased.id} with fence .* was lost.* not to the database"):
+    with pytest.raises(StaleLease, match=f"^the lease of job {leased.id} by claim .* was lost.* not to the database"):
         await write_and_finish(1, stale)
     await write_and_finish(2, leased.lease)
     assert shop.orders() == [2]

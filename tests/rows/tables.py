@@ -35,6 +35,7 @@ CREATE TABLE platform."OutboxEvent" (
     "result" jsonb,
     "cancelRequested" boolean NOT NULL DEFAULT false,
     "losses" integer NOT NULL DEFAULT 0,
+    "claim" uuid,
     "fence" bigint,
     "createdAt" timestamp NOT NULL DEFAULT (now() AT TIME ZONE 'UTC'),
     "updatedAt" timestamp
@@ -105,7 +106,10 @@ CREATE TABLE notification_deliveries (
     UNIQUE (notification_event_id, installation_id)
 )
 """
-LOCK_COLUMNS = "ALTER TABLE notification_deliveries ADD COLUMN locked_until timestamptz, ADD COLUMN fence bigint"
+LOCK_COLUMNS = """
+ALTER TABLE notification_deliveries
+    ADD COLUMN locked_until timestamptz, ADD COLUMN claim uuid, ADD COLUMN fence bigint
+"""
 DELIVERY_PAYLOAD = """
 SELECT device.push_token, event.title
 FROM device_installations AS device, notification_events AS event

@@ -68,7 +68,7 @@ async def test_what_the_application_takes_out_of_the_queue_does_not_go_back_to_i
     transition = ENDINGS.get(ending, Transition(Move.RELEASE))
     assert await store.finish([Finish(leased.lease, transition)]) == [Fenced.STALE]
     row = await deliveries.connection.fetchrow(
-        "SELECT status, attempt_count, locked_by, locked_until, fence, last_error_code FROM notification_deliveries"
+        "SELECT status, attempt_count, locked_by, locked_until, claim, last_error_code FROM notification_deliveries"
     )
     assert row is not None
     assert tuple(row) == ("withdrawn", 1, None, None, None, None)

@@ -29,6 +29,7 @@ async def test_the_table_of_an_application_lacks_its_lock_and_after_the_printed_
     await place.connection.execute(DELIVERIES_TABLE)
     findings = await check_rows(place.store, DISPATCH)
     assert {finding.line for finding in findings} == {
+        "column 'claim' (claim) is missing",
         "column 'fence' (fence) is missing",
         "column 'locked_until' (locked_until) is missing",
     }
@@ -80,12 +81,14 @@ async def test_wrong_types_and_columns_that_refuse_null_are_found(deliveries: Pl
     await deliveries.connection.execute(
         """
         DROP INDEX holdfast_dispatch_due, holdfast_receipts_due;
-        ALTER TABLE notification_deliveries ALTER COLUMN fence TYPE integer, ALTER COLUMN attempt_count TYPE text,
+        ALTER TABLE notification_deliveries ALTER COLUMN fence TYPE integer,
+            ALTER COLUMN claim TYPE text, ALTER COLUMN attempt_count TYPE text,
             ALTER COLUMN locked_by SET NOT NULL, ALTER COLUMN next_attempt_at TYPE date
         """
     )
     found = await lines(deliveries, replace(DISPATCH, payload_query="", payload_columns=("nowhere",)))
     assert [line.partition(";")[0] for line in found] == [
+        "column 'claim' (claim) is text",
         "column 'fence' (fence) is integer",
         "column 'attempt_count' (attempt) is text",
         "column 'next_attempt_at' (run_at) is date",

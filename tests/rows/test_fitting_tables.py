@@ -130,7 +130,7 @@ async def test_a_kind_that_is_an_enum_is_found_by_the_printed_index(place: Place
     store = place.rows(rows)
     (plan,) = await store.table.fetch(
         lambda sql: f"EXPLAIN (FORMAT JSON) {sql.claim(suspects=False)}",
-        ["work", "unheard of"], [9, 9], [LEASE, LEASE], 9, "", None, None,
+        ["work", "unheard of"], [9, 9], [LEASE, LEASE], 9, None, "", None, None,
     )  # fmt: skip
     assert "(kind = " in plan[0]
     assert (await store.look(["default"], ["unheard of"])).due_in is None

@@ -25,6 +25,7 @@ _PAGE = (Path(__file__).parents[2] / "docs" / "rows.md").read_text(encoding="utf
         ({"table": 7}, "is not a table"),
         ({"key": ""}, "key: '' is not a name"),
         ({"fence": None}, "fence: None is not a name"),
+        ({"claim": None}, "claim: None is not a name"),
         ({"locked_by": "x" * 64}, "longer than the 63 bytes"),
         ({"tenant": "a\0b"}, "NUL"),
         ({"order": ("$1",)}, "a $ before a digit"),
@@ -107,6 +108,7 @@ def test_the_page_lists_every_part() -> None:
 
 def test_the_migration_adds_only_what_is_holdfast_s_own() -> None:
     printed = RECEIPTS.migration_sql()
+    assert 'ADD COLUMN IF NOT EXISTS "claim" uuid' in printed
     assert 'ADD COLUMN IF NOT EXISTS "fence" bigint' in printed
     assert 'ADD COLUMN IF NOT EXISTS "locked_until" timestamptz' in printed
     assert "CREATE INDEX CONCURRENTLY IF NOT EXISTS" in printed

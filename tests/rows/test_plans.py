@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 
+from holdfast.domain.claim import new_claim
 from holdfast.store.contract import Canceling
 from holdfast.store.rows import rare_sql
 from holdfast.store.rows.access import Choose, RowTable
@@ -26,9 +27,9 @@ AT_MOST = 400
 
 _FILL_DELIVERIES = """
 INSERT INTO notification_deliveries (notification_event_id, installation_id, status, next_attempt_at, completed_at,
-                                     locked_until, locked_by, fence, created_at)
+                                     locked_until, locked_by, claim, created_at)
 SELECT number, 'device', kind.status, now() + kind.next_attempt, kind.completed_at, now() + kind.locked, 'somebody',
-       number, now() - interval '1 day' + number * interval '1 millisecond'
+       gen_random_uuid(), now() - interval '1 day' + number * interval '1 millisecond'
 FROM generate_series(1, $1::integer) AS number
 CROSS JOIN LATERAL (
     SELECT * FROM (VALUES ('failed', NULL::interval, now(), NULL::interval), ('sent', NULL, NULL, NULL),
@@ -40,8 +41,9 @@ _FILL_DELIVERIES_THAT_ARE_OVER = """
 INSERT INTO notification_deliveries (status, completed_at) SELECT 'ok', now() FROM generate_series(1, $1::integer)
 """
 _FILL_OUTBOX = """
-INSERT INTO platform."OutboxEvent" (id, "eventType", payload, status, "availableAt", "lockedUntil", fence)
-SELECT gen_random_uuid(), kind.type, '{}', kind.status::"OutboxStatus", now() + kind.later, now() + kind.locked, number
+INSERT INTO platform."OutboxEvent" (id, "eventType", payload, status, "availableAt", "lockedUntil", claim)
+SELECT gen_random_uuid(), kind.type, '{}', kind.status::"OutboxStatus", now() + kind.later,
+       now() + kind.locked, gen_random_uuid()
 FROM generate_series(1, $1::integer) AS number
 CROSS JOIN LATERAL (
     SELECT * FROM (VALUES ('work', 'SENT', interval '-1 day', NULL::interval), ('work', 'PENDING', '1 hour', NULL),
@@ -75,7 +77,7 @@ async def test_the_deliveries_are_read_by_index(deliveries: Place, analyzed: str
     kinds = ["push.send"]
     claim = await _read(
         deliveries, DISPATCH, lambda sql: sql.claim(suspects=False),
-        kinds, [10], [timedelta(minutes=1)], 10, str(HOLDER), None, None,
+        kinds, [10], [timedelta(minutes=1)], 10, new_claim(HOLDER), str(HOLDER), None, None,
     )  # fmt: skip
     due = await _read(deliveries, DISPATCH, lambda sql: sql.look(), kinds, None, None)
     rescue = await _read(deliveries, DISPATCH, lambda sql: sql.rescue, 10, [], None)
@@ -96,7 +98,7 @@ async def test_the_outbox_is_read_by_index_and_not_over_other_kinds(outbox: Plac
     for suspects, index in ((False, "outbox_claim"), (True, "outbox_suspect")):
         plan, blocks = await _read(
             outbox, OUTBOX, lambda sql, suspects=suspects: sql.claim(suspects=suspects),  # type: ignore[misc]
-            kinds, [10, 10], [timedelta(minutes=1)] * 2, 10, str(HOLDER), None, None,
+            kinds, [10, 10], [timedelta(minutes=1)] * 2, 10, new_claim(HOLDER), str(HOLDER), None, None,
         )  # fmt: skip
         assert index in plan
         assert "Seq Scan" not in plan
@@ -123,7 +125,7 @@ async def test_a_row_is_found_by_the_id_of_its_job(place: Place, key_type: str, 
     await place.connection.execute("VACUUM ANALYZE letter")
     store = place.rows(rows)
     claimed = await store.claim(wants(limit=10))
-    leases = ([each.id for each in claimed], [each.lease.fence for each in claimed], [HOLDER] * 10)
+    leases = ([each.id for each in claimed], [each.lease.claim for each in claimed])
     renewal = await _read(place, rows, lambda sql: sql.renew, *leases, [timedelta(minutes=1)] * 10)
     cancel = await _read(place, rows, rare_sql.cancel, [each.id for each in claimed])
     shown = await _read(place, rows, lambda sql: show_one(sql, "'null'"), claimed[0].id)

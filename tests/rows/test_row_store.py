@@ -270,8 +270,8 @@ async def test_names_with_quotes_capitals_and_spaces_are_names_like_any_other(pl
     odd = 'O\'Hara "x" %s; --{0}'
     rows = Rows(
         name="odd", table=(odd, "Ta.ble"), key=f"k {odd}", kind_column=f"kind {odd}", run_at=(f"r {odd}", f"c {odd}"),
-        attempt=f"a {odd}", locked_by=f"b {odd}", locked_until=f"u {odd}", fence=f"f {odd}", losses=f"l {odd}",
-        payload=f"p {odd}", order=(f"-c {odd}", f"k {odd}"), error_code=f"e {odd}",
+        attempt=f"a {odd}", locked_by=f"b {odd}", locked_until=f"u {odd}", claim=f"h {odd}", fence=f"f {odd}",
+        losses=f"l {odd}", payload=f"p {odd}", order=(f"-c {odd}", f"k {odd}"), error_code=f"e {odd}",
         states=RowStates(column=f"s {odd}", ready=("it's", "a\\b"), retry="a\\b", succeeded='"', failed="$$"),
     )  # fmt: skip
     quoted = odd.replace('"', '""')

@@ -205,8 +205,8 @@ def _lose(database: Database, id: UUID, losses: int) -> None:
     database.query(
         "WITH gone AS (DELETE FROM holdfast.ready WHERE id = %s RETURNING *)"
         " INSERT INTO holdfast.lease"
-        " (id, fence, holder, until, claimed_at, run_at, priority, attempt, losses, queue, kind)"
-        " SELECT id, nextval('holdfast.fence'), gen_random_uuid(), holdfast.now() - interval '1s', holdfast.now(),"
+        " (id, claim, fence, until, claimed_at, run_at, priority, attempt, losses, queue, kind)"
+        " SELECT id, gen_random_uuid(), 1, holdfast.now() - interval '1s', holdfast.now(),"
         " run_at, priority, 1, losses, queue, kind FROM gone",
         id,
     )

@@ -22,8 +22,8 @@ needs = pytest.mark.needs
 START = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 LEASE = timedelta(seconds=30)
 SECOND = timedelta(seconds=1)
-HOLDER = UUID("00000000-0000-4000-8000-000000000001")
-OTHER_HOLDER = UUID("00000000-0000-4000-8000-000000000002")
+HOLDER = UUID("00000001-0000-4000-0000-000000000000")
+OTHER_HOLDER = UUID("00000002-0000-4000-0000-000000000000")
 BROKEN = JobError(code="BROKEN", type="ValueError", message="no such invoice", traceback="line 1\nline 2")
 
 ENDINGS: Mapping[str, Transition] = {
@@ -165,5 +165,5 @@ def with_new_ids(number: int) -> Sequence[NewJob]:
 
 
 def stranger(lease: Lease) -> Lease:
-    """The same fence in the name of a holder that never had it."""
-    return Lease(lease.id, lease.fence, uuid4())
+    """The same job and fence under the name of another claim."""
+    return lease._replace(claim=uuid4())

@@ -6,13 +6,16 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.domain.job import JobState, Lease
+from holdfast.domain.claim import holder_of
+from holdfast.domain.job import JobState
 from holdfast.domain.json_text import Json, decode
-from holdfast.store.contract import ClaimRequest, KindClaim
+from holdfast.domain.lifecycle import Move, Transition
+from holdfast.store.contract import ClaimRequest, Fenced, KindClaim
 from holdfast.store.parts import Part
 from tests.databases import StoreCase
 from tests.store_contract.steps import (
     ENDINGS,
+    FINAL_ENDINGS,
     HOLDER,
     LEASE,
     OTHER_HOLDER,
@@ -45,7 +48,7 @@ async def test_a_claim_returns_everything_that_the_handler_needs(case: StoreCase
     )
     await case.clock.advance(SECOND)
     leased = await claimed(case, wants("invoice.send", queues=("mail",)))
-    assert leased.lease == Lease(id, leased.lease.fence, HOLDER)
+    assert (leased.id, holder_of(leased.lease.claim)) == (id, HOLDER)
     assert (leased.kind, leased.queue, leased.priority) == ("invoice.send", "mail", 3)
     assert (leased.tenant, leased.correlation_id, leased.max_attempts) == ("acme", "request-1", 7)
     assert (decode(leased.payload), decode(leased.headers or "")) == ({"invoice": 17}, {"trace": "abc"})
@@ -213,18 +216,35 @@ async def test_the_attempt_is_counted_at_the_claim(case: StoreCase) -> None:
         await case.clock.advance(5 * SECOND)
 
 
-@needs(Part.ANY_KIND)
-async def test_fences_rise_with_every_claim_and_in_claim_order(case: StoreCase) -> None:
-    await case.store.enqueue([job(kind=kind, priority=priority) for priority in (1, 2) for kind in ("a", "b")])
-    fences = [leased.lease.fence for leased in await case.store.claim(wants("a", "b"))]
-    assert len(fences) == 4
-    id = await enqueued(case)
-    for _ in range(3):
+async def test_a_job_s_fence_rises_with_each_of_its_claims_whatever_has_become_of_the_last_one(case: StoreCase) -> None:
+    await enqueued(case)
+    fences = []
+    for ending in (
+        Transition(Move.RELEASE),
+        ENDINGS["retry"],
+        ENDINGS["snooze"],
+        None,
+        *map(ENDINGS.get, FINAL_ENDINGS),
+    ):
         leased = await claimed(case)
-        assert leased.id == id
         fences.append(leased.lease.fence)
-        await case.store.release([leased.lease])
+        if ending is None:
+            await case.clock.advance(LEASE)
+            await case.store.rescue(10)
+        else:
+            assert await finished(case, leased.lease, ending) is Fenced.DONE
+            await case.clock.advance(5 * SECOND)
+            await case.store.retry([leased.id])
     assert fences == sorted(set(fences))
+
+
+async def test_every_request_has_a_claim_of_its_own(case: StoreCase) -> None:
+    await case.store.enqueue([job() for _ in range(4)])
+    first = await case.store.claim(wants(limit=2))
+    second = await case.store.claim(wants(limit=1))
+    other = await case.store.claim(wants(limit=1, holder=OTHER_HOLDER))
+    assert len({leased.lease.claim for leased in [*first, *second, *other]}) == 3
+    assert [holder_of(leased.lease.claim) for leased in [*first, *second, *other]] == [HOLDER] * 3 + [OTHER_HOLDER]
 
 
 @needs(Part.ANY_KIND)

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from uuid import uuid4
 
-from holdfast.domain.job import JobState, Lease
+from holdfast.domain.job import JobState
 from holdfast.domain.json_text import Json
 from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import Fenced, Renewal, Renewed
@@ -66,7 +66,7 @@ async def test_held_and_lost_leases_are_told_apart_in_one_call(case: StoreCase) 
     released, held, done = [await running(case) for _ in range(3)]
     await case.store.release([released.lease])
     await finished(case, done.lease, ENDINGS["succeed"])
-    unknown = Lease(uuid4(), held.lease.fence, held.lease.holder)
+    unknown = held.lease._replace(id=uuid4())
     leases = [done.lease, released.lease, unknown, held.lease]
     answers = await case.store.renew([Renewal(lease, LEASE) for lease in leases])
     assert [answer.lease for answer in answers] == leases
@@ -115,7 +115,7 @@ async def test_progress_of_a_later_claim_replaces_the_earlier_one_s(case: StoreC
     assert (await shown(case, first.id)).as_dict()["progress"] == 2
 
 
-async def test_progress_with_an_old_fence_is_not_kept(case: StoreCase) -> None:
+async def test_progress_of_an_old_claim_is_not_kept(case: StoreCase) -> None:
     first = await running(case)
     await case.store.renew([Renewal(first.lease, LEASE, Json("1"))])
     await case.store.release([first.lease])

@@ -29,6 +29,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from holdfast.domain.claim import holder_of
 from holdfast.domain.errors import DuplicateJob
 from holdfast.domain.job import IfExists, Job, JobState, Lease, LeasedJob, NewJob
 from holdfast.domain.json_text import Json, decode
@@ -63,15 +64,15 @@ _TABLES = ("job", "ready", "lease", "finished", "dead_letter", "attempt_error", 
 
 # What the reader asks in two statements, in one.
 _EVERYTHING = f"""
-SELECT counted.counts, shown.*
+SELECT counted.counts, shown.*, overlay(shown.claim::text PLACING '-0000-000000000000' FROM 19)::uuid AS holder
 FROM (SELECT json_object_agg(state, jobs) AS counts FROM ({statement("count", "holdfast")}) AS each) AS counted
 LEFT JOIN ({statement("show", "holdfast", 1)}) AS shown ON true
 ORDER BY shown.id DESC
 """
-# Fences differ on purpose, and errors are kept as jsonb, which is written differently.
-_SAME_IN_BOTH = [name for name in Job.__slots__ if name not in ("fence", "errors")]
-_of_memory = attrgetter(*_SAME_IN_BOTH)
-_of_postgres = itemgetter(*_SAME_IN_BOTH)
+# Fences differ on purpose, errors are kept as jsonb, which is written differently, and of a holder there is its claim.
+_SAME_IN_BOTH = [name for name in Job.__slots__ if name not in ("fence", "errors", "holder")]
+_of_memory = attrgetter(*_SAME_IN_BOTH, "holder")
+_of_postgres = itemgetter(*_SAME_IN_BOTH, "holder")
 
 _SECONDS = [number * SECOND / 2 for number in range(41)]
 _TIMES = [START + number * SECOND for number in range(-10, 61)]
@@ -229,8 +230,8 @@ class StoresAgree(RuleBasedStateMachine):
         memory, postgres = self.both(lambda store: store.claim(request))
         assert [_comparable(each) for each in memory] == [_comparable(each) for each in postgres]
         for one, two in zip(memory, postgres, strict=True):
-            newest = max((fence for fence in self.fences.values() if fence is not None), default=0)
-            assert two.lease.fence > newest
+            earlier = [pair.postgres for pair in self.pairs if pair.postgres.id == two.lease.id]
+            assert all(each.fence < two.lease.fence and each.claim != two.lease.claim for each in earlier)
             self.fences[one.lease.fence] = two.lease.fence
             self.pairs.append(Pair(one.lease, two.lease))
 
@@ -331,7 +332,7 @@ def _comparable(leased: LeasedJob) -> tuple[object, ...]:
     headers = None if leased.headers is None else decode(leased.headers)
     policy = (leased.attempt, leased.losses, leased.max_attempts, leased.created_at)
     names = (leased.kind, leased.queue, leased.priority, leased.tenant, leased.correlation_id)
-    return leased.id, leased.lease.holder, *names, *policy, decode(leased.payload), headers
+    return leased.id, holder_of(leased.lease.claim), *names, *policy, decode(leased.payload), headers
 
 
 @contextmanager

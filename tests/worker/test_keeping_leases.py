@@ -101,12 +101,12 @@ async def test_a_job_whose_lease_was_lost_while_it_waited_is_not_started_with_it
         async with working(app, renewing(concurrency=1)) as worker:
             await until(lambda: first in fences, "the first one runs and the others wait")
             await until(lambda: len(worker.worker._slots.waiting) == 9, "the others are claimed")
-            lost = {held.id: held.fence for held in worker.worker._slots.waiting}
+            lost = {held.id: held.job.lease.fence for held in worker.worker._slots.waiting}
             database.query("UPDATE holdfast.lease SET until = holdfast.now() - interval '1s' WHERE id <> %s", first)
             await app.opened.store.rescue(100)
             waiting = worker.worker._slots.waiting
             await until(
-                lambda: all(held.interruption for held in waiting if held.fence == lost[held.id]),
+                lambda: all(held.interruption for held in waiting if held.job.lease.fence == lost[held.id]),
                 "the keeper told the worker",
             )
             let_go.set()

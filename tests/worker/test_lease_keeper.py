@@ -68,8 +68,12 @@ def answer(
 ) -> list[tuple[HeldJob, Interruption]]:
     """Send what is to be renewed at that time and let the store answer all of it alike."""
     renewals = rules.to_renew(at)
-    answers = [Renewed(renewal.lease, fenced, cancel_requested) for renewal in renewals]
+    answers = [Renewed(renewal.lease, fenced, cancel_requested) for renewal in renewals.values()]
     return [(stop.held, stop.why) for stop in rules.learn(at, renewals, answers)]
+
+
+def due(rules: KeeperRules, at: float) -> list[Renewal]:
+    return list(rules.to_renew(at).values())
 
 
 def leases(renewals: Iterable[Renewal]) -> list[Lease]:
@@ -79,18 +83,18 @@ def leases(renewals: Iterable[Renewal]) -> list[Lease]:
 def test_a_lease_is_renewed_when_a_third_of_it_is_over() -> None:
     held = held_job()
     rules = keeping(held)
-    assert rules.to_renew(CLAIMED + THIRD - 0.1) == []
-    assert rules.to_renew(CLAIMED + THIRD) == [Renewal(held.job.lease, timedelta(seconds=LEASE))]
+    assert due(rules, CLAIMED + THIRD - 0.1) == []
+    assert due(rules, CLAIMED + THIRD) == [Renewal(held.job.lease, timedelta(seconds=LEASE))]
     assert answer(rules, CLAIMED + THIRD, Fenced.DONE) == []
-    assert rules.to_renew(CLAIMED + 2 * THIRD - 0.1) == []
-    assert leases(rules.to_renew(CLAIMED + 2 * THIRD)) == [held.job.lease]
+    assert due(rules, CLAIMED + 2 * THIRD - 0.1) == []
+    assert leases(due(rules, CLAIMED + 2 * THIRD)) == [held.job.lease]
 
 
 def test_an_unanswered_renewal_is_asked_again_at_once() -> None:
     held = held_job()
     rules = keeping(held)
-    rules.to_renew(CLAIMED + THIRD)
-    assert leases(rules.to_renew(CLAIMED + THIRD + 0.1)) == [held.job.lease]
+    due(rules, CLAIMED + THIRD)
+    assert leases(due(rules, CLAIMED + THIRD + 0.1)) == [held.job.lease]
 
 
 def test_the_next_turn_is_when_the_first_renewal_is_due() -> None:
@@ -112,14 +116,14 @@ def test_a_lost_lease_is_no_reason_for_a_turn() -> None:
 def test_a_server_that_says_nothing_is_noticed_within_half_a_lease() -> None:
     rules = keeping(held_job())
     sent_after = rules.next_renewal(CLAIMED)
-    assert rules.to_renew(CLAIMED + sent_after)
+    assert due(rules, CLAIMED + sent_after)
     assert sent_after + LEASE * ANSWERED < LEASE / 2
 
 
 def test_each_lease_is_renewed_by_its_own_length() -> None:
     short, long = held_job(extend=3), held_job(extend=300)
     rules = keeping(short, long)
-    assert rules.to_renew(CLAIMED + 1) == [Renewal(short.job.lease, timedelta(seconds=3))]
+    assert due(rules, CLAIMED + 1) == [Renewal(short.job.lease, timedelta(seconds=3))]
     assert rules.shortest_lease(30) == 3
     assert KeeperRules().shortest_lease(30) == 30
 
@@ -144,7 +148,7 @@ def test_safety_is_counted_from_when_the_renewal_was_sent_not_from_when_it_was_a
 def test_a_job_that_waits_for_a_slot_is_kept_too() -> None:
     held = held_job(started=None, timeout="1s")
     rules = keeping(held)
-    assert leases(rules.to_renew(CLAIMED + 1000)) == [held.job.lease]
+    assert leases(due(rules, CLAIMED + 1000)) == [held.job.lease]
     assert [stop.held for stop in rules.to_stop(CLAIMED + STOP)] == [held]
 
 
@@ -156,7 +160,7 @@ def test_a_locked_lease_is_not_lost() -> None:
         at += THIRD
         assert answer(rules, at, Fenced.LOCKED) == []
         assert rules.to_stop(at + THIRD - 0.1) == []
-        assert rules.to_renew(at + THIRD - 0.1) == []
+        assert due(rules, at + THIRD - 0.1) == []
 
 
 def test_a_locked_lease_of_which_nothing_more_is_heard_is_stopped_in_the_end() -> None:
@@ -171,7 +175,7 @@ def test_a_job_that_is_finished_already_is_left_alone() -> None:
     held = held_job()
     rules = keeping(held)
     assert answer(rules, CLAIMED + THIRD, Fenced.ALREADY) == []
-    assert rules.to_renew(CLAIMED + LEASE) == []
+    assert due(rules, CLAIMED + LEASE) == []
     assert rules.to_stop(CLAIMED + LEASE) == []
 
 
@@ -182,7 +186,7 @@ def test_a_stale_lease_stops_its_handler_and_is_renewed_no_more() -> None:
     answers = [Renewed(held.job.lease, Fenced.STALE), Renewed(other.job.lease, Fenced.DONE)]
     (stop,) = rules.learn(CLAIMED + THIRD, renewals, answers)
     assert (stop.held, stop.why) == (held, Interruption.LEASE_LOST)
-    assert leases(rules.to_renew(CLAIMED + 2 * THIRD)) == [other.job.lease]
+    assert leases(due(rules, CLAIMED + 2 * THIRD)) == [other.job.lease]
     assert rules.to_stop(CLAIMED + STOP) == []
 
 
@@ -191,18 +195,18 @@ def test_a_cancel_request_stops_the_handler_while_its_lease_is_kept() -> None:
     rules = keeping(held)
     assert answer(rules, CLAIMED + THIRD, Fenced.DONE, cancel_requested=True) == [(held, Interruption.CANCELED)]
     assert answer(rules, CLAIMED + 2 * THIRD, Fenced.DONE, cancel_requested=True) == [], "told once"
-    assert leases(rules.to_renew(CLAIMED + 3 * THIRD)) == [held.job.lease]
+    assert leases(due(rules, CLAIMED + 3 * THIRD)) == [held.job.lease]
 
 
 def test_a_handler_beyond_its_timeout_and_grace_is_not_renewed() -> None:
     held = held_job(timeout="60s")
     rules = keeping(held)
     limit = CLAIMED + 60 + GRACE_SECONDS
-    assert leases(rules.to_renew(limit)) == [held.job.lease]
-    assert rules.to_renew(limit + 0.1) == []
+    assert leases(due(rules, limit)) == [held.job.lease]
+    assert due(rules, limit + 0.1) == []
     assert rules.latest_gap(limit + 0.1) == 0, "which is no reason to warn"
     held.settled = True
-    assert leases(rules.to_renew(limit + 0.1)) == [held.job.lease], "its outcome is still to be written"
+    assert leases(due(rules, limit + 0.1)) == [held.job.lease], "its outcome is still to be written"
 
 
 def test_a_handler_that_is_over_is_not_stopped() -> None:
@@ -225,14 +229,14 @@ def test_progress_does_not_wait_for_the_renewal_but_is_written_once_a_second() -
     held = held_job()
     rules = keeping(held)
     held.progress = Json("1")
-    assert [renewal.progress for renewal in rules.to_renew(CLAIMED + 0.1)] == ["1"]
+    assert [renewal.progress for renewal in due(rules, CLAIMED + 0.1)] == ["1"]
     assert answer(rules, CLAIMED + 0.1, Fenced.DONE) == []
     held.progress = Json("2")
     held.progress = Json("3")
-    assert rules.to_renew(CLAIMED + 1.0) == []
-    assert [renewal.progress for renewal in rules.to_renew(CLAIMED + 1.1)] == ["3"]
+    assert due(rules, CLAIMED + 1.0) == []
+    assert [renewal.progress for renewal in due(rules, CLAIMED + 1.1)] == ["3"]
     assert answer(rules, CLAIMED + 1.1, Fenced.DONE) == []
-    assert rules.to_renew(CLAIMED + 5) == [], "nothing new to write"
+    assert due(rules, CLAIMED + 5) == [], "nothing new to write"
 
 
 def test_progress_that_was_not_written_is_sent_again() -> None:
@@ -240,7 +244,7 @@ def test_progress_that_was_not_written_is_sent_again() -> None:
     rules = keeping(held)
     held.progress = Json("1")
     assert answer(rules, CLAIMED + 0.1, Fenced.LOCKED) == []
-    assert [renewal.progress for renewal in rules.to_renew(CLAIMED + 0.2)] == ["1"]
+    assert [renewal.progress for renewal in due(rules, CLAIMED + 0.2)] == ["1"]
 
 
 @pytest.mark.parametrize(("at", "share"), [(CLAIMED + THIRD, 1 / 3), (CLAIMED + LEASE, 1.0)])

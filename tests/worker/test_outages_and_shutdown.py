@@ -163,7 +163,7 @@ async def silent() -> AsyncIterator[Renewer]:
 @pytest.mark.parametrize("connect", [refusing, hanging, silent], ids=["refused", "hanging", "silent"])
 async def test_a_keeper_that_cannot_renew_stops_handlers_in_time_also_those_that_start_now(connect: Connect) -> None:
     app = FaultyApp(connect)
-    stopped: dict[int, bool] = {}
+    stopped: dict[UUID, bool] = {}
 
     @app.handler("waits")
     async def waits(job: RunningJob[Any]) -> None:
@@ -171,7 +171,7 @@ async def test_a_keeper_that_cannot_renew_stops_handlers_in_time_also_those_that
             await asyncio.sleep(60)
         finally:
             record = app.store._jobs[job.id]
-            stopped[job.fence] = record.until is not None and app.store.clock.read() < record.until
+            stopped[job.id] = record.until is not None and app.store.clock.read() < record.until
 
     async with app, working(app, fast(lease=timedelta(seconds=3))):
         first = (await app.enqueue("waits", attempts=1)).id

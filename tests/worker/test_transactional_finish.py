@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -14,6 +14,7 @@ from holdfast.domain.job import LeasedJob
 from holdfast.domain.json_text import decode
 from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import Canceling, ClaimRequest, Fenced, Finish, JobFilter, KindClaim, Renewal, Renewed
+from holdfast.worker.held import HeldJob
 from holdfast.worker.lease_keeper import KeeperRules, Stop
 from tests.worker import transactional
 from tests.worker.harness import Database, codes, errors, fast, final_job, job_in_state, renewing, until, working
@@ -65,7 +66,7 @@ def renewals_told(monkeypatch: pytest.MonkeyPatch) -> Counter[Fenced]:
     learn = KeeperRules.learn
 
     def learning(
-        self: KeeperRules, sent_at: float, renewals: Iterable[Renewal], answers: Iterable[Renewed]
+        self: KeeperRules, sent_at: float, renewals: Mapping[HeldJob, Renewal], answers: Iterable[Renewed]
     ) -> list[Stop]:
         answers = list(answers)
         told.update(answer.fenced for answer in answers)

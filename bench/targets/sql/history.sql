@@ -15,8 +15,8 @@ jobs AS (
     SELECT id, at, 5, 'default', $3, '', id::text, $4::text::json FROM made ORDER BY number
 ),
 ended AS (
-    INSERT INTO holdfast.finished (id, fence, started_at, finished_at, attempt, losses, state)
-    SELECT id, number, at, at, 1, 0, 'succeeded' FROM made ORDER BY number
+    INSERT INTO holdfast.finished (id, started_at, finished_at, attempt, losses, state)
+    SELECT id, at, at, 1, 0, 'succeeded' FROM made ORDER BY number
 )
 INSERT INTO holdfast.ledger (day, state, amount, queue, kind)
 SELECT holdfast.day_of(id), 'succeeded', count(*), 'default', $3 FROM made GROUP BY 1

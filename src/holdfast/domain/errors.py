@@ -52,7 +52,7 @@ class KeyLocked(StoreUnavailable):
 
 
 class StaleLease(HoldfastError):
-    """This lease was lost: its fence is no longer the job's, so nothing was changed."""
+    """This lease was lost: its claim is no longer the job's, so nothing was changed."""
 
 
 class HandlerSignal(HoldfastError):

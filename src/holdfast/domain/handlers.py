@@ -49,7 +49,7 @@ class FinishInTransaction:
     sql: str
 
     def statement(self, lease: Lease, result: Json | None) -> Statement[None]:
-        return Statement.in_text(self.sql, (lease.id, lease.fence, lease.holder, result), _finished)
+        return Statement.in_text(self.sql, (lease.id, lease.claim, result), _finished)
 
 
 @dataclass(slots=True, kw_only=True)

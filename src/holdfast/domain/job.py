@@ -137,11 +137,12 @@ class NewJob:
 
 
 class Lease(NamedTuple):
-    """Names one claim for ever: the fence rises with every claim, the holder is new with every start of a worker."""
+    """The right of one claim to one job. `id` and `claim` name it for ever (claim.py); `fence` rises with each claim of
+    the job, and is for the outside world."""
 
     id: UUID
     fence: int
-    holder: UUID
+    claim: UUID
 
 
 class LeasedJob(NamedTuple):

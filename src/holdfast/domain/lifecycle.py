@@ -83,7 +83,7 @@ _TABLE = {(rule.before, rule.move): rule for rule in RULES}
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What a store writes for a running job whose lease it still finds under the given fence."""
+    """What a store writes for a running job whose lease it still finds under the given claim."""
 
     move: Move
     delay: timedelta = timedelta(0)

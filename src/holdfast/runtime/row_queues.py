@@ -71,7 +71,7 @@ def _check_neighbours(rows: Rows, other: Rows) -> None:
     if other.lock_columns != rows.lock_columns:
         raise InvalidInput(
             f"rows {rows.name!r}: {other.name!r} is on {same} with other lock columns, so both could hold one row; "
-            f"give both the same locked_by, locked_until and fence"
+            f"give both the same locked_by, locked_until, claim and fence"
         )
     if not rows.is_told_apart_from(other):
         raise InvalidInput(

@@ -7,7 +7,9 @@ from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from typing import NamedTuple
+from uuid import UUID
 
+from holdfast.domain.claim import new_claim
 from holdfast.domain.job import LeasedJob
 from holdfast.store.contract import ClaimRequest, KindClaim, Looked, Shard
 from holdfast.store.floors import First, Floors, Lane, Position, Starts, looked
@@ -24,8 +26,8 @@ class Claims(ABC):
     """`claim` and `look` of the store contract, for a store that reads lane by lane."""
 
     @abstractmethod
-    async def claim_from(self, request: ClaimRequest, starts: Starts) -> Taken:
-        """Claim from these lanes alone, past their floors."""
+    async def claim_from(self, request: ClaimRequest, starts: Starts, claim: UUID) -> Taken:
+        """Claim from these lanes alone, past their floors, and under this name."""
 
     @abstractmethod
     async def firsts(self, queues: Sequence[str], shard: Shard | None) -> tuple[list[First], datetime]:
@@ -52,7 +54,7 @@ class Claims(ABC):
             starts = floors.starts(request)
             if not starts.lanes:
                 return jobs
-            taken = await self.claim_from(request, starts)
+            taken = await self.claim_from(request, starts, new_claim(request.holder))
             jobs = jobs + taken.jobs if jobs else taken.jobs
             if taken.floors:
                 floors.left(starts, taken.floors)

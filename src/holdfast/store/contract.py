@@ -91,15 +91,15 @@ class Finish(NamedTuple):
 
 
 class Fenced(StrEnum):
-    """What became of a change that named a fence."""
+    """What became of a change that named a claim."""
 
     DONE = "done"
     ALREADY = "already"
-    """The same fence has finished this job before: the reply to that finish was lost, or a transaction did it."""
+    """The same claim has finished this job before: the reply to that finish was lost, or a transaction did it."""
     LOCKED = "locked"
     """A transaction holds the lease to finish the job. Nothing was changed; the lease is not lost."""
     STALE = "stale"
-    """The fence is no longer the job's. Nothing was changed."""
+    """The claim is no longer the job's. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,9 @@ class Store(Renewer, Protocol):
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
         """Lease at most `limit` due jobs, most urgent first, then first in first out. Never waits for another claimer.
 
-        The attempt is counted now. No one else can claim the job until its lease ran out and was rescued. A store may
-        miss a job that was committed late, given back, or is the first of its lane, until the next look.
+        The attempt is counted now, and the job's fence rises. No one else can claim the job until its lease ran out and
+        was rescued. A store may miss a job that was committed late, given back, or is the first of its lane, until the
+        next look.
         """
 
     async def leases_of(self, holder: UUID) -> list[Lease]:
@@ -165,7 +166,7 @@ class Store(Renewer, Protocol):
         """
 
     async def finish(self, finishes: Sequence[Finish]) -> list[Fenced]:
-        """Write each transition, if its fence is still the job's."""
+        """Write each transition, if its claim is still the job's."""
 
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
         """Make unstarted jobs ready again where they stood in the queue; the attempt is not counted."""

@@ -154,7 +154,7 @@ class Claimer:
         """Nothing is claimed beside a suspect, nor while the worker runs empty for one."""
         now = time.monotonic()
         if self._suspect is not None:
-            if self._suspect.fence in self._slots.held:
+            if self._suspect in self._slots.held:
                 self._nothing_due = False
                 return _FULL
             self._suspect = None
@@ -206,7 +206,9 @@ class Claimer:
         Left to run out, their leases would count as lost ones, and a job that has never run would end dead after three
         lost answers. A claim that the server has not even done by now is left to the rescue.
         """
-        unheard = [lease for lease in await self._store.leases_of(self._holder) if lease.fence not in self._slots.held]
+        leases = await self._store.leases_of(self._holder)
+        heard = {held.job.lease for held in self._slots.held}
+        unheard = [lease for lease in leases if lease not in heard]
         if unheard:
             await self._store.release(unheard)
             log.warning("gave back jobs of a claim whose answer was lost", count=len(unheard))

@@ -77,7 +77,7 @@ class Executor:
             outcome = self._failures.outcome_of(error)
         held.finish_requested |= job.finish_requested
         if held.finish_requested and isinstance(outcome, Succeeded):
-            # If the transaction committed, its fence has finished the job and this is "already" done.
+            # If the transaction committed, this claim has finished the job and this is "already" done.
             return Retried(_NOT_COMMITTED)
         return outcome
 

@@ -182,7 +182,8 @@ def _once(each: Iterable[HeldJob]) -> list[HeldJob]:
 def _log_stale(batch: list[HeldJob], answers: list[Fenced]) -> None:
     for held, fenced in zip(batch, answers, strict=True):
         if fenced is Fenced.STALE and not held.is_given_up:
-            log.warning("outcome refused, lease was lost", **held.named, fence=held.fence, outcome=held.transition.move)
+            fence, move = held.job.lease.fence, held.transition.move
+            log.warning("outcome refused, lease was lost", **held.named, fence=fence, outcome=move)
 
 
 def _told(error: Exception) -> dict[str, Any]:

@@ -64,7 +64,6 @@ class HeldJob:
         self, job: LeasedJob, handler: Handler, extend: float, claimed: float, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.job = job
-        self.fence = job.lease.fence
         self.handler = handler
         self.extend = extend
         self.claimed = claimed
@@ -123,20 +122,21 @@ class HeldJob:
 class Slots:
     """Who may start, and how much more to claim.
 
-    Keyed by fence, because a worker may claim a job again before it has learned that it lost the first claim.
+    A worker may claim a job again before it has learned that it lost the first claim: then it holds two of the same id.
     """
 
     def __init__(self, capacity: int, most_ahead: int) -> None:
         self.capacity = capacity
-        self.held: dict[int, HeldJob] = {}
+        self.held: dict[HeldJob, None] = {}
+        """Dictionaries for their order, and because the lease keeper's thread copies them in one step."""
         self.waiting: deque[HeldJob] = deque()
-        self.running: dict[int, HeldJob] = {}
+        self.running: dict[HeldJob, None] = {}
         self.by_kind: Counter[str] = Counter()
         self._ahead = _LookAhead(most_ahead)
 
     def add(self, jobs: Iterable[HeldJob]) -> None:
         for job in jobs:
-            self.held[job.fence] = job
+            self.held[job] = None
             self.by_kind[job.job.kind] += 1
             self.waiting.append(job)
 
@@ -148,22 +148,24 @@ class Slots:
         if not self.waiting or len(self.running) >= self.capacity:
             return None
         job = self.waiting.popleft()
-        self.running[job.fence] = job
+        self.running[job] = None
         return job
 
     def stopped_running(self, job: HeldJob) -> None:
         """The handler is over: its slot is free, its lease is held until the outcome is written."""
-        if self.running.pop(job.fence, None) is not None:
+        if job in self.running:
+            del self.running[job]
             self._ahead.done += 1
-            if job.fence not in self.held:
+            if job not in self.held:
                 self.by_kind[job.job.kind] -= 1
 
     def forget(self, jobs: Iterable[HeldJob]) -> None:
         """Leases that are no longer ours to keep: finished, released or lost."""
         for job in jobs:
             # A handler that could not be stopped counts for its kind's limit until it ends.
-            if self.held.pop(job.fence, None) is not None and job.fence not in self.running:
-                self.by_kind[job.job.kind] -= 1
+            if job in self.held:
+                del self.held[job]
+                self.by_kind[job.job.kind] -= job not in self.running
 
     def take_waiting(self) -> list[HeldJob]:
         """All jobs that wait for a slot; none waits any more."""
@@ -199,7 +201,7 @@ class Slots:
 
     @property
     def stuck(self) -> int:
-        return sum(1 for job in self.running.values() if job.settled)
+        return sum(1 for job in self.running if job.settled)
 
 
 class _LookAhead:

@@ -9,7 +9,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -59,27 +59,27 @@ class KeeperRules:
 
     def __init__(self, renew_at: float = 1 / 3) -> None:
         self._renew_at = renew_at
-        # By fence, as the slots have them: a lease is hashed by its ids, and all of them are looked up at every look.
-        self._watches: dict[int, _Watch] = {}
+        self._watches: dict[HeldJob, _Watch] = {}
 
     def watch(self, held_jobs: Iterable[HeldJob]) -> None:
         """Take note of what the process holds at this moment."""
         known, self._watches = self._watches, {}
         for held in held_jobs:
-            watch = known.get(held.fence)
+            watch = known.get(held)
             if watch is None:
                 watch = _Watch(held, renewed=held.claimed)
-            self._watches[held.fence] = watch
+            self._watches[held] = watch
 
-    def to_renew(self, now: float) -> list[Renewal]:
-        renewals = []
+    def to_renew(self, now: float) -> dict[HeldJob, Renewal]:
+        renewals = {}
         for watch in self._watches.values():
             if watch.lost or self._is_overdue(watch, now):
                 continue
             progress = self._unwritten_progress(watch, now)
             age = now - watch.renewed
             if age >= watch.held.extend * self._renew_at or progress is not None:
-                renewals.append(Renewal(watch.held.job.lease, timedelta(seconds=watch.held.extend), progress))
+                extend = timedelta(seconds=watch.held.extend)
+                renewals[watch.held] = Renewal(watch.held.job.lease, extend, progress)
         return renewals
 
     def next_renewal(self, now: float) -> float:
@@ -91,11 +91,11 @@ class KeeperRules:
         )
         return max(0.0, min(due, default=math.inf))
 
-    def learn(self, sent_at: float, renewals: Iterable[Renewal], answers: Iterable[Renewed]) -> list[Stop]:
-        """Take in the store's answer to renewals that were sent at `sent_at`."""
+    def learn(self, sent_at: float, renewals: Mapping[HeldJob, Renewal], answers: Iterable[Renewed]) -> list[Stop]:
+        """Take in the store's answers, in their order, to renewals that were sent at `sent_at`."""
         stops: list[Stop] = []
-        for renewal, answer in zip(renewals, answers, strict=True):
-            watch = self._watches.get(answer.lease.fence)
+        for (held, renewal), answer in zip(renewals.items(), answers, strict=True):
+            watch = self._watches.get(held)
             if watch is None:
                 continue
             match answer.fenced:
@@ -261,7 +261,7 @@ class LeaseKeeper:
             reach("renew.before")
             try:
                 async with asyncio.timeout(lease * ANSWERED):
-                    answers = await renewer.renew(renewals)
+                    answers = await renewer.renew(list(renewals.values()))
             except TimeoutError:
                 raise StoreUnavailable("the renewal was not answered in time") from None
             reach("renew.after")

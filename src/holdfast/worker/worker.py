@@ -15,8 +15,9 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from random import Random
 from typing import NamedTuple
-from uuid import UUID, uuid4
+from uuid import UUID
 
+from holdfast.domain.claim import new_holder
 from holdfast.domain.crash_points import reach
 from holdfast.domain.duration import to_timedelta
 from holdfast.domain.failures import Failures, describe
@@ -78,7 +79,7 @@ class Worker:
         signals: Signals | None = None,
     ) -> None:
         """`signals` are those of the process: it is told when there is something to claim, and when to give up."""
-        self.holder: UUID = uuid4()
+        self.holder: UUID = new_holder()
         self.tally: Counter[str] = Counter()
         """How many attempts ended in each way; "stale" counts outcomes that were refused."""
         self.something_ended = asyncio.Event()
@@ -96,7 +97,7 @@ class Worker:
         self._executor = Executor(failures, settings.process_limits, finish_in)
         self._finisher = Finisher(store, self._written)
         self._keeper = LeaseKeeper(
-            lambda: list(self._slots.held.values()), renewer, _shortest_lease(handlers, settings), settings.renew_at
+            lambda: list(self._slots.held), renewer, _shortest_lease(handlers, settings), settings.renew_at
         )
         self._watch = Loop("watch", self._watch_deadlines)
         self._context = contextvars.Context()
@@ -331,14 +332,14 @@ class Worker:
         log.info("worker is stopping", running=len(self._slots.running), waiting=len(self._slots.waiting))
         reach("shutdown.release")
         self._give_back(self._slots.take_waiting())
-        for held in list(self._slots.running.values()):
+        for held in list(self._slots.running):
             if held.waits_for_process:
                 held.interrupt(Interruption.SHUTDOWN)
         await self._handlers_over(grace)
-        for held in list(self._slots.running.values()):
+        for held in list(self._slots.running):
             held.interrupt(Interruption.SHUTDOWN)
         await self._handlers_over(GRACE_SECONDS)
-        for held in list(self._slots.running.values()):
+        for held in list(self._slots.running):
             if not held.settled:
                 self._give_up(held)
         reach("shutdown.outcomes")
@@ -346,7 +347,7 @@ class Worker:
         self.unwritten = await self._finisher.drained(max(end - time.monotonic(), _LAST_WRITES_SECONDS))
 
     async def _handlers_over(self, seconds: float) -> None:
-        tasks = [held.task for held in self._slots.running.values() if held.task is not None and not held.task.done()]
+        tasks = [held.task for held in self._slots.running if held.task is not None and not held.task.done()]
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
 
@@ -355,7 +356,7 @@ class Worker:
         now = time.monotonic()
         # Jobs turned out slower than the look-ahead expected: others may run them sooner.
         self._give_back(self._slots.give_up_waiting(now - _LONGEST_WAIT_SECONDS))
-        for held in list(self._slots.running.values()):
+        for held in list(self._slots.running):
             if held.started is None:
                 self._clear_slot_of_unstarted(held)
             elif held.settled:

@@ -19,6 +19,7 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
+from holdfast.domain.claim import new_claim, new_holder
 from holdfast.domain.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewJob
 from holdfast.store.floors import MARGIN
 from holdfast.store.postgres.driver import Address
@@ -38,7 +39,7 @@ WARM_UP_SECONDS = 0.02
 
 _LEASE = timedelta(seconds=30)
 _BEGINNING = (datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0))
-_CLAIM_ARGUMENTS, _FINISH_ARGUMENTS = 15, 3
+_CLAIM_ARGUMENTS, _FINISH_ARGUMENTS = 15, 2
 _CLAIMS_PER_FLOOR = 5
 _JOB_COLUMNS = (
     "id", "created_at", "priority", "max_attempts", "queue", "kind", "tenant", "correlation_id", "payload", "headers",
@@ -77,7 +78,7 @@ class ClaimAndFinish:
             claimer = await stack.enter_async_context(_connected(self.url))
             finisher = await stack.enter_async_context(_connected(self.url)) if self.is_overlapping else claimer
             claim = await _Claim.prepared(claimer, self.schema, self.kind, self.batch)
-            finish = await _Finish.prepared(finisher, self.schema, claim.holder)
+            finish = await _Finish.prepared(finisher, self.schema, claim.name)
             started = time.perf_counter()
             jobs = await (self._overlapping(claim, finish) if self.is_overlapping else self._in_turn(claim, finish))
             return Spent(jobs, time.perf_counter() - started)
@@ -295,7 +296,7 @@ class ListenAndClaim:
             stack.enter_context(_no_collection())
             listener, claimer, finisher = [await stack.enter_async_context(_connected(self.url)) for _ in range(3)]
             claim = await _Claim.prepared(claimer, self.schema, self.kind, self.batch)
-            finish = await _Finish.prepared(finisher, self.schema, claim.holder)
+            finish = await _Finish.prepared(finisher, self.schema, claim.name)
             await listener.add_listener(self.channel, lambda *_: woken.set())
             finishing = asyncio.ensure_future(finish([]))
             while len(claimed) < self.jobs:
@@ -334,10 +335,11 @@ class _Claim:
     """Claims one batch of one lane. The arguments are those of claiming.py, and so is their order."""
 
     def __init__(self, fetch: Callable[..., Coroutine[Any, Any, "Rows"]], kind: str, batch: int) -> None:
-        self.holder = uuid4()
+        self.name = new_claim(new_holder())
+        """One for all of its claims: no job is claimed twice here."""
         self._fetch = fetch
         self._before = (
-            *(self.holder, batch, False, False, None, None),
+            *(batch, False, False, None, None),
             *([DEFAULT_QUEUE], [DEFAULT_PRIORITY], [kind]),
         )
         self._after = ([batch], [batch], [_LEASE])
@@ -353,7 +355,7 @@ class _Claim:
         # A floor spares later claims the walk over what is claimed already, but decoding timestamps is expensive.
         self._claims += 1
         margin = MARGIN if self._claims % _CLAIMS_PER_FLOOR == 0 else None
-        rows = await self._fetch(margin, *self._before, [self._floor[0]], [self._floor[1]], *self._after)
+        rows = await self._fetch(self.name, margin, *self._before, [self._floor[0]], [self._floor[1]], *self._after)
         if rows and margin is not None:
             self._floor = (rows[-1]["floor_time"], rows[-1]["id"])
         return rows
@@ -362,18 +364,17 @@ class _Claim:
 class _Finish:
     """Finishes what one claim returned, as succeeded without a result."""
 
-    def __init__(self, fetch: Callable[..., Coroutine[Any, Any, "Rows"]], holder: UUID) -> None:
+    def __init__(self, fetch: Callable[..., Coroutine[Any, Any, "Rows"]], claim: UUID) -> None:
         self._fetch = fetch
-        self._holder = holder
+        self._claim = claim
 
     @classmethod
-    async def prepared(cls, connection: "Connection", schema: str, holder: UUID) -> "_Finish":
+    async def prepared(cls, connection: "Connection", schema: str, claim: UUID) -> "_Finish":
         prepared = await connection.prepare(statement("finish_succeeded", schema, _FINISH_ARGUMENTS))
-        return cls(prepared.fetch, holder)
+        return cls(prepared.fetch, claim)
 
     async def __call__(self, rows: "Rows") -> int:
-        ids, fences = [row["id"] for row in rows], [row["fence"] for row in rows]
-        ((refused,),) = await self._fetch(ids, fences, [self._holder] * len(rows))
+        ((refused,),) = await self._fetch([row["id"] for row in rows], [self._claim] * len(rows))
         return len(rows) - len(refused or ())
 
 

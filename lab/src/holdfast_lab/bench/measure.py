@@ -121,11 +121,11 @@ class _Bench:
         await self._timed("bulk", self._enqueue_batches)
         # Workers take a second to start, not all the same. None may begin before all are there.
         await self._place.fetch("hold_back")
-        before, fence = await self._place.counters(), await self._place.value("newest_fence")
+        before, done = await self._place.counters(), await self._place.value("finished")
         async with started_workers(self._place, self._start_worker, workers) as started:
             await started.until_asleep()
             since = await self._place.value("let_go", [DEFAULT_QUEUE])
-            await started.until_finished(fence + self._size.jobs)
+            await started.until_finished(done + self._size.jobs)
         finished = await self._finished_since(since)
         rate = Rate.between(before, await self._place.counters(), finished.jobs, finished.seconds)
         self._rates[f"drain {workers}"].append(rate)
@@ -203,10 +203,9 @@ class _Bench:
 
     async def _picked_up(self, name: str, enqueuing: EnqueueAfterGaps, option: str) -> None:
         await self._place.fetch("empty")
-        fence = await self._place.value("newest_fence")
         async with started_workers(self._place, self._start_worker, 1, option) as started:
             returned = await run_apart(enqueuing)
-            await started.until_finished(fence + enqueuing.calls * enqueuing.batch + enqueuing.warm_up_calls)
+            await started.until_finished(enqueuing.calls * enqueuing.batch + enqueuing.warm_up_calls)
         stamps = {row[0]: row[1] for row in await self._place.fetch("stamps")}
         if stamps.keys() != returned.keys():
             raise MeasurementFailed(f"{len(stamps):,} jobs told when they were started instead of {len(returned):,}")

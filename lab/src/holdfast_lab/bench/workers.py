@@ -51,31 +51,25 @@ class Workers:
 
         await self._while(is_awake)
 
-    async def until_finished(self, fence: int) -> None:
-        """That fence was given to a job, and every job is finished."""
-
-        # One page tells how far it is; the tables would have to be read through.
-        async def is_claiming() -> bool:
-            newest: int = await self._place.value("newest_fence")
-            return newest < fence
+    async def until_finished(self, jobs: int) -> None:
+        """So many have been finished since the store was empty."""
 
         async def is_unfinished() -> bool:
-            unfinished: bool = await self._place.value("is_unfinished")
-            return unfinished
+            finished: int = await self._place.value("finished")
+            return finished < jobs
 
-        await self._while(is_claiming)
         await self._while(is_unfinished)
 
     async def _while(self, condition: Callable[[], Awaitable[bool]]) -> None:
-        newest, changed = -1, time.monotonic()
+        last, changed = -1, time.monotonic()
         while await condition():
-            fence = await self._place.value("newest_fence")
-            if fence != newest:
-                newest, changed = fence, time.monotonic()
+            finished = await self._place.value("finished")
+            if finished != last:
+                last, changed = finished, time.monotonic()
             if any(process.poll() is not None for process in self._processes):
                 raise MeasurementFailed(f"a worker ended by itself{self._last_words()}")
             if time.monotonic() - changed > _PATIENCE_SECONDS:
-                raise MeasurementFailed(f"nothing was claimed for {_PATIENCE_SECONDS:.0f} s{self._last_words()}")
+                raise MeasurementFailed(f"nothing was finished for {_PATIENCE_SECONDS:.0f} s{self._last_words()}")
             await asyncio.sleep(_TURN_SECONDS)
 
     def _last_words(self) -> str:

@@ -41,6 +41,10 @@ EVERYBODY = 0
 """In place of a process id: a fault that concerns all."""
 
 
+Attempt = tuple[UUID | None, int]
+"""A job and the fence of one of its claims: other jobs may have the same fence."""
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
     """`at` is the recorder's monotonic clock in seconds, and its order the order of arrival."""
@@ -51,6 +55,10 @@ class Note:
     job: UUID | None = None
     fence: int = 0
     more: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def attempt(self) -> Attempt:
+        return self.job, self.fence
 
     @classmethod
     def read(cls, line: str) -> Self:

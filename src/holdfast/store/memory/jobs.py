@@ -26,7 +26,9 @@ class Record:
     until: datetime | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
-    final_fence: int | None = None
+    fence: int = 0
+    """The last one, whatever has become of its claim."""
+    final_claim: UUID | None = None
     cancel_requested: bool = False
     result: Json | None = None
     progress: Json | None = None

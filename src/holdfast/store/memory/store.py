@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+from holdfast.domain.claim import claims_of, holder_of, new_claim
 from holdfast.domain.job import Job, JobError, JobState, Lease, LeasedJob, NewJob, to_id
 from holdfast.domain.json_text import Json, encode
 from holdfast.domain.lifecycle import (
@@ -86,9 +87,12 @@ class MemoryStore:
             return enqueued
 
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
+        return self._claim(request, new_claim(request.holder))
+
+    def _claim(self, request: ClaimRequest, claim: UUID) -> list[LeasedJob]:
         with self._lock:
             now = self.clock.read()
-            wanted = {kind: claim.limit for kind, claim in request.kinds.items()}
+            wanted = {kind: each.limit for kind, each in request.kinds.items()}
             claimed: list[LeasedJob] = []
             for record in sorted(self._due(request, now), key=_claim_order):
                 if len(claimed) >= request.limit:
@@ -96,7 +100,7 @@ class MemoryStore:
                 if wanted[record.new.kind] <= 0:
                     continue
                 wanted[record.new.kind] -= 1
-                claimed.append(self._lease(record, request, now))
+                claimed.append(self._lease(record, request, claim, now))
             return claimed
 
     def _due(self, request: ClaimRequest, now: datetime) -> list[Record]:
@@ -109,11 +113,12 @@ class MemoryStore:
             and (record.losses >= SUSPECT_LOSSES) is request.suspects
         ]
 
-    def _lease(self, record: Record, request: ClaimRequest, now: datetime) -> LeasedJob:
+    def _lease(self, record: Record, request: ClaimRequest, claim: UUID, now: datetime) -> LeasedJob:
         self._fence += 1
+        record.fence = self._fence
         record.state = JobState.RUNNING
         record.attempt += 1
-        record.lease = Lease(record.new.id, self._fence, request.holder)
+        record.lease = Lease(record.new.id, record.fence, claim)
         record.until = now + request.kinds[record.new.kind].lease
         record.started_at = now
         return LeasedJob(
@@ -163,7 +168,9 @@ class MemoryStore:
 
     async def leases_of(self, holder: UUID) -> list[Lease]:
         with self._lock:
-            return [record.lease for record in self._jobs.values() if record.lease and record.lease.holder == holder]
+            lowest, highest = claims_of(holder)
+            leases = [record.lease for record in self._jobs.values() if record.lease is not None]
+            return [lease for lease in leases if lowest <= lease.claim <= highest]
 
     async def rescue(self, limit: int) -> list[Rescued]:
         with self._lock:
@@ -179,7 +186,7 @@ class MemoryStore:
         lost = transition.move in (Move.RESCUE, Move.BURY)
         if record.cancel_requested:
             transition = after_cancel_request(transition)
-        fence = record.lease.fence if record.lease and not lost else None
+        claim = record.lease.claim if record.lease and not lost else None
         if transition.error is not None:
             record.errors.append(_stored_error(transition.error, record.attempt, now))
             del record.errors[:-KEPT_ERRORS]
@@ -194,7 +201,7 @@ class MemoryStore:
                 record.run_at = max(now, transition.at) if transition.at else now + transition.delay
         else:
             record.result = transition.result
-            record.final_fence = fence
+            record.final_claim = claim
             record.finished_at = now
             self._ring(record)
 
@@ -212,7 +219,7 @@ class MemoryStore:
         if record.state in (JobState.SUCCEEDED, JobState.CANCELED):
             return Canceling.FINAL
         record.state = JobState.CANCELED
-        record.final_fence = None
+        record.final_claim = None
         record.finished_at = self.clock.read()
         self._ring(record)
         return Canceling.CANCELED
@@ -245,7 +252,7 @@ class MemoryStore:
         record.state = JobState.READY
         record.attempt = record.losses = 0
         record.run_at = self.clock.read()
-        record.started_at = record.finished_at = record.final_fence = record.result = None
+        record.started_at = record.finished_at = record.final_claim = record.result = None
         return Retrying.READY
 
     async def look(self, queues: Sequence[str], kinds: Sequence[str], *, shard: Shard | None = None) -> Looked:
@@ -305,11 +312,12 @@ class MemoryStore:
 
     def _held(self, lease: Lease) -> Record | None:
         record = self._jobs.get(lease.id)
-        return record if record is not None and record.lease == lease else None
+        is_held = record is not None and record.lease is not None and record.lease.claim == lease.claim
+        return record if is_held else None
 
     def _not_held(self, lease: Lease) -> Fenced:
         record = self._jobs.get(lease.id)
-        return Fenced.ALREADY if record is not None and record.final_fence == lease.fence else Fenced.STALE
+        return Fenced.ALREADY if record is not None and record.final_claim == lease.claim else Fenced.STALE
 
 
 def _claim_order(record: Record) -> tuple[int, datetime, UUID]:
@@ -354,8 +362,8 @@ def _shown(record: Record) -> Job:
         run_at=None if record.state.is_final else record.run_at,
         started_at=record.started_at,
         finished_at=record.finished_at,
-        fence=record.lease.fence if record.lease else record.final_fence,
-        holder=record.lease.holder if record.lease else None,
+        fence=record.fence if record.lease or record.final_claim else None,
+        holder=holder_of(record.lease.claim) if record.lease else None,
         lease_until=record.until if running else None,
         cancel_requested=record.cancel_requested,
         result=record.result,

@@ -27,16 +27,16 @@ class Claiming(Claims, ConnectedStore):
         await super().open()
         self.forget_floors()
 
-    async def claim_from(self, request: ClaimRequest, starts: Starts) -> Taken:
+    async def claim_from(self, request: ClaimRequest, starts: Starts, claim: UUID) -> Taken:
         now = time.monotonic()
         # Decoding a timestamp for each job makes a drain a tenth slower, and floors stay behind by a margin anyway.
         wants_floors = now - self._asked_floors_at >= MARGIN.total_seconds()
-        rows = await self.fetch("claim", MARGIN if wants_floors else None, *self._arguments(request, starts))
+        rows = await self.fetch("claim", claim, MARGIN if wants_floors else None, *self._arguments(request, starts))
         if not wants_floors or not rows:
-            return Taken(_leased(rows, request.holder), {})
+            return Taken(_leased(rows, claim), {})
         self._asked_floors_at = now
         last = {Lane(row[3], request.suspects, row[4], row[2]): Position(row[_FLOOR], row[0]) for row in rows}
-        return Taken(_leased(rows, request.holder), last)
+        return Taken(_leased(rows, claim), last)
 
     def _arguments(self, request: ClaimRequest, starts: Starts) -> tuple[Any, ...]:
         """The same tuple for the same question, which an idle worker asks again and again."""
@@ -59,7 +59,6 @@ def _arguments(request: ClaimRequest, starts: Starts) -> tuple[Any, ...]:
     # One lane of a kind cannot exceed the kind's limit by itself.
     is_limited = any(limit < request.limit and lanes_of[kind] > 1 for kind, limit in zip(kinds, limits, strict=True))
     return (
-        request.holder,
         request.limit,
         request.suspects,
         is_limited,
@@ -75,10 +74,10 @@ def _shard(shard: Shard | None) -> tuple[int | None, int | None]:
     return (None, None) if shard is None else (shard.index, shard.count)
 
 
-def _leased(rows: "Iterable[asyncpg.Record]", holder: UUID) -> list[LeasedJob]:
+def _leased(rows: "Iterable[asyncpg.Record]", claim: UUID) -> list[LeasedJob]:
     """By position, and without the Python code of a named tuple's own constructor, because of the numbers.
 
     schema/functions/claim.sql has the order of the columns.
     """
     new = tuple.__new__
-    return [new(LeasedJob, (new(Lease, (row[0], row[1], holder)), *row[2:13], None)) for row in rows]
+    return [new(LeasedJob, (new(Lease, (row[0], row[1], claim)), *row[2:13], None)) for row in rows]

@@ -1,6 +1,7 @@
 """Finishing: the outcomes of attempts, written by the lease that owns them; a lease that is lost changes nothing."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from uuid import UUID
 
 from holdfast.domain.crash_points import reach
 from holdfast.domain.handlers import FinishInTransaction
@@ -18,16 +19,14 @@ class Finishing(Claiming):
     async def finish(self, finishes: Sequence[Finish]) -> list[Fenced]:
         if not finishes:
             return []
-        plain = [finish for finish in finishes if _is_plain(finish.transition)]
-        rest = finishes if not plain else [finish for finish in finishes if not _is_plain(finish.transition)]
-        done: set[int] = set()
-        if plain:
-            done.update(await self._finish_plain([finish.lease for finish in plain]))
-        if rest:
+        plain = [number for number, finish in enumerate(finishes) if _is_plain(finish.transition)]
+        missing = await self._finish_plain(finishes, plain) if plain else []
+        if len(plain) < len(finishes):
             if plain:
                 reach("finish.between")
-            done.update(await self._finish_any(rest))
-        return await self._fenced([finish.lease for finish in finishes], done)
+            rest = [number for number, finish in enumerate(finishes) if not _is_plain(finish.transition)]
+            missing += await self._finish_any(finishes, rest)
+        return await self._fenced(finishes, missing)
 
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
         return await self.finish([Finish(lease, Transition(Move.RELEASE)) for lease in leases])
@@ -36,24 +35,23 @@ class Finishing(Claiming):
     def finish_in(self) -> FinishInTransaction:
         """The statement with which a handler finishes its job in its own transaction."""
         function = f"{quoted(self.schema)}.finish_in_transaction"
-        return FinishInTransaction(f"SELECT {function}($1::uuid, $2::bigint, $3::uuid, $4::text)")
+        return FinishInTransaction(f"SELECT {function}($1::uuid, $2::uuid, $3::text)")
 
-    async def _finish_plain(self, leases: Sequence[Lease]) -> Iterable[int]:
-        """Most jobs succeed without a result, and then three columns say it all. Returns the fences that did it."""
-        ids, fences, holders = lease_columns(leases)
+    async def _finish_plain(self, finishes: Sequence[Finish], numbers: Sequence[int]) -> list[int]:
+        """Most jobs succeed without a result, and then two columns say it all. Returns which were not finished."""
         try:
-            ((refused,),) = await self.fetch("finish_succeeded", ids, fences, holders)
+            ((refused,),) = await self.fetch("finish_succeeded", *_names(finishes, numbers))
         except LeaseLocked:
-            return await self._finish_any([Finish(lease, PLAIN_SUCCESS) for lease in leases])
-        return fences if not refused else set(fences).difference(refused)
+            return await self._finish_any(finishes, numbers)
+        return [numbers[place - 1] for place in refused or ()]
 
-    async def _finish_any(self, finishes: Sequence[Finish]) -> Iterable[int]:
-        """The fences of those that were finished."""
-        transitions = [finish.transition for finish in finishes]
+    async def _finish_any(self, finishes: Sequence[Finish], numbers: Sequence[int]) -> list[int]:
+        """Which of these were not finished."""
+        transitions = [finishes[number].transition for number in numbers]
         try:
             rows = await self.fetch(
                 "finish",
-                *lease_columns([finish.lease for finish in finishes]),
+                *_names(finishes, numbers),
                 [transition.move.value for transition in transitions],
                 [transition.state.value for transition in transitions],
                 [transition.delay for transition in transitions],
@@ -66,15 +64,20 @@ class Finishing(Claiming):
             if any(transition.move is Move.RELEASE for transition in transitions):
                 # Not before: a claim beside it would look where they are not back yet, and remember that.
                 self.forget_floors()
-        return [row["fence"] for row in rows]
+        done = {row[0] - 1 for row in rows}
+        return [number for place, number in enumerate(numbers) if place not in done]
 
-    async def _fenced(self, leases: Sequence[Lease], done: set[int]) -> list[Fenced]:
-        missing = [lease for lease in leases if lease.fence not in done]
-        if not missing:
-            return [Fenced.DONE] * len(leases)
-        rows = await self.fetch("why_not_held", *lease_columns(missing))
-        reasons = dict(zip(missing, (Fenced(row["fenced"]) for row in rows), strict=True))
-        return [reasons.get(lease, Fenced.DONE) for lease in leases]
+    async def _fenced(self, finishes: Sequence[Finish], missing: Sequence[int]) -> list[Fenced]:
+        answers = [Fenced.DONE] * len(finishes)
+        if missing:
+            rows = await self.fetch("why_not_held", *_names(finishes, missing))
+            for number, row in zip(missing, rows, strict=True):
+                answers[number] = Fenced(row["fenced"])
+        return answers
+
+
+def _names(finishes: Sequence[Finish], numbers: Sequence[int]) -> tuple[list[UUID], list[UUID]]:
+    return lease_columns([finishes[number].lease for number in numbers])
 
 
 def _is_plain(transition: Transition) -> bool:

@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from holdfast.domain.claim import claims_of
 from holdfast.domain.job import JobState, Lease
 from holdfast.domain.json_text import encode
 from holdfast.domain.lifecycle import KEPT_ERRORS, LEASE_LOST, MAX_LOSSES
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 class Leasing(Claiming):
     async def leases_of(self, holder: UUID) -> list[Lease]:
-        return [Lease(row["id"], row["fence"], holder) for row in await self.fetch("leases_of", holder)]
+        return [Lease(*row) for row in await self.fetch("leases_of", *claims_of(holder))]
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
         async with self._acquire() as connection:
@@ -54,20 +54,18 @@ class PostgresRenewer:
         progress = [renewal.progress for renewal in renewals]
         with translated():
             rows = await self._fetch("renew", *lease_columns(leases), extensions, progress)
-            done = {(row[0], row[1]): Renewed(Lease(row[0], row[1], row[0]), Fenced.DONE, row[2]) for row in rows}
-            missing = [lease for lease in leases if (lease.id, lease.fence) not in done]
-            reasons: dict[Lease, Fenced] = {}
+            done = {row[0] - 1: Renewed(leases[row[0] - 1], Fenced.DONE, row[1]) for row in rows}
+            missing = [number for number in range(len(leases)) if number not in done]
             if missing:
-                why = await self._fetch("why_not_held", *lease_columns(missing))
-                reasons = dict(zip(missing, (Fenced(row["fenced"]) for row in why), strict=True))
-        return [
-            Renewed(lease, reasons[lease]) if lease in reasons else replace(done[lease.id, lease.fence], lease=lease)
-            for lease in leases
-        ]
+                why = await self._fetch("why_not_held", *lease_columns([leases[number] for number in missing]))
+                for number, row in zip(missing, why, strict=True):
+                    done[number] = Renewed(leases[number], Fenced(row["fenced"]))
+        return [done[number] for number in range(len(leases))]
 
     async def _fetch(self, verb: str, *arguments: object) -> "list[asyncpg.Record]":
         return await self._connection.fetch(statement(verb, self._schema, len(arguments)), *arguments)
 
 
-def lease_columns(leases: Sequence[Lease]) -> tuple[list[UUID], list[int], list[UUID]]:
-    return [lease.id for lease in leases], [lease.fence for lease in leases], [lease.holder for lease in leases]
+def lease_columns(leases: Sequence[Lease]) -> tuple[list[UUID], list[UUID]]:
+    """What names them: their ids and claims."""
+    return [lease.id for lease in leases], [lease.claim for lease in leases]

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from holdfast.domain.claim import holder_of
 from holdfast.domain.job import Job, JobState, to_id
 from holdfast.domain.limits import at_least
 from holdfast.store.contract import MOST_DUE, Backlog, JobFilter
@@ -41,4 +42,5 @@ def to_job(row: "asyncpg.Record") -> Job:
     values = dict(row)
     values["state"] = JobState(values["state"])
     values["errors"] = tuple(values["errors"])
-    return Job(**values)
+    claim = values.pop("claim")
+    return Job(**values, holder=None if claim is None else holder_of(claim))

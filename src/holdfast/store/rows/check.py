@@ -90,7 +90,7 @@ async def _unserved(
 ) -> AsyncIterator[tuple[str, str]]:
     """What no index serves, and which of ours would."""
     mapping, kinds, second = table.mapping, [table.mapping.kind or "kind"], timedelta(seconds=1)
-    claim = await _plan(table, lambda sql: sql.claim(suspects=False), kinds, [1], [second], 1, "", None, None)
+    claim = await _plan(table, lambda sql: sql.claim(suspects=False), kinds, [1], [second], 1, None, "", None, None)
     if not _reads_in_order(claim, mapping, partial):
         yield "no index serves the claim: each one would read and sort all that is ready", "claim"
     due = await _plan(table, lambda sql: sql.look(), kinds, None, None)

@@ -18,6 +18,7 @@ from holdfast.store.rows.sql import RowSql
 _JSON = frozenset({"json", "jsonb", "text"})
 _TYPES: dict[str, frozenset[str]] = {
     "key": INTEGERS | TEXTS | {"uuid"},
+    "claim": frozenset({"uuid"}),
     "fence": frozenset({"bigint"}),
     "locked_by": TEXTS | {"uuid"},
     "attempt": INTEGERS,
@@ -35,7 +36,7 @@ _TYPES: dict[str, frozenset[str]] = {
 }
 _ANY_TYPE = ("kind_column", "tenant", "correlation_id")
 _MIGRATION = "run what `holdfast rows migration` prints"
-_CERTAINLY_OURS = ("fence", "locked_until")
+_CERTAINLY_OURS = ("claim", "fence", "locked_until")
 _MOST_NAMED = 8
 _HOLDER_CHARACTERS = 36
 _LENGTH = re.compile(r"^character(?: varying)?\((\d+)\)")
@@ -192,9 +193,9 @@ async def _refusal(
 async def _statement_findings(table: RowTable) -> AsyncIterator[Said]:
     """What PostgreSQL has to say about the mapping's own SQL, and about names in the statements."""
     second, none = timedelta(seconds=1), list[object]()
-    leases = ([None], [0], [None])
+    leases = ([None], [None])
     statements: list[tuple[Choose, tuple[object, ...]]] = [
-        (lambda sql: sql.claim(suspects=False), (none, none, none, 1, "", None, None)),
+        (lambda sql: sql.claim(suspects=False), (none, none, none, 1, None, "", None, None)),
         (lambda sql: sql.payloads, (none,)),
         (lambda sql: sql.look(), (none, None, None)),
         (lambda sql: sql.renew, (*leases, [second])),

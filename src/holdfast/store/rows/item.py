@@ -42,7 +42,9 @@ class Item:
 
     @property
     def next_fence(self) -> str:
-        return f"nextval({literal(quoted(self.schema) + '.fence')})"
+        """Higher than the row's last one, whatever the clock does; see schema/functions/claim.sql."""
+        now = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+        return f"greatest({now}, {self.at(self.mapping.fence)} + 1)"
 
     def type_of(self, column: str) -> str:
         return self.columns.get(column, _UNKNOWN).type
@@ -108,9 +110,9 @@ class Item:
         return f"{self.id} = ANY (ARRAY[{id}])"
 
     def is_held(self, lease: str) -> str:
-        """Whether the lock is still that of a claim; `lease` has a fence and a holder."""
-        locked_by, locked_until, fence = map(self.at, self.mapping.lock_columns)
-        return f"{fence} = {lease}.fence AND {locked_by}::text = {lease}.holder::text AND {locked_until} IS NOT NULL"
+        """Whether the lock is still that of `lease`, by its claim."""
+        claim, locked_until = self.at(self.mapping.claim), self.at(self.mapping.locked_until)
+        return f"{claim} = {lease}.claim AND {locked_until} IS NOT NULL"
 
     # States
 

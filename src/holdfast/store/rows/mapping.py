@@ -28,10 +28,10 @@ _PART_OF_COLUMN: Final = {
     "completed_at": Part.ENDS,
     "kind_column": Part.ANY_KIND,
 }
-_NEEDED = ("key", "attempt", "locked_by", "locked_until", "fence")
+_NEEDED = ("key", "attempt", "locked_by", "locked_until", "claim", "fence")
 _WRITTEN = (
-    "attempt", "locked_by", "locked_until", "fence", "locked_at", "started_at", "completed_at", "updated_at", "losses",
-    "result", "cancel_requested", "error", "error_code", "error_message",
+    "attempt", "locked_by", "locked_until", "claim", "fence", "locked_at", "started_at", "completed_at", "updated_at",
+    "losses", "result", "cancel_requested", "error", "error_code", "error_message",
 )  # fmt: skip
 _OPTIONAL = (
     *_PART_OF_COLUMN, "error_code", "error_message", "locked_at", "updated_at", "created_at", "payload",
@@ -166,6 +166,8 @@ class Rows:
     attempt: str = "attempt"
     locked_by: str = "locked_by"
     locked_until: str = "locked_until"
+    claim: str = "claim"
+    """With the key it names one claim for ever. `locked_by` is for people."""
     fence: str = "fence"
     locked_at: str | None = None
     started_at: str | None = None
@@ -265,9 +267,9 @@ class Rows:
         return self.table if isinstance(self.table, tuple) else (self.table,)
 
     @property
-    def lock_columns(self) -> tuple[str, str, str]:
-        """What names one claim. Mappings of one table must share them, so that only one holds a row."""
-        return self.locked_by, self.locked_until, self.fence
+    def lock_columns(self) -> tuple[str, str, str, str]:
+        """Mappings of one table must share them, so that only one holds a row."""
+        return self.locked_by, self.locked_until, self.claim, self.fence
 
     def may_share_table(self, other: "Rows") -> bool:
         """A name without a schema may be any schema's."""

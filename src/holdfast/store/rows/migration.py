@@ -15,6 +15,7 @@ _LONGEST_BYTES = 40
 _COUNT = "integer NOT NULL DEFAULT 0"
 # What the application surely has itself (its key, kind, payload, state) is not here.
 _ADDED = {
+    "claim": "uuid",
     "fence": "bigint",
     "locked_by": "text",
     "locked_until": "time",
@@ -45,7 +46,7 @@ def addable(mapping: Rows) -> dict[str, str]:
 def emptied(mapping: Rows) -> list[str]:
     """Columns that are set to null."""
     always = (
-        mapping.fence,
+        mapping.claim,
         mapping.locked_by,
         mapping.locked_until,
         mapping.locked_at,

@@ -7,12 +7,12 @@ from holdfast.store.rows.sql import RowSql
 
 
 def leases_of(sql: RowSql) -> str:
-    """$1 holder"""
-    item = sql.item
-    locked_by, locked_until, fence = map(item.at, item.mapping.lock_columns)
+    """The claims of one holder: $1 the lowest, $2 the highest"""
+    item, mapping = sql.item, sql.item.mapping
+    claim = item.at(mapping.claim)
     return f"""
-SELECT {item.id} AS id, {fence} AS fence FROM {item.table} AS item
-WHERE {locked_until} IS NOT NULL AND {locked_by}::text = $1::text AND {fence} IS NOT NULL"""
+SELECT {item.id} AS id, {item.at(mapping.fence)} AS fence, {claim} AS claim FROM {item.table} AS item
+WHERE {item.at(mapping.locked_until)} IS NOT NULL AND {claim} BETWEEN $1::uuid AND $2::uuid"""
 
 
 def cancel(sql: RowSql) -> str:
@@ -25,7 +25,7 @@ def cancel(sql: RowSql) -> str:
         **sql.unlocked,
         **sql.now_in(mapping.updated_at),
         **sql.now_in(mapping.completed_at),
-        mapping.fence: "NULL",
+        mapping.claim: "NULL",
         mapping.run_at_columns[0]: item.run_at_when_final,
     }
     if mapping.states is not None:
@@ -63,7 +63,7 @@ def retry(sql: RowSql) -> str:
     reset = {
         **sql.unlocked,
         **sql.now_in(mapping.updated_at),
-        mapping.fence: "NULL",
+        mapping.claim: "NULL",
         mapping.attempt: "0",
         mapping.losses: "0",
         mapping.run_at_columns[0]: item.value(mapping.run_at_columns[0], "moment.now"),

@@ -96,7 +96,7 @@ SELECT {item.job(payload=payload)}, shown.state,
        CASE WHEN {live} THEN coalesce({", ".join([*started, "NULL::timestamptz"])})
             WHEN {final} THEN {kept_start} END AS started_at,
        CASE WHEN {final} THEN {finished} END AS finished_at,
-       CASE WHEN {live} OR {final} THEN {item.at(mapping.fence)} END AS fence,
+       CASE WHEN {item.at(mapping.claim)} IS NOT NULL THEN {item.at(mapping.fence)} END AS fence,
        CASE WHEN {live} THEN {item.text(mapping.locked_by)} END AS holder,
        CASE WHEN {live} THEN {item.time(mapping.locked_until)} END AS lease_until,
        {live} AND {item.cancel_requested} AS cancel_requested,

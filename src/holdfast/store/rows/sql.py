@@ -36,7 +36,7 @@ class RowSql:
 
     @cached_property
     def unlocked(self) -> dict[str | None, str]:
-        """What every end of a claim does to the lock; the fence stays where it tells who finished the row."""
+        """What every end of a claim does to the lock; the claim stays where it tells who finished the row."""
         mapping = self.item.mapping
         cleared: dict[str | None, str] = {
             mapping.locked_by: "NULL",
@@ -51,16 +51,18 @@ class RowSql:
         return {} if column is None else {column: self.item.value(column, "moment.now")}
 
     def claim(self, *, suspects: bool, past: bool = False) -> str:
-        """One range of the index for each kind, read up to what is wanted of it; the fences rise in claim order.
+        """One range of the index for each kind, read up to what is wanted of it.
 
-        $1 kinds, $2 how many of each, $3 how long each is leased, $4 how many in all, $5 holder, $6 shard, $7 number of
-        shards; to get `past` some rows: $8 keys to leave alone, $9 keys of which alone to look at, or null
+        $1 kinds, $2 how many of each, $3 how long each is leased, $4 how many in all, $5 claim, $6 holder, $7 shard,
+        $8 number of shards; to get `past` some rows: $9 keys to leave alone, $10 keys of which alone to look at, or
+        null
         """
         item, mapping = self.item, self.item.mapping
         taken = {
-            mapping.locked_by: item.value(mapping.locked_by, "$5::text"),
+            mapping.locked_by: item.value(mapping.locked_by, "$6::text"),
             mapping.locked_until: item.value(mapping.locked_until, "moment.now + chosen.lease"),
-            mapping.fence: "chosen.fence",
+            mapping.claim: "$5::uuid",
+            mapping.fence: item.next_fence,
             mapping.attempt: f"{item.attempt} + 1",
             **self.now_in(mapping.locked_at),
             **self.now_in(mapping.started_at),
@@ -70,22 +72,24 @@ class RowSql:
             taken[mapping.states.column] = item.state_value(literal(mapping.states.running))
         return f"""
 WITH {self._found(suspects=suspects, past=past)},
-chosen AS MATERIALIZED (SELECT found.key, found.lease, {item.next_fence} AS fence FROM found),
+chosen AS MATERIALIZED (SELECT found.key, found.lease, row_number() OVER () AS place FROM found),
 claimed AS (
     UPDATE {item.table} AS item SET {item.set(taken)}
     FROM chosen, moment
     WHERE {item.is_row("chosen.key")} AND {item.at(mapping.locked_until)} IS NULL
-    RETURNING item.*
+    RETURNING item AS whole, chosen.place
 )
 SELECT {item.job(payload="NULL::text" if mapping.payload_query else item.payload)},
        {item.key}::text AS key, {item.at(mapping.fence)} AS fence, {item.time(mapping.locked_until)} AS until
-FROM claimed AS item
-ORDER BY {item.at(mapping.fence)}"""
+FROM claimed CROSS JOIN LATERAL (SELECT (claimed.whole).*) AS item
+ORDER BY claimed.place"""
 
     def claimable_keys(self, *, suspects: bool) -> str:
         """What a claim `past` some rows would take. The parameters are those of the claim."""
         found = self._found(suspects=suspects, past=True)
-        return f"WITH {found} SELECT found.key::text AS key FROM found WHERE $5::text IS NOT NULL"
+        return (
+            f"WITH {found} SELECT found.key::text AS key FROM found WHERE $5::uuid IS NOT NULL AND $6::text IS NOT NULL"
+        )
 
     def _found(self, *, suspects: bool, past: bool) -> str:
         item = self.item
@@ -103,7 +107,7 @@ found AS MATERIALIZED (
         FROM {item.table} AS item
         WHERE {item.ready} AND {item.is_kind("wanted.kind")}
           AND {item.run_at} <= (SELECT {item.moment("moment.now")} FROM moment)
-          AND {item.suspects(wanted=suspects)} AND {self._is_in_shard(6)}{self._is_past(8) if past else ""}
+          AND {item.suspects(wanted=suspects)} AND {self._is_in_shard(7)}{self._is_past(9) if past else ""}
         ORDER BY {inner}
         LIMIT wanted.at_most
         FOR NO KEY UPDATE SKIP LOCKED
@@ -139,7 +143,7 @@ FROM {item.table} AS item WHERE {item.key} = ANY ($1::text[]::{item.key_type}[])
         item = self.item
         return f"""
 held AS MATERIALIZED (
-    SELECT locked.*, given.number, given.fence{columns}
+    SELECT locked.*, given.number, given.claim{columns}
     FROM {source}
     CROSS JOIN LATERAL (
         SELECT {item.key} AS key, {item.cancel_requested} AS cancel_requested, ({item.is_live}) IS TRUE AS is_live
@@ -153,18 +157,17 @@ held AS MATERIALIZED (
     def renew(self) -> str:
         """A row that the application took out of the queue is lost to its holder.
 
-        $1 ids, $2 fences, $3 holders, $4 extensions
+        $1 ids, $2 claims, $3 extensions
         """
         item, until = self.item, self.item.mapping.locked_until
         source = (
-            "unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::interval[]) WITH ORDINALITY "
-            "AS given (id, fence, holder, extension, number)"
+            "unnest($1::uuid[], $2::uuid[], $3::interval[]) WITH ORDINALITY AS given (id, claim, extension, number)"
         )
         return f"""
 WITH {self.moment}, {self._held(", given.extension", source)}
 UPDATE {item.table} AS item SET {item.set({until: item.value(until, "moment.now + held.extension")})}
 FROM held, moment
-WHERE {item.is_row("held.key")} AND {item.at(item.mapping.fence)} = held.fence AND held.is_live
+WHERE {item.is_row("held.key")} AND {item.at(item.mapping.claim)} = held.claim AND held.is_live
 RETURNING held.number, held.cancel_requested"""
 
     @cached_property
@@ -172,15 +175,14 @@ RETURNING held.number, held.cancel_requested"""
         """A row that a person asked to cancel is not made ready again, whatever ended its attempt. One that the
         application took out of the queue meanwhile does not go back to it either: it only loses its lock.
 
-        $1 ids, $2 fences, $3 holders, $4 moves, $5 whether the row goes back to ready, $6 delays, $7 times,
-        $8 values of the state column, $9 whether the row is complete, $10 error codes, $11 their messages,
-        $12 whole errors, $13 results
+        $1 ids, $2 claims, $3 moves, $4 whether the row goes back to ready, $5 delays, $6 times, $7 values of the state
+        column, $8 whether the row is complete, $9 error codes, $10 their messages, $11 whole errors, $12 results
         """
         item, mapping = self.item, self.item.mapping
         source = (
-            "unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::text[], $5::boolean[], $6::interval[], "
-            "$7::timestamptz[], $8::text[], $9::boolean[], $10::text[], $11::text[], $12::text[], $13::text[]) "
-            f"WITH ORDINALITY AS given (id, fence, holder, {', '.join(_ENDING)}, number)"
+            "unnest($1::uuid[], $2::uuid[], $3::text[], $4::boolean[], $5::interval[], $6::timestamptz[], $7::text[], "
+            "$8::boolean[], $9::text[], $10::text[], $11::text[], $12::text[]) "
+            f"WITH ORDINALITY AS given (id, claim, {', '.join(_ENDING)}, number)"
         )
         columns = "".join(f", given.{name}" for name in _ENDING)
         return f"""
@@ -191,13 +193,13 @@ ended AS MATERIALIZED (
     FROM held WHERE held.is_live OR NOT held.goes_back
 ),
 left_alone AS (
-    UPDATE {item.table} AS item SET {item.set({**self.unlocked, mapping.fence: "NULL"})}
+    UPDATE {item.table} AS item SET {item.set({**self.unlocked, mapping.claim: "NULL"})}
     FROM held
-    WHERE {item.is_row("held.key")} AND {item.at(mapping.fence)} = held.fence AND held.goes_back AND NOT held.is_live
+    WHERE {item.is_row("held.key")} AND {item.at(mapping.claim)} = held.claim AND held.goes_back AND NOT held.is_live
 )
 UPDATE {item.table} AS item SET {item.set(self._finished())}
 FROM ended, moment
-WHERE {item.is_row("ended.key")} AND {item.at(mapping.fence)} = ended.fence
+WHERE {item.is_row("ended.key")} AND {item.at(mapping.claim)} = ended.claim
 RETURNING ended.number"""
 
     def _finished(self) -> dict[str | None, str]:
@@ -214,7 +216,7 @@ RETURNING ended.number"""
         assigned = {
             **self.unlocked,
             **self.now_in(mapping.updated_at),
-            mapping.fence: f"CASE WHEN ended.is_ready THEN NULL ELSE {item.at(mapping.fence)} END",
+            mapping.claim: f"CASE WHEN ended.is_ready THEN NULL ELSE {item.at(mapping.claim)} END",
             mapping.attempt: attempt,
             first_run_at: f"""CASE WHEN ended.is_ready AND ended.move = 'release' THEN {item.at(first_run_at)}
                  WHEN ended.is_ready THEN {next_time} ELSE {item.run_at_when_final} END""",
@@ -241,18 +243,18 @@ RETURNING ended.number"""
 
     @cached_property
     def why_not_held(self) -> str:
-        """In a snapshot of its own, after the change, so that a commit in between is seen. A fence stays on a row only
+        """In a snapshot of its own, after the change, so that a commit in between is seen. A claim stays on a row only
         where it finished it.
 
-        $1 ids, $2 fences, $3 holders
+        $1 ids, $2 claims
         """
         item = self.item
-        fence, until = item.at(item.mapping.fence), item.at(item.mapping.locked_until)
+        claim, until = item.at(item.mapping.claim), item.at(item.mapping.locked_until)
         return f"""
 SELECT CASE WHEN {item.is_held("given")} AND {item.is_live} THEN 'locked'
-            WHEN {fence} = given.fence AND {until} IS NULL THEN 'already'
+            WHEN {claim} = given.claim AND {until} IS NULL THEN 'already'
             ELSE 'stale' END AS fenced
-FROM unnest($1::uuid[], $2::bigint[], $3::uuid[]) WITH ORDINALITY AS given (id, fence, holder, number)
+FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS given (id, claim, number)
 LEFT JOIN {item.table} AS item ON {item.has_id("given.id")}
 ORDER BY given.number"""
 
@@ -268,7 +270,7 @@ ORDER BY given.number"""
         assigned = {
             **self.unlocked,
             **self.now_in(mapping.updated_at),
-            mapping.fence: "NULL",
+            mapping.claim: "NULL",
             mapping.losses: f"{item.losses} + 1",
             first_run_at: f"CASE WHEN lost.then = 'ready' THEN {item.value(first_run_at, 'moment.now')} "
             f"ELSE {item.run_at_when_final} END",
@@ -356,7 +358,7 @@ SELECT {self._first_due(f"{first} ORDER BY {item.run_at} LIMIT 1")} AS due_in,
     def finish_in(self) -> str:
         """For a handler's own transaction; a lock that is lost makes it fail. Each parameter is used once, in order.
 
-        $1 id, $2 fence, $3 holder, $4 result
+        $1 id, $2 claim, $3 result
         """
         item, mapping = self.item, self.item.mapping
         first_run_at = mapping.run_at_columns[0]
@@ -375,7 +377,7 @@ SELECT {self._first_due(f"{first} ORDER BY {item.run_at} LIMIT 1")} AS due_in,
             assigned[mapping.result] = item.value(mapping.result, "given.result")
         return f"""
 WITH {self.moment},
-given AS MATERIALIZED (SELECT $1::uuid AS id, $2::bigint AS fence, $3::uuid AS holder, $4::text AS result),
+given AS MATERIALIZED (SELECT $1::uuid AS id, $2::uuid AS claim, $3::text AS result),
 done AS (
     UPDATE {item.table} AS item SET {item.set(assigned)}
     FROM given, moment

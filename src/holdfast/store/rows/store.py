@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from holdfast.domain.claim import claims_of, holder_of, new_claim
 from holdfast.domain.errors import DuplicateJob
 from holdfast.domain.handlers import FinishInTransaction
 from holdfast.domain.job import JobError, JobState, Lease, LeasedJob, NewJob
@@ -26,6 +27,7 @@ from holdfast.store.contract import (
     Retrying,
     Shard,
 )
+from holdfast.store.postgres.leasing import lease_columns
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.rows import rare_sql
 from holdfast.store.rows.access import Choose, RowRefused, RowTable
@@ -76,29 +78,29 @@ class RowStore:
         kinds = {kind: claim for kind, claim in request.kinds.items() if self.mapping.kind in (None, kind)}
         if request.limit <= 0 or not kinds or not self._serves(request.queues, suspects=request.suspects):
             return []
-        arguments = (
+        before = (
             list(kinds),
             [min(claim.limit, request.limit) for claim in kinds.values()],
             [claim.lease for claim in kinds.values()],
             request.limit,
-            str(request.holder),
-            *_shard(request.shard),
         )
+        after = (str(holder_of(request.holder)), *_shard(request.shard))
         while True:
-            claimed = await self._claim(*arguments, suspects=request.suspects)
-            leased = await self._readable(claimed, request.holder)
+            claim_id = new_claim(request.holder)
+            claimed = await self._claim(*before, claim_id, *after, suspects=request.suspects)
+            leased = await self._readable(claimed, claim_id)
             if leased or not claimed:
                 return leased
 
-    async def _readable(self, claimed: Sequence[ClaimedRow], holder: UUID) -> list[LeasedJob]:
+    async def _readable(self, claimed: Sequence[ClaimedRow], claim: UUID) -> list[LeasedJob]:
         """Those that a handler can be given. The others have failed: no attempt would go better."""
         leased, failed = [], []
         for each in claimed:
             if isinstance(each.payload, JobError):
-                lease = Lease(each.row["id"], each.row["fence"], holder)
+                lease = Lease(each.row["id"], each.row["fence"], claim)
                 failed.append(Finish(lease, Transition(Move.FAIL, error=each.payload)))
             else:
-                leased.append(self._leased(each.row, holder, Json(each.payload)))
+                leased.append(self._leased(each.row, claim, Json(each.payload)))
         try:
             await self.finish(failed)
         except RowRefused as refused:
@@ -110,9 +112,9 @@ class RowStore:
         """Where losses are not counted, nothing is a suspect."""
         return self.mapping.queue in queues and not (suspects and self.mapping.losses is None)
 
-    def _leased(self, row: "asyncpg.Record", holder: UUID, payload: Json) -> LeasedJob:
+    def _leased(self, row: "asyncpg.Record", claim: UUID, payload: Json) -> LeasedJob:
         return LeasedJob(
-            lease=Lease(row["id"], row["fence"], holder),
+            lease=Lease(row["id"], row["fence"], claim),
             kind=row["kind"],
             queue=self.mapping.queue,
             priority=row["priority"],
@@ -128,8 +130,7 @@ class RowStore:
         )
 
     async def leases_of(self, holder: UUID) -> list[Lease]:
-        rows = await self.table.fetch(rare_sql.leases_of, str(holder))
-        return [Lease(row["id"], row["fence"], holder) for row in rows]
+        return [Lease(*row) for row in await self.table.fetch(rare_sql.leases_of, *claims_of(holder))]
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
         async with self.table.store.acquired() as connection:
@@ -159,7 +160,7 @@ class RowStore:
         errors = [transition.error for transition in transitions]
         rows = await self.table.fetch(
             lambda sql: sql.finish,
-            *_columns(leases),
+            *lease_columns(leases),
             [transition.move.value for transition in transitions],
             [transition.state is JobState.READY for transition in transitions],
             [transition.delay for transition in transitions],
@@ -181,7 +182,7 @@ class RowStore:
         answers = [Fenced.DONE] * len(leases)
         missing = [number for number, lease in enumerate(leases) if lease not in done]
         if missing:
-            columns = _columns([leases[number] for number in missing])
+            columns = lease_columns([leases[number] for number in missing])
             rows = await self.table.fetch(lambda sql: sql.why_not_held, *columns)
             for number, row in zip(missing, rows, strict=True):
                 answers[number] = Fenced(row["fenced"])
@@ -238,7 +239,7 @@ class RowRenewer:
             return []
         leases = [renewal.lease for renewal in renewals]
         table, on = self._table, self._connection
-        columns = _columns(leases)
+        columns = lease_columns(leases)
         rows = await table.fetch(lambda sql: sql.renew, *columns, [renewal.extend for renewal in renewals], on=on)
         requests = {row["number"] - 1: row["cancel_requested"] for row in rows}
         done = {number: Renewed(leases[number], Fenced.DONE, asked) for number, asked in requests.items()}
@@ -249,10 +250,6 @@ class RowRenewer:
             done.get(number) or Renewed(lease, Fenced(row["fenced"]))
             for number, (lease, row) in enumerate(zip(leases, why, strict=True))
         ]
-
-
-def _columns(leases: Sequence[Lease]) -> tuple[list[UUID], list[int], list[UUID]]:
-    return [lease.id for lease in leases], [lease.fence for lease in leases], [lease.holder for lease in leases]
 
 
 def _shard(shard: Shard | None) -> tuple[int | None, int | None]:

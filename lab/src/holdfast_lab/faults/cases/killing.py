@@ -10,7 +10,7 @@ from holdfast_lab.faults.crew import Crew
 from holdfast_lab.faults.judge import INNOCENT_DEATH, TARGET
 from holdfast_lab.faults.lab import Lab
 from holdfast_lab.faults.processes import FaultyProcess
-from holdfast_lab.faults.record import Note, What
+from holdfast_lab.faults.record import Attempt, Note, What
 
 _BATCH = 50
 _WORKERS = 3
@@ -47,16 +47,16 @@ async def kills(lab: Lab) -> None:
 
 
 def _interrupted(lab: Lab) -> int:
-    running: dict[int, Note] = {}
-    interrupted: set[int] = set()
+    running: dict[Attempt, Note] = {}
+    interrupted: set[Attempt] = set()
     for note in lab.notes():
         match note.what:
             case What.START:
-                running[note.fence] = note
+                running[note.attempt] = note
             case What.END:
-                running.pop(note.fence, None)
+                running.pop(note.attempt, None)
             case What.KILL:
-                interrupted |= {fence for fence, start in running.items() if start.pid == note.pid}
+                interrupted |= {attempt for attempt, start in running.items() if start.pid == note.pid}
     return len(interrupted)
 
 
@@ -68,12 +68,12 @@ async def _at_work(lab: Lab, crew: Crew) -> list[FaultyProcess]:
     spared: set[int] = set()
     patience = time.monotonic() + _NOISE_SECONDS
     while time.monotonic() < patience:
-        running: dict[int, Note] = {}
+        running: dict[Attempt, Note] = {}
         for note in lab.notes():
             if note.what is What.START:
-                running[note.fence] = note
+                running[note.attempt] = note
             elif note.what is What.END:
-                running.pop(note.fence, None)
+                running.pop(note.attempt, None)
         spared = {note.pid for note in running.values() if note.more["attempt"] > _KILLS_OF_ONE_JOB}
         working = {note.pid for note in running.values()} - spared
         if busy := [each for each in crew.alive if each.pid in working]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence, Set
 from uuid import UUID
 
+from holdfast.domain.claim import claims_of
 from holdfast.domain.job import JobState
 from holdfast.store.contract import Canceling
 from holdfast_lab.faults.app import BLOCK, EFFECT, HOLD_GIL, SPIN, THREAD, WORK
@@ -15,7 +16,7 @@ from holdfast_lab.faults.crew import Broken, Crew
 from holdfast_lab.faults.judge import TARGET
 from holdfast_lab.faults.lab import Lab
 from holdfast_lab.faults.processes import FaultyProcess
-from holdfast_lab.faults.record import What
+from holdfast_lab.faults.record import Attempt, What
 from holdfast_lab.faults.sql_files import fault_statement
 
 _DRAINED_SECONDS = 10.0
@@ -32,8 +33,10 @@ _LEASES_OF_A_STOP = 0.9
 """How long each takes at most on average, with what comes before and after it."""
 _LEFT = (0.4, 0.5)
 """The share of a lease that is left after a stop that is as long as can be: what a busy machine needs to renew it."""
-_REFUSED = re.compile(r"outcome refused, lease was lost .*\bfence=(\d+)")
-_TOLD = re.compile(r"stopping handler .*why=lease lost.*\bfence=(\d+)")
+_REFUSED = re.compile(r"outcome refused, lease was lost .*")
+_TOLD = re.compile(r"stopping handler .*why=lease lost.*")
+_JOB = re.compile(r"\bjob_id=(\S+)")
+_FENCE = re.compile(r"\bfence=(\d+)")
 _WAITING = re.compile(r"worker is stopping .*\bwaiting=(\d+)")
 _HOLDER = re.compile(r"worker started .*\bholder=(\S+)")
 
@@ -100,25 +103,31 @@ async def _stop(lab: Lab, worker: FaultyProcess) -> set[UUID]:
 
 def _at_work(lab: Lab, worker: FaultyProcess) -> set[UUID]:
     """The jobs whose first attempt it has begun and not ended."""
-    ended = {note.fence for note in lab.notes() if note.what is What.END}
+    ended = {note.attempt for note in lab.notes() if note.what is What.END}
     return {
         job
         for job, starts in lab.starts().items()
-        if len(starts) == 1 and starts[0].pid == worker.pid and starts[0].fence not in ended
+        if len(starts) == 1 and starts[0].pid == worker.pid and starts[0].attempt not in ended
     }
 
 
 def _expect_refusals(lab: Lab, crew: Crew) -> None:
     """Every attempt that was overtaken by another one must have been told so by its worker."""
-    overtaken = {start.fence for starts in lab.starts().values() for start in starts[:-1]}
+    overtaken = {start.attempt for starts in lab.starts().values() for start in starts[:-1]}
     output = "\n".join(each.output() for each in crew.processes)
-    refused = {int(fence) for fence in _REFUSED.findall(output)}
-    told = {int(fence) for fence in _TOLD.findall(output)}
+    refused = {_attempt(line) for line in _REFUSED.findall(output)}
+    told = {_attempt(line) for line in _TOLD.findall(output)}
     lab.note("attempts overtaken", len(overtaken))
     lab.check("outcomes refused", len(refused & overtaken), at_least=1)
     lab.check("handlers told of a lost lease", len(told & overtaken), at_least=1)
-    for fence in sorted(overtaken - refused - told):
-        lab.violation(TARGET, f"fence {fence} was overtaken, and its worker did not notice")
+    for job, fence in overtaken - refused - told:
+        lab.violation(TARGET, f"fence {fence} was overtaken, and its worker did not notice", job)
+
+
+def _attempt(line: str) -> Attempt:
+    """The one that a line of a worker's log is about."""
+    job, fence = _JOB.search(line), _FENCE.search(line)
+    return (UUID(job.group(1)) if job else None, int(fence.group(1)) if fence else 0)
 
 
 @case(
@@ -175,7 +184,9 @@ async def _just_renewed(lab: Lab, worker: FaultyProcess) -> float:
         before, patience = lab.lease, time.monotonic() + 2 * lab.lease
         while time.monotonic() < patience:
             asked = time.monotonic()
-            left: float | None = await connection.fetchval(fault_statement("read_lease_left_of", lab.schema), holder)
+            left: float | None = await connection.fetchval(
+                fault_statement("read_lease_left_of", lab.schema), *claims_of(holder)
+            )
             if left is not None and left > before:
                 return left - (time.monotonic() - asked)
             before = lab.lease if left is None else left
@@ -295,10 +306,10 @@ async def _orderly_end(lab: Lab, worker: FaultyProcess) -> float:
     told = time.monotonic()
     worker.terminate()
     await asyncio.sleep(1.0)
-    held = await lab.fetch("held_by", holder)
-    begun = {start.fence for starts in lab.starts().values() for start in starts}
+    held = await lab.fetch("held_by", *claims_of(holder))
+    begun = {start.attempt for starts in lab.starts().values() for start in starts}
     for row in held:
-        if row["fence"] not in begun:
+        if (row["id"], row["fence"]) not in begun:
             lab.violation(TARGET, f"job {row['id']}: not begun, and not given back a second after SIGTERM", row["id"])
     if await worker.ended(_GRACE_SECONDS + 10) is None:
         lab.violation(TARGET, f"process {worker.pid} has not ended {_GRACE_SECONDS + 10:g} s after SIGTERM")

@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from holdfast.domain import budget, failures
+from holdfast.domain import budget, claim, failures
 from holdfast.runtime import background, queue_runner, queue_runs, tick
 from holdfast.scheduling import board, due, job_schedules
 from holdfast.worker import claimer, executor, finisher, held, lease_keeper, looking, loop, worker
@@ -20,7 +20,7 @@ from holdfast.worker.lease_keeper import LeaseKeeper
 from holdfast_lab.faults.simulation.loop import Machine
 
 _MODULES: tuple[ModuleType, ...] = (
-    *(budget, failures),
+    *(budget, claim, failures),
     *(claimer, executor, finisher, held, lease_keeper, looking, loop, worker),
     *(background, queue_runner, queue_runs, tick),
     *(board, due, job_schedules),

@@ -25,11 +25,11 @@ class LanedStore(MemoryStore):
         entrance.admit()
         return enqueued
 
-    async def claim_from(self, request: ClaimRequest, starts: Starts) -> Taken:
+    async def claim_from(self, request: ClaimRequest, starts: Starts, claim: UUID) -> Taken:
         before = {record.new.id: _position(record) for record in self._jobs.values()}
         self._starts = starts
         try:
-            jobs = await self.claim(request)
+            jobs = self._claim(request, claim)
         finally:
             self._starts = None
         recent = Position(self.clock.read() - MARGIN, UUID(int=0))

@@ -166,9 +166,9 @@ class Link(Claims):
         self._oracle.heard(answer)
         return answer
 
-    async def claim_from(self, request: ClaimRequest, starts: Starts) -> Taken:
+    async def claim_from(self, request: ClaimRequest, starts: Starts, claim: UUID) -> Taken:
         def effect() -> Taken:
-            taken = done(self._store.claim_from(request, starts))
+            taken = done(self._store.claim_from(request, starts, claim))
             self._oracle.claimed(taken.jobs, self._witness, lambda kind: request.kinds[kind].lease.total_seconds())
             return taken
 

@@ -87,12 +87,13 @@ class Account:
     attempt: int = 0
     losses: int = 0
     held: Claimed | None = None
-    final_fence: int | None = None
+    final_claim: UUID | None = None
+    """Of the claim that finished it."""
     cancel_requested: bool = False
     result: object = None
     errors: list[tuple[str, str, int]] = field(default_factory=list)
     """Code, message and attempt of each that was written."""
-    claims: dict[int, Claimed] = field(default_factory=dict)
+    claims: dict[UUID, Claimed] = field(default_factory=dict)
 
     @property
     def is_suspect(self) -> bool:
@@ -178,20 +179,22 @@ class Oracle:
                     f"claimed as attempt {job.attempt} with {job.losses} losses; "
                     f"it is attempt {account.attempt} with {account.losses}",
                 )
-            if account.claims and job.lease.fence <= max(account.claims):
+            if job.lease.claim in account.claims:
+                self.blame("stale write accepted", account.label, f"claim {job.lease.claim} was issued twice")
+            if any(job.lease.fence <= each.lease.fence for each in account.claims.values()):
                 self.blame("stale write accepted", account.label, f"fence {job.lease.fence} is not higher than before")
             account.held = Claimed(job.lease, by, now, now + lease_of(job.kind))
-            account.claims[job.lease.fence] = account.held
+            account.claims[job.lease.claim] = account.held
             account.state = JobState.RUNNING
 
     def heard(self, jobs: Sequence[LeasedJob]) -> None:
         """A process has read the answer to its claim."""
         for job in jobs:
-            self.jobs[job.lease.id].claims[job.lease.fence].heard_at = self._clock()
+            self.jobs[job.lease.id].claims[job.lease.claim].heard_at = self._clock()
 
     def started(self, lease: Lease, by: Witness, *, is_stubborn: bool) -> None:
         account = self.jobs.get(lease.id)
-        claim = account.claims.get(lease.fence) if account else None
+        claim = account.claims.get(lease.claim) if account else None
         if account is None or claim is None or claim.by is not by:
             self.blame("unexpected", account.label if account else "", f"{by.name} started what it has not claimed")
             return
@@ -222,7 +225,7 @@ class Oracle:
 
     def ended(self, lease: Lease, by: Witness, how: Ending, result: object = None) -> None:
         account = self.jobs[lease.id]
-        claim = account.claims[lease.fence]
+        claim = account.claims[lease.claim]
         claim.is_active, claim.ending, claim.result = False, how, result
         self.note(by.name, account.label, f"{how}, fence {lease.fence}")
 
@@ -243,7 +246,7 @@ class Oracle:
         self._take_outcome(account, held, finish.transition)
         if event in (Move.SNOOZE, Move.RELEASE):
             account.attempt -= not account.cancel_requested
-        self._move(account, _AFTER[event], lease.fence)
+        self._move(account, _AFTER[event], lease.claim)
 
     def _take_outcome(self, account: Account, held: Claimed, transition: Transition) -> None:
         result = None if transition.result is None else decode(transition.result)
@@ -265,15 +268,15 @@ class Oracle:
             held = account.held.lease.fence if account.held else None
             told = f"{what} with fence {lease.fence} took effect; the job is {account.state}, its fence {held}"
             self.blame("stale write accepted", account.label, told)
-        elif answer is Fenced.ALREADY and account.final_fence != lease.fence:
+        elif answer is Fenced.ALREADY and account.final_claim != lease.claim:
             self.blame(
-                "unexpected", account.label, f"{what} was answered {answer}, but fence {account.final_fence} did"
+                "unexpected", account.label, f"{what} was answered {answer}, but claim {account.final_claim} did"
             )
         else:
             return False
         return True
 
-    def _move(self, account: Account, state: JobState, fence: int | None) -> None:
+    def _move(self, account: Account, state: JobState, claim: UUID | None) -> None:
         """The attempt is over and its lease with it."""
         self._check_rescue(account)
         if state is JobState.READY and account.cancel_requested:
@@ -281,7 +284,7 @@ class Oracle:
         account.held, account.cancel_requested = None, False
         account.state = state
         if state.is_final:
-            account.final_fence = fence
+            account.final_claim = claim
             self.unfinished -= 1
 
     def _check_rescue(self, account: Account) -> None:
@@ -342,7 +345,7 @@ class Oracle:
             account.cancel_requested = True
         elif answer is Canceling.CANCELED:
             self.unfinished -= not account.state.is_final
-            account.state, account.final_fence = JobState.CANCELED, None
+            account.state, account.final_claim = JobState.CANCELED, None
 
     def revived(self, id: UUID, answer: Retrying) -> None:
         account = self.jobs[id]
@@ -351,7 +354,7 @@ class Oracle:
             self.blame("unexpected", account.label, f"a retry was answered {answer} while it was {account.state}")
         if answer is Retrying.READY:
             self.unfinished += 1
-            account.state, account.final_fence = JobState.READY, None
+            account.state, account.final_claim = JobState.READY, None
             account.attempt = account.losses = 0
             account.result = None
 

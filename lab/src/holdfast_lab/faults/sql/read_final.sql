@@ -1,7 +1,8 @@
--- Every job that is final. `result_fence`: which attempt said it was the one that did it.
-SELECT job.id, job.kind, finished.state::text AS state, finished.fence, finished.attempt, finished.losses,
+-- Every job that is final. `fence`: of the claim that finished it. `result_fence`: which attempt said it was the one that did.
+SELECT job.id, job.kind, finished.state::text AS state,
+       CASE WHEN finished.claim IS NOT NULL THEN finished.fence END AS fence, finished.attempt, finished.losses,
        (finished.result ->> 'fence')::bigint AS result_fence,
        hashtextextended(finished.result::text, 0) AS result_hash
 FROM holdfast.finished JOIN holdfast.job USING (id)
 UNION ALL
-SELECT id, kind, state::text, fence, attempt, losses, NULL, NULL FROM holdfast.dead_letter
+SELECT id, kind, state::text, CASE WHEN claim IS NOT NULL THEN fence END, attempt, losses, NULL, NULL FROM holdfast.dead_letter

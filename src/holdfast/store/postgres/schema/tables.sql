@@ -51,10 +51,13 @@
 
 CREATE TYPE holdfast.job_state AS ENUM ('ready', 'running', 'succeeded', 'failed', 'dead', 'canceled');
 
--- Every lease gets the next number. A write that names an older one changes nothing.
-CREATE SEQUENCE holdfast.fence;
-
 -- Jobs
+--
+-- `claim` and the job's id name one claim for ever: a worker makes the name, half its own and half a counter, so that neither
+-- a failover nor a restore gives one out twice. Every change of a running job names its claim, and changes nothing if it is
+-- not the job's any more; `finished` and `dead_letter` keep the claim that ended the job, null if none did. `fence` is the
+-- job's last one: it goes with the job through all of these tables, so that the next is higher. A handler passes it on to
+-- systems that refuse an older one. docs/decisions/0011-claim-identity.md has the reasons.
 
 -- json, not jsonb: the database does not look inside, it keeps what the producer sent, and no text can make it fail.
 -- Partitioned by id: a UUIDv7 begins with its time, every lookup is by id, and retention drops whole partitions.
@@ -80,6 +83,7 @@ CREATE TABLE holdfast.job_other PARTITION OF holdfast.job DEFAULT;
 CREATE TABLE holdfast.ready (
     id uuid NOT NULL,
     run_at timestamptz NOT NULL,
+    fence bigint NOT NULL DEFAULT 0,
     priority smallint NOT NULL,
     attempt smallint NOT NULL DEFAULT 0,
     losses smallint NOT NULL DEFAULT 0,
@@ -95,8 +99,8 @@ CREATE UNIQUE INDEX ready_id ON holdfast.ready (id);
 -- table, which holds only what is running.
 CREATE TABLE holdfast.lease (
     id uuid NOT NULL PRIMARY KEY,
+    claim uuid NOT NULL,
     fence bigint NOT NULL,
-    holder uuid NOT NULL,
     until timestamptz NOT NULL,
     claimed_at timestamptz NOT NULL,
     run_at timestamptz NOT NULL,
@@ -111,10 +115,11 @@ CREATE TABLE holdfast.lease (
     autovacuum_analyze_threshold = 5000
 );
 
--- `fence` is the one that finished the job: after a lost reply to COMMIT it separates "already mine" from "stale".
+-- `claim` is the one that finished the job: after a lost reply to COMMIT it separates "already mine" from "stale".
 CREATE TABLE holdfast.finished (
     id uuid NOT NULL PRIMARY KEY,
-    fence bigint,
+    claim uuid,
+    fence bigint NOT NULL DEFAULT 0,
     started_at timestamptz,
     finished_at timestamptz NOT NULL,
     attempt smallint NOT NULL,
@@ -127,7 +132,8 @@ CREATE TABLE holdfast.finished_other PARTITION OF holdfast.finished DEFAULT;
 -- The whole job, so that it outlives the partition that it was enqueued into.
 CREATE TABLE holdfast.dead_letter (
     id uuid NOT NULL PRIMARY KEY,
-    fence bigint,
+    claim uuid,
+    fence bigint NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL,
     started_at timestamptz,
     finished_at timestamptz NOT NULL,

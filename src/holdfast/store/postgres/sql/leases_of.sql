@@ -1,3 +1,3 @@
 -- Reads the whole table, which holds only what is running; asked only after an answer was lost.
--- $1 holder
-SELECT id, fence FROM holdfast.lease WHERE holder = $1
+-- The claims of one holder: $1 the lowest, $2 the highest
+SELECT id, fence, claim FROM holdfast.lease WHERE claim BETWEEN $1 AND $2

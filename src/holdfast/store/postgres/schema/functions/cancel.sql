@@ -17,7 +17,7 @@ BEGIN
     ),
     unqueued AS (
         DELETE FROM holdfast.ready USING waiting WHERE ready.id = ANY (ARRAY[waiting.id])
-        RETURNING ready.id, ready.attempt, ready.losses, ready.queue, ready.kind
+        RETURNING ready.id, ready.fence, ready.attempt, ready.losses, ready.queue, ready.kind
     ),
     buried AS MATERIALIZED (
         SELECT given.id FROM given
@@ -38,10 +38,10 @@ BEGIN
         ON CONFLICT DO NOTHING
     ),
     ended AS (
-        INSERT INTO holdfast.finished (id, started_at, finished_at, attempt, losses, state)
-        SELECT id, NULL, moment, attempt, losses, 'canceled'::holdfast.job_state FROM unqueued
+        INSERT INTO holdfast.finished (id, fence, started_at, finished_at, attempt, losses, state)
+        SELECT id, fence, NULL, moment, attempt, losses, 'canceled'::holdfast.job_state FROM unqueued
         UNION ALL
-        SELECT id, started_at, moment, attempt, losses, 'canceled'::holdfast.job_state FROM exhumed
+        SELECT id, fence, started_at, moment, attempt, losses, 'canceled'::holdfast.job_state FROM exhumed
     ),
     entered AS (
         INSERT INTO holdfast.ledger (day, state, amount, queue, kind)

@@ -2,7 +2,7 @@
 -- (store/floors.py), ordered by priority, so that the incremental sort stops before the less urgent lanes once it has
 -- enough. What is leased is what the DELETE returned, never what the lock alone returned.
 CREATE OR REPLACE FUNCTION holdfast.claim(
-    floor_margin interval, for_holder uuid, at_most integer, suspects boolean, is_limited boolean,
+    as_claim uuid, floor_margin interval, at_most integer, suspects boolean, is_limited boolean,
     shard_index integer, shard_count integer,
     queues text[], priorities smallint[], kinds text[], floor_times timestamptz[], floor_ids uuid[],
     fetches integer[], kind_limits integer[], leases interval[]
@@ -21,6 +21,9 @@ AS $$
 DECLARE
     moment timestamptz := holdfast.now();
     hides_nothing_after timestamptz := moment - floor_margin;
+    -- Microseconds of the server's clock, not of the one that tests move: a job's fence rises across a failover or restore as
+    -- well, unless the new server's clock is behind by more than the time between the two claims. On one server it always does.
+    fence_now bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 BEGIN
     IF is_limited THEN
         -- A kind of which less is wanted than several of its lanes may give: how much each lane gives then. Apart from the
@@ -72,13 +75,13 @@ BEGIN
     ),
     taken AS (
         DELETE FROM holdfast.ready USING chosen WHERE ready.ctid = chosen.place
-        RETURNING ready.id, ready.run_at, ready.priority, ready.attempt, ready.losses, ready.queue, ready.kind,
+        RETURNING ready.id, ready.run_at, ready.fence, ready.priority, ready.attempt, ready.losses, ready.queue, ready.kind,
                   chosen.lease
     ),
     leased AS (
         INSERT INTO holdfast.lease AS new_lease
-            (id, fence, holder, until, claimed_at, run_at, priority, attempt, losses, queue, kind)
-        SELECT taken.id, nextval('holdfast.fence'), for_holder, moment + taken.lease, moment, taken.run_at,
+            (id, claim, fence, until, claimed_at, run_at, priority, attempt, losses, queue, kind)
+        SELECT taken.id, as_claim, greatest(fence_now, taken.fence + 1), moment + taken.lease, moment, taken.run_at,
                taken.priority, (taken.attempt + 1)::smallint, taken.losses, taken.queue, taken.kind
         FROM taken
         RETURNING new_lease.id, new_lease.fence, new_lease.run_at, new_lease.priority, new_lease.attempt,
@@ -89,6 +92,6 @@ BEGIN
            CASE WHEN floor_margin IS NOT NULL THEN least(leased.run_at, hides_nothing_after) END
     FROM leased
     CROSS JOIN LATERAL (SELECT * FROM holdfast.job WHERE job.id = leased.id LIMIT 1) AS job
-    ORDER BY leased.fence;
+    ORDER BY leased.priority, leased.run_at, leased.id;
 END
 $$;

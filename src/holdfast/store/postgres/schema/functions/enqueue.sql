@@ -31,6 +31,7 @@ DECLARE
     tries integer := 0;
     answer text;
     kept_id uuid;
+    kept_fence bigint := 0;
 BEGIN
     IF kind IS NULL OR kind = '' OR length(kind) > 200 THEN
         RAISE EXCEPTION 'kind: give 1 to 200 characters' USING ERRCODE = 'HF002';
@@ -78,7 +79,7 @@ BEGIN
             INSERT INTO holdfast.key AS kept (job_id, tenant, kind, key, until)
             VALUES (id, coalesce(tenant, ''), kind, key, moment + key_window) ON CONFLICT DO NOTHING;
             EXIT WHEN FOUND;
-            SELECT met.answer, met.kept_id INTO answer, kept_id
+            SELECT met.answer, met.kept_id, coalesce(met.kept_fence, 0) INTO answer, kept_id, kept_fence
             FROM holdfast.meet_key(coalesce(tenant, ''), kind, key, id, if_exists = 'replace', key_window) AS met;
             EXIT WHEN answer IS NOT NULL;
             tries := tries + 1;
@@ -124,8 +125,8 @@ BEGIN
         END IF;
     END IF;
     -- A replaced job starts over, with all its attempts.
-    INSERT INTO holdfast.ready (id, run_at, priority, queue, kind)
-    VALUES (id, greatest(coalesce(run_at, moment + delay), moment), priority, queue, kind);
+    INSERT INTO holdfast.ready (id, run_at, fence, priority, queue, kind)
+    VALUES (id, greatest(coalesce(run_at, moment + delay), moment), kept_fence, priority, queue, kind);
     IF coalesce(run_at, moment + delay, moment) <= moment + interval '1 minute' THEN
         PERFORM pg_notify('holdfast_' || md5('holdfast.wake'), queue)
         FROM holdfast.sleeper WHERE sleeper.queue = queue AND sleeper.until > statement_timestamp() LIMIT 1;

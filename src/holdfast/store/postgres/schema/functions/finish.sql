@@ -1,11 +1,11 @@
--- Writes down the outcomes of attempts and returns the leases that this ended; `why_not_held` explains the others.
+-- Writes down the outcomes of attempts and returns which leases this ended; `why_not_held` explains the others.
 -- It locks first, skipping leases that a transaction holds to finish its job: one such job must not stall all others. The
 -- DELETE then goes by id, not by place: a renewal may have moved the row after this statement's snapshot was taken,
 -- and only a search by key follows it there.
 CREATE OR REPLACE FUNCTION holdfast.finish(
-    ids uuid[], fences bigint[], holders uuid[], moves text[], states text[], delays interval[], moments timestamptz[],
+    ids uuid[], claims uuid[], moves text[], states text[], delays interval[], moments timestamptz[],
     errors text[], results text[], kept_errors integer
-) RETURNS TABLE (id uuid, fence bigint)
+) RETURNS TABLE (number bigint)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -17,22 +17,22 @@ DECLARE
 BEGIN
     RETURN QUERY
     WITH given AS MATERIALIZED (
-        SELECT * FROM unnest(ids, fences, holders, moves, states, delays, moments, errors, results)
-            AS given (id, fence, holder, move, state, delay, at, error, result)
+        SELECT * FROM unnest(ids, claims, moves, states, delays, moments, errors, results) WITH ORDINALITY
+            AS given (id, claim, move, state, delay, at, error, result, number)
     ),
     held AS MATERIALIZED (
-        SELECT given.id, given.fence, given.move, given.state, given.delay, given.at, given.error, given.result
+        SELECT given.*
         FROM given
         CROSS JOIN LATERAL (
             SELECT FROM holdfast.lease
-            WHERE lease.id = given.id AND lease.fence = given.fence AND lease.holder = given.holder
+            WHERE lease.id = given.id AND lease.claim = given.claim
             FOR UPDATE SKIP LOCKED
         ) AS lease
     ),
     gone AS (
-        DELETE FROM holdfast.lease USING held WHERE lease.id = ANY (ARRAY[held.id]) AND lease.fence = held.fence
-        RETURNING lease.id, lease.fence, lease.claimed_at, lease.run_at, lease.priority, lease.attempt, lease.losses,
-                  lease.queue, lease.kind, held.move, held.delay, held.at, held.result,
+        DELETE FROM holdfast.lease USING held WHERE lease.id = ANY (ARRAY[held.id]) AND lease.claim = held.claim
+        RETURNING lease.id, lease.claim, lease.fence, lease.claimed_at, lease.run_at, lease.priority, lease.attempt,
+                  lease.losses, lease.queue, lease.kind, held.number, held.move, held.delay, held.at, held.result,
                   -- A job that a person asked to cancel is not made ready again, whatever ended its attempt.
                   CASE WHEN lease.cancel_requested AND held.state = 'ready' THEN 'canceled' ELSE held.state END AS state,
                   CASE WHEN lease.cancel_requested AND held.state = 'ready' AND held.error IS NULL
@@ -40,25 +40,25 @@ BEGIN
                        ELSE held.error END AS error
     ),
     again AS (
-        INSERT INTO holdfast.ready (id, run_at, priority, attempt, losses, is_suspect, queue, kind)
+        INSERT INTO holdfast.ready (id, run_at, fence, priority, attempt, losses, is_suspect, queue, kind)
         SELECT gone.id,
                CASE WHEN gone.move = 'release' THEN gone.run_at
                     ELSE greatest(coalesce(gone.at, moment + gone.delay), moment) END,
-               gone.priority,
+               gone.fence, gone.priority,
                (gone.attempt - CASE WHEN gone.move IN ('release', 'snooze') THEN 1 ELSE 0 END)::smallint,
                gone.losses, gone.losses >= 2, gone.queue, gone.kind
         FROM gone WHERE gone.state = 'ready'
     ),
     ended AS (
-        INSERT INTO holdfast.finished (id, fence, started_at, finished_at, attempt, losses, state, result)
-        SELECT gone.id, gone.fence, gone.claimed_at, moment, gone.attempt, gone.losses,
+        INSERT INTO holdfast.finished (id, claim, fence, started_at, finished_at, attempt, losses, state, result)
+        SELECT gone.id, gone.claim, gone.fence, gone.claimed_at, moment, gone.attempt, gone.losses,
                gone.state::holdfast.job_state, gone.result::json
         FROM gone WHERE gone.state IN ('succeeded', 'canceled')
     ),
     dead AS (
-        INSERT INTO holdfast.dead_letter (id, fence, created_at, started_at, finished_at, priority, max_attempts, attempt,
-            losses, state, queue, kind, tenant, correlation_id, key, payload, headers)
-        SELECT gone.id, gone.fence, job.created_at, gone.claimed_at, moment, gone.priority, job.max_attempts,
+        INSERT INTO holdfast.dead_letter (id, claim, fence, created_at, started_at, finished_at, priority, max_attempts,
+            attempt, losses, state, queue, kind, tenant, correlation_id, key, payload, headers)
+        SELECT gone.id, gone.claim, gone.fence, job.created_at, gone.claimed_at, moment, gone.priority, job.max_attempts,
                gone.attempt, gone.losses, gone.state::holdfast.job_state, gone.queue, gone.kind, job.tenant,
                job.correlation_id, job.key, job.payload, job.headers
         FROM gone
@@ -90,7 +90,7 @@ BEGIN
             WHERE gone.state = 'ready' AND (gone.move = 'release' OR coalesce(gone.at, moment + gone.delay) <= moment)
         )) END
     )
-    SELECT gone.id, gone.fence FROM gone CROSS JOIN rung;
+    SELECT gone.number FROM gone CROSS JOIN rung;
     -- Asked here too, because the call alone takes longer.
     IF EXISTS (SELECT FROM holdfast.waiter WHERE waiter.until > statement_timestamp()) THEN
         PERFORM holdfast.ring_waiters(ids);

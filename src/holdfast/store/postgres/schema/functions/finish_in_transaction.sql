@@ -1,23 +1,23 @@
 -- For a handler's own transaction. Raises when the lease was lost, so that such a transaction cannot commit.
 CREATE OR REPLACE FUNCTION holdfast.finish_in_transaction(
-    job_id uuid, with_fence bigint, with_holder uuid, with_result text
+    job_id uuid, with_claim uuid, with_result text
 ) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     held holdfast.lease;
 BEGIN
     DELETE FROM holdfast.lease
-    WHERE lease.id = job_id AND lease.fence = with_fence AND lease.holder = with_holder
+    WHERE lease.id = job_id AND lease.claim = with_claim
     RETURNING lease.* INTO held;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'the lease of job % with fence % was lost; roll back', job_id, with_fence
+        RAISE EXCEPTION 'the lease of job % by claim % was lost; roll back', job_id, with_claim
             USING ERRCODE = 'HF001';
     END IF;
     -- A client that vanishes now would keep the lease locked until TCP notices, up to hours.
     IF current_setting('idle_in_transaction_session_timeout') = '0' THEN
         PERFORM set_config('idle_in_transaction_session_timeout', '5min', true);
     END IF;
-    INSERT INTO holdfast.finished (id, fence, started_at, finished_at, attempt, losses, state, result)
-    VALUES (held.id, held.fence, held.claimed_at, holdfast.now(), held.attempt, held.losses, 'succeeded',
+    INSERT INTO holdfast.finished (id, claim, fence, started_at, finished_at, attempt, losses, state, result)
+    VALUES (held.id, held.claim, held.fence, held.claimed_at, holdfast.now(), held.attempt, held.losses, 'succeeded',
             with_result::json);
     INSERT INTO holdfast.ledger (day, state, amount, queue, kind)
     VALUES (holdfast.day_of(held.id), 'succeeded', 1, held.queue, held.kind);

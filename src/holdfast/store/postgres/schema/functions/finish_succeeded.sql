@@ -1,7 +1,7 @@
 -- finish() for what happens most, success without a result, and without locking first, which would write a tenth more. Only
 -- a handler's transaction could hold such a lease for long; then the lock timeout sends the caller to finish().
--- Returns the fences of what it did not finish, and null if that is none.
-CREATE OR REPLACE FUNCTION holdfast.finish_succeeded(ids uuid[], fences bigint[], holders uuid[])
+-- Returns which it did not finish, and null if that is none.
+CREATE OR REPLACE FUNCTION holdfast.finish_succeeded(ids uuid[], claims uuid[])
 RETURNS bigint[]
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
@@ -13,9 +13,10 @@ DECLARE
     done bigint[];
 BEGIN
     WITH gone AS (
-        DELETE FROM holdfast.lease USING unnest(ids, fences, holders) AS given (id, fence, holder)
-        WHERE lease.id = ANY (ARRAY[given.id]) AND lease.fence = given.fence AND lease.holder = given.holder
-        RETURNING lease.id, lease.fence, lease.claimed_at, lease.attempt, lease.losses, lease.queue, lease.kind
+        DELETE FROM holdfast.lease USING unnest(ids, claims) WITH ORDINALITY AS given (id, claim, number)
+        WHERE lease.id = ANY (ARRAY[given.id]) AND lease.claim = given.claim
+        RETURNING given.number, lease.id, lease.claim, lease.fence, lease.claimed_at, lease.attempt, lease.losses,
+                  lease.queue, lease.kind
     ),
     entered AS (
         INSERT INTO holdfast.ledger (day, state, amount, queue, kind)
@@ -24,18 +25,19 @@ BEGIN
         GROUP BY 1, 4, 5
     ),
     ended AS (
-        INSERT INTO holdfast.finished (id, fence, started_at, finished_at, attempt, losses, state)
-        SELECT gone.id, gone.fence, gone.claimed_at, moment, gone.attempt, gone.losses, 'succeeded'::holdfast.job_state
+        INSERT INTO holdfast.finished (id, claim, fence, started_at, finished_at, attempt, losses, state)
+        SELECT gone.id, gone.claim, gone.fence, gone.claimed_at, moment, gone.attempt, gone.losses,
+               'succeeded'::holdfast.job_state
         FROM gone
     )
-    SELECT array_agg(gone.fence) INTO done FROM gone;
+    SELECT array_agg(gone.number) INTO done FROM gone;
     -- Asked here too, because the call alone takes longer.
     IF EXISTS (SELECT FROM holdfast.waiter WHERE waiter.until > statement_timestamp()) THEN
         PERFORM holdfast.ring_waiters(ids);
     END IF;
-    IF cardinality(done) = cardinality(fences) THEN
+    IF cardinality(done) = cardinality(ids) THEN
         RETURN NULL;
     END IF;
-    RETURN ARRAY(SELECT unnest(fences) EXCEPT SELECT unnest(done));
+    RETURN ARRAY(SELECT generate_series(1::bigint, cardinality(ids)) EXCEPT SELECT unnest(done) ORDER BY 1);
 END
 $$;

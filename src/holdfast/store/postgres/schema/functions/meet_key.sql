@@ -6,7 +6,7 @@
 -- With that lock, a DELETE that finds nothing met a job that is running or final, or became so just then.
 CREATE OR REPLACE FUNCTION holdfast.meet_key(
     of_tenant text, of_kind text, met text, new_id uuid, replacing boolean, key_window interval,
-    OUT answer text, OUT kept_id uuid
+    OUT answer text, OUT kept_id uuid, OUT kept_fence bigint
 ) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
@@ -49,7 +49,7 @@ BEGIN
         RETURN;
     END IF;
     IF answer = 'replace' THEN
-        DELETE FROM holdfast.ready WHERE ready.id = kept_id;
+        DELETE FROM holdfast.ready WHERE ready.id = kept_id RETURNING ready.fence INTO kept_fence;
         answer := CASE WHEN FOUND THEN 'replace' ELSE 'new' END;
     END IF;
     IF answer = 'new' THEN

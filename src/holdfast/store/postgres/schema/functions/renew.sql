@@ -1,8 +1,8 @@
--- Moves the ends of leases away and returns what was renewed; `why_not_held` explains the others. It never waits: a lease
+-- Moves the ends of leases away and returns which were renewed; `why_not_held` explains the others. It never waits: a lease
 -- that a transaction holds to finish its job is left alone.
 CREATE OR REPLACE FUNCTION holdfast.renew(
-    ids uuid[], fences bigint[], holders uuid[], extensions interval[], notes text[]
-) RETURNS TABLE (id uuid, fence bigint, cancel_requested boolean)
+    ids uuid[], claims uuid[], extensions interval[], notes text[]
+) RETURNS TABLE (number bigint, cancel_requested boolean)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -13,21 +13,21 @@ DECLARE
 BEGIN
     RETURN QUERY
     WITH given AS MATERIALIZED (
-        SELECT * FROM unnest(ids, fences, holders, extensions, notes) AS given (id, fence, holder, extension, note)
+        SELECT * FROM unnest(ids, claims, extensions, notes) WITH ORDINALITY AS given (id, claim, extension, note, number)
     ),
     held AS MATERIALIZED (
-        SELECT given.id, given.fence, given.extension, given.note
+        SELECT given.id, given.claim, given.extension, given.note, given.number
         FROM given
         CROSS JOIN LATERAL (
             SELECT FROM holdfast.lease
-            WHERE lease.id = given.id AND lease.fence = given.fence AND lease.holder = given.holder
+            WHERE lease.id = given.id AND lease.claim = given.claim
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS lease
     ),
     renewed AS (
         UPDATE holdfast.lease SET until = moment + held.extension
-        FROM held WHERE lease.id = ANY (ARRAY[held.id]) AND lease.fence = held.fence
-        RETURNING lease.id, lease.fence, lease.cancel_requested, held.note
+        FROM held WHERE lease.id = ANY (ARRAY[held.id]) AND lease.claim = held.claim
+        RETURNING lease.id, lease.fence, lease.cancel_requested, held.note, held.number
     ),
     noted AS (
         INSERT INTO holdfast.progress AS old (job_id, fence, at, value)
@@ -35,6 +35,6 @@ BEGIN
         ON CONFLICT (job_id) DO UPDATE SET fence = excluded.fence, at = excluded.at, value = excluded.value
         WHERE old.fence <= excluded.fence
     )
-    SELECT renewed.id, renewed.fence, renewed.cancel_requested FROM renewed;
+    SELECT renewed.number, renewed.cancel_requested FROM renewed;
 END
 $$;

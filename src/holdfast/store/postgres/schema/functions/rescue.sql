@@ -15,33 +15,33 @@ DECLARE
 BEGIN
     RETURN QUERY
     WITH lost AS MATERIALIZED (
-        SELECT lease.id, lease.fence FROM holdfast.lease
+        SELECT lease.id, lease.claim FROM holdfast.lease
         WHERE lease.until <= moment
         ORDER BY lease.until, lease.id
         LIMIT at_most
         FOR UPDATE SKIP LOCKED
     ),
     gone AS (
-        DELETE FROM holdfast.lease USING lost WHERE lease.id = ANY (ARRAY[lost.id]) AND lease.fence = lost.fence
-        RETURNING lease.id, lease.claimed_at, lease.until, lease.priority, lease.attempt, lease.queue, lease.kind,
+        DELETE FROM holdfast.lease USING lost WHERE lease.id = ANY (ARRAY[lost.id]) AND lease.claim = lost.claim
+        RETURNING lease.id, lease.fence, lease.claimed_at, lease.until, lease.priority, lease.attempt, lease.queue, lease.kind,
                   (lease.losses + 1)::smallint AS losses,
                   CASE WHEN lease.losses + 1 >= deadly_losses THEN 'dead'
                        WHEN lease.cancel_requested THEN 'canceled'
                        ELSE 'ready' END AS state
     ),
     again AS (
-        INSERT INTO holdfast.ready (id, run_at, priority, attempt, losses, is_suspect, queue, kind)
-        SELECT id, moment, priority, attempt, losses, losses >= 2, queue, kind FROM gone WHERE state = 'ready'
+        INSERT INTO holdfast.ready (id, run_at, fence, priority, attempt, losses, is_suspect, queue, kind)
+        SELECT id, moment, fence, priority, attempt, losses, losses >= 2, queue, kind FROM gone WHERE state = 'ready'
     ),
     canceled AS (
-        INSERT INTO holdfast.finished (id, started_at, finished_at, attempt, losses, state)
-        SELECT id, claimed_at, moment, attempt, losses, 'canceled'::holdfast.job_state
+        INSERT INTO holdfast.finished (id, fence, started_at, finished_at, attempt, losses, state)
+        SELECT id, fence, claimed_at, moment, attempt, losses, 'canceled'::holdfast.job_state
         FROM gone WHERE state = 'canceled'
     ),
     dead AS (
-        INSERT INTO holdfast.dead_letter (id, created_at, started_at, finished_at, priority, max_attempts, attempt,
+        INSERT INTO holdfast.dead_letter (id, fence, created_at, started_at, finished_at, priority, max_attempts, attempt,
             losses, state, queue, kind, tenant, correlation_id, key, payload, headers)
-        SELECT gone.id, job.created_at, gone.claimed_at, moment, gone.priority, job.max_attempts, gone.attempt,
+        SELECT gone.id, gone.fence, job.created_at, gone.claimed_at, moment, gone.priority, job.max_attempts, gone.attempt,
                gone.losses, 'dead'::holdfast.job_state, gone.queue, gone.kind, job.tenant, job.correlation_id, job.key,
                job.payload, job.headers
         FROM gone

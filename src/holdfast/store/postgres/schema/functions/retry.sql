@@ -36,13 +36,13 @@ BEGIN
     ),
     reopened AS (
         DELETE FROM holdfast.finished USING ended WHERE finished.id = ANY (ARRAY[ended.id])
-        RETURNING finished.id, finished.state, ended.priority, ended.queue, ended.kind
+        RETURNING finished.id, finished.fence, finished.state, ended.priority, ended.queue, ended.kind
     ),
     again AS (
-        INSERT INTO holdfast.ready AS new_ready (id, run_at, priority, queue, kind)
-        SELECT id, moment, priority, queue, kind FROM exhumed
+        INSERT INTO holdfast.ready AS new_ready (id, run_at, fence, priority, queue, kind)
+        SELECT id, moment, fence, priority, queue, kind FROM exhumed
         UNION ALL
-        SELECT id, moment, priority, queue, kind FROM reopened
+        SELECT id, moment, fence, priority, queue, kind FROM reopened
         RETURNING new_ready.id, new_ready.queue
     ),
     entered AS (

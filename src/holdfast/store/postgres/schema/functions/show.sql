@@ -2,7 +2,7 @@
 CREATE OR REPLACE FUNCTION holdfast.show(ids uuid[]) RETURNS TABLE (
     id uuid, kind text, queue text, priority smallint, tenant text, correlation_id text, key text, max_attempts smallint,
     created_at timestamptz, payload text, headers text, state text, attempt smallint, losses smallint, run_at timestamptz,
-    started_at timestamptz, finished_at timestamptz, fence bigint, holder uuid, lease_until timestamptz,
+    started_at timestamptz, finished_at timestamptz, fence bigint, claim uuid, lease_until timestamptz,
     cancel_requested boolean, result text, progress text, errors text[]
 )
 LANGUAGE plpgsql STABLE
@@ -24,8 +24,9 @@ BEGIN
            coalesce(ready.run_at, lease.run_at),
            coalesce(lease.claimed_at, finished.started_at, dead.started_at),
            coalesce(finished.finished_at, dead.finished_at),
-           coalesce(lease.fence, finished.fence, dead.fence),
-           lease.holder, lease.until, coalesce(lease.cancel_requested, false),
+           CASE WHEN coalesce(lease.claim, finished.claim, dead.claim) IS NOT NULL
+                THEN coalesce(lease.fence, finished.fence, dead.fence) END,
+           lease.claim, lease.until, coalesce(lease.cancel_requested, false),
            finished.result::text, progress.value::text,
            ARRAY(SELECT attempt_error.error::text FROM holdfast.attempt_error
                  WHERE attempt_error.job_id = given.id ORDER BY attempt_error.number)

@@ -1,7 +1,7 @@
--- Why a change that named a fence was not done: another transaction holds the lease, this fence has finished the job
+-- Why a change that named a claim was not done: another transaction holds the lease, this claim has finished the job
 -- before, or the lease is lost. Called after the change, in a later snapshot, so that it sees a commit in between.
 -- `= ANY (ARRAY[…])`, because EXISTS with a plain equality may become a hash of the table.
-CREATE OR REPLACE FUNCTION holdfast.why_not_held(ids uuid[], fences bigint[], holders uuid[])
+CREATE OR REPLACE FUNCTION holdfast.why_not_held(ids uuid[], claims uuid[])
 RETURNS TABLE (number bigint, fenced text)
 LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan SET jit = off
@@ -12,16 +12,15 @@ BEGIN
     SELECT given.number,
            CASE
                WHEN EXISTS (SELECT FROM holdfast.lease
-                            WHERE lease.id = ANY (ARRAY[given.id]) AND lease.fence = given.fence
-                              AND lease.holder = given.holder) THEN 'locked'
+                            WHERE lease.id = ANY (ARRAY[given.id]) AND lease.claim = given.claim) THEN 'locked'
                WHEN EXISTS (SELECT FROM holdfast.finished
-                            WHERE finished.id = ANY (ARRAY[given.id]) AND finished.fence = given.fence)
+                            WHERE finished.id = ANY (ARRAY[given.id]) AND finished.claim = given.claim)
                  OR EXISTS (SELECT FROM holdfast.dead_letter
-                            WHERE dead_letter.id = ANY (ARRAY[given.id]) AND dead_letter.fence = given.fence)
+                            WHERE dead_letter.id = ANY (ARRAY[given.id]) AND dead_letter.claim = given.claim)
                    THEN 'already'
                ELSE 'stale'
            END
-    FROM unnest(ids, fences, holders) WITH ORDINALITY AS given (id, fence, holder, number)
+    FROM unnest(ids, claims) WITH ORDINALITY AS given (id, claim, number)
     ORDER BY given.number;
 END
 $$;

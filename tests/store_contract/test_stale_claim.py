@@ -1,10 +1,11 @@
-"""A stale fence can do nothing: every verb, on every store, in every way of becoming stale."""
+"""A stale claim can do nothing: every verb, on every store, in every way of becoming stale."""
 
 from collections.abc import Awaitable, Callable
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
+from holdfast.domain.claim import new_claim
 from holdfast.domain.job import Lease
 from holdfast.domain.json_text import Json
 from holdfast.domain.lifecycle import Move, Transition
@@ -127,17 +128,22 @@ async def _another_s(case: StoreCase) -> Lease:
     return stranger((await running(case)).lease)
 
 
-async def _a_later_fence_than_the_job_s(case: StoreCase) -> Lease:
+async def _the_next_of_its_holder(case: StoreCase) -> Lease:
     lease = (await running(case)).lease
-    return Lease(lease.id, lease.fence + 1, lease.holder)
+    return lease._replace(claim=UUID(int=lease.claim.int + 1))
 
 
 async def _never_claimed(case: StoreCase) -> Lease:
-    return Lease(await enqueued(case), 1, OTHER_HOLDER)
+    return Lease(await enqueued(case), 1, new_claim(OTHER_HOLDER))
 
 
 async def _of_no_job(case: StoreCase) -> Lease:
-    return Lease(uuid4(), (await running(case)).lease.fence, OTHER_HOLDER)
+    return (await running(case)).lease._replace(id=uuid4())
+
+
+async def _of_another_job(case: StoreCase) -> Lease:
+    lease = (await running(case)).lease
+    return lease._replace(id=(await running(case)).id)
 
 
 STALE_WAYS: dict[str, Way] = {
@@ -155,10 +161,11 @@ STALE_WAYS: dict[str, Way] = {
     "revived by a person": _revived,
     "revived and claimed by another": _revived_and_claimed_by_another,
     "given up by a person": _given_up_as_a_dead_letter,
-    "of another holder": _another_s,
-    "of a fence yet to come": _a_later_fence_than_the_job_s,
+    "of another claim": _another_s,
+    "of the next claim of its holder": _the_next_of_its_holder,
     "of a job that nobody claimed": _never_claimed,
     "of no job": _of_no_job,
+    "of another job": _of_another_job,
 }
 
 
@@ -182,7 +189,7 @@ async def _every_verb(case: StoreCase, lease: Lease) -> dict[str, Fenced]:
 
 
 async def _finish_among_others(case: StoreCase, lease: Lease) -> Fenced:
-    unknown = Lease(uuid4(), lease.fence, lease.holder)
+    unknown = lease._replace(id=uuid4())
     finishes = [Finish(unknown, ENDINGS["fail"]), Finish(lease, ENDINGS["fail"])]
     return (await case.store.finish(finishes))[1]
 
@@ -205,14 +212,14 @@ _NEEDED = {"lost for the third time": Part.LOSSES, "lost after a request to canc
 @pytest.mark.parametrize(
     "way", [pytest.param(way, marks=[needs(_NEEDED[way])] if way in _NEEDED else []) for way in STALE_WAYS]
 )
-async def test_a_stale_fence_can_do_nothing(case: StoreCase, way: str) -> None:
+async def test_a_stale_claim_can_do_nothing(case: StoreCase, way: str) -> None:
     lease = await STALE_WAYS[way](case)
     answers = await _every_verb(case, lease)
     assert answers == dict.fromkeys(answers, Fenced.STALE)
 
 
 @pytest.mark.parametrize("ending", [name for name, ending in ENDINGS.items() if ending.state.is_final])
-async def test_the_fence_that_finished_the_job_can_do_nothing_more(case: StoreCase, ending: str) -> None:
+async def test_the_claim_that_finished_the_job_can_do_nothing_more(case: StoreCase, ending: str) -> None:
     lease = (await running(case)).lease
     assert await finished(case, lease, ENDINGS[ending]) is Fenced.DONE
     answers = await _every_verb(case, lease)
@@ -220,7 +227,7 @@ async def test_the_fence_that_finished_the_job_can_do_nothing_more(case: StoreCa
 
 
 @needs(Part.CANCEL_REQUESTS)
-async def test_the_fence_that_finished_the_job_on_request_can_do_nothing_more(case: StoreCase) -> None:
+async def test_the_claim_that_finished_the_job_on_request_can_do_nothing_more(case: StoreCase) -> None:
     lease = (await running(case)).lease
     await case.store.cancel([lease.id])
     assert await case.store.release([lease]) == [Fenced.DONE]

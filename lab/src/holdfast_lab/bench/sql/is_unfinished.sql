@@ -1,1 +1,0 @@
-SELECT EXISTS (SELECT FROM holdfast.ready) OR EXISTS (SELECT FROM holdfast.lease)
