@@ -5,7 +5,7 @@ import sys
 import asyncpg
 
 from apps.invoicing.settings import Misconfigured
-from holdfast import HoldfastError, InvalidInput
+from holdfast import AccessRefused, HoldfastError, InvalidInput
 
 FORESEEN = (Misconfigured, HoldfastError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
@@ -15,10 +15,10 @@ _FAILED, _MISCONFIGURED = 1, 2
 def tell(error: Exception) -> int:
     """The exit code: 2 for what it cannot start with, 1 for what went wrong on the way."""
     line = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, InvalidInput):
+    if isinstance(error, InvalidInput | AccessRefused):
         line = _by_its_variable(line)
     sys.stderr.write(f"invoicing: {line}\n")
-    return _MISCONFIGURED if isinstance(error, Misconfigured | InvalidInput) else _FAILED
+    return _MISCONFIGURED if isinstance(error, Misconfigured | InvalidInput | AccessRefused) else _FAILED
 
 
 def _by_its_variable(line: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
     from holdfast.domain.errors import (
+        AccessRefused,
         Cancel,
         DuplicateJob,
         HoldfastError,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from holdfast.worker.settings import WorkerSettings
 
 _HOME = {
+    "AccessRefused": "holdfast.domain.errors",
     "Backlog": "holdfast.store.contract",
     "Cancel": "holdfast.domain.errors",
     "DuplicateJob": "holdfast.domain.errors",
@@ -98,6 +100,7 @@ _HOME = {
 }
 
 __all__ = [
+    "AccessRefused",
     "Backlog",
     "Cancel",
     "DuplicateJob",

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Valida
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from holdfast.domain import crash_points
+from holdfast.domain.address import each_host
 from holdfast.domain.duration import Duration, to_text, to_timedelta
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import check_name
@@ -82,8 +83,8 @@ def _has_scheme(*schemes: str) -> AfterValidator:
 
     def validate(address: str) -> str:
         try:
-            parts = urlsplit(address)
-            known = parts.scheme in schemes and parts.port != 0
+            # Several hosts are PostgreSQL's way alone, but each of them is read like any other.
+            known = {urlsplit(each).scheme for each in each_host(address)} <= {*schemes}
         except ValueError:
             known = False
         if not known:

@@ -1,16 +1,16 @@
-"""What becomes of asyncpg's exceptions, and what a connection is told."""
+"""What a connection is told, and which connection a statement gets."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import asyncpg
 import pytest
-from asyncpg import exceptions as pg
 
 from holdfast.domain.errors import InvalidInput, StoreUnavailable
-from holdfast.store.postgres import driver
-from holdfast.store.postgres.driver import read_committed, translated
+from holdfast.store.postgres import connecting, driver
+from holdfast.store.postgres.driver import read_committed
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.sql_files import statement
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
@@ -34,32 +34,6 @@ async def _until(watching: "asyncpg.Connection[asyncpg.Record]", question: str) 
     async with asyncio.timeout(30):
         while not await watching.fetchval(question):  # noqa: ASYNC110 - the signal comes from the server
             await asyncio.sleep(0.005)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        ConnectionResetError("reset by peer"),
-        pg.InterfaceError("connection is closed"),
-        pg.InternalClientError("cannot switch to state 12; another operation (2) is in progress"),
-        pg.AdminShutdownError("terminating connection due to administrator command"),
-        pg.CannotConnectNowError("the database system is starting up"),
-        pg.DeadlockDetectedError("deadlock detected"),
-    ],
-)
-def test_what_a_lost_connection_can_throw_is_a_passing_outage(error: Exception) -> None:
-    with pytest.raises(StoreUnavailable), translated():
-        raise error
-
-
-def test_a_statement_at_the_wrong_moment_is_not_taken_for_an_outage() -> None:
-    with pytest.raises(pg.ObjectNotInPrerequisiteStateError), translated():
-        raise pg.ObjectNotInPrerequisiteStateError("currval of sequence is not yet defined in this session")
-
-
-def test_a_mistake_in_the_program_is_not_taken_for_an_outage() -> None:
-    with pytest.raises(pg.InterfaceError), translated():
-        raise pg.InterfaceError("the server expects 2 arguments for this query, 1 was passed")
 
 
 @pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
@@ -192,3 +166,22 @@ async def test_a_statement_that_was_canceled_or_refused_leaves_its_connection_us
         with pytest.raises(InvalidInput):
             await store.fetch("clock_freeze", "never")
         await PostgresClock(store).now()
+
+
+async def test_after_a_connection_that_died_in_silence_no_other_old_one_is_used(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them would take the whole time of a statement to show that it is dead as well."""
+    monkeypatch.setattr(connecting, "COMMAND_SECONDS", 0.3)
+    before = asyncio.all_tasks()
+    with Proxy.before(database.url) as proxy:
+        async with opened_store(proxy.url, pool_size=6) as store:
+            async with AsyncExitStack() as taken:
+                for _ in range(6):
+                    await taken.enter_async_context(store.acquired())
+            proxy.half_open()
+            with pytest.raises(StoreUnavailable, match="no answer in time"):
+                await PostgresClock(store).now()
+            assert len(await asyncio.gather(*(PostgresClock(store).now() for _ in range(6)))) == 6
+    # The driver says good-bye to each connection that is replaced, in a task of its own.
+    await asyncio.wait_for(asyncio.gather(*(asyncio.all_tasks() - before)), 30)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import typer
 
-from holdfast.domain.errors import HoldfastError, InvalidInput, StoreUnavailable, UnknownJob
+from holdfast.domain.errors import AccessRefused, HoldfastError, InvalidInput, StoreUnavailable, UnknownJob
 
 FAILED = 1
 BAD_INPUT = 2
@@ -24,7 +24,7 @@ def explained(error: Exception) -> Explanation:
             return Explanation("stopped; nothing was changed", FAILED)
         case UnknownJob():
             return Explanation(one_line(str(error)), FAILED)
-        case InvalidInput():
+        case InvalidInput() | AccessRefused():
             return Explanation(one_line(str(error)), BAD_INPUT)
         case StoreUnavailable():
             advice = "check that the server runs and that --store or HOLDFAST_STORE names it"

@@ -1,6 +1,6 @@
 """Every error of Holdfast, below one root.
 
-Four families: the caller's mistake, a store that cannot be reached (worth trying again), a lost lease, and the
+Five families: the caller's mistake, a store that cannot be reached (worth trying again), a lost lease, a bug, and the
 signals with which a handler says how its attempt ends.
 """
 
@@ -25,6 +25,17 @@ class InvalidInput(HoldfastError):
         super().__init__(_in_one_line(message))
 
 
+class Unstorable(InvalidInput):
+    """The store refuses a value for what it is. The only error that may count against an outcome.
+
+    `reason` says why without quoting the value, for logs.
+    """
+
+    def __init__(self, message: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or type(self).__name__
+
+
 class DuplicateJob(InvalidInput):
     """A job with this id exists already, and it was enqueued without a key."""
 
@@ -41,6 +52,14 @@ class StoreUnavailable(HoldfastError):
     """The store cannot be reached or refused for a passing reason; the same call may succeed later."""
 
 
+class ConnectionLost(StoreUnavailable):
+    """A connection was lost before the answer came. A new one may well work, so the first new try comes at once."""
+
+
+class AccessRefused(StoreUnavailable):
+    """The store answers, and refuses this role a login or a privilege. Nothing is wrong with the work itself."""
+
+
 class KeyLocked(StoreUnavailable):
     """Another transaction holds the key and did not end in time; nothing was changed, and trying again may help."""
 
@@ -53,6 +72,10 @@ class KeyLocked(StoreUnavailable):
 
 class StaleLease(HoldfastError):
     """This lease was lost: its claim is no longer the job's, so nothing was changed."""
+
+
+class InternalError(HoldfastError):
+    """Holdfast, its driver and the server do not understand each other: a bug. The cause has the traceback."""
 
 
 class HandlerSignal(HoldfastError):
@@ -96,6 +119,12 @@ class Cancel(HandlerSignal):
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "canceled by its handler")
+
+
+def unforeseen(error: BaseException) -> BaseException | None:
+    """The error if it is a bug, so that a log shows its traceback; an error with a clear line needs none."""
+    is_clear = isinstance(error, HoldfastError) and not isinstance(error, InternalError)
+    return None if is_clear else error
 
 
 def shown(value: object) -> str:

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from holdfast.app import Holdfast
 from holdfast.domain.address import without_password
-from holdfast.domain.errors import InvalidInput, StoreUnavailable
+from holdfast.domain.errors import AccessRefused, InvalidInput, StoreUnavailable
 from holdfast.domain.retry import exponential
 from holdfast.hosting.program import run_program
 from holdfast.hosting.stop_signals import StopSignals
@@ -137,6 +137,9 @@ async def _opened_at_last(app: Holdfast) -> None:
     for failures in count(1):
         try:
             await app.open()
+        except AccessRefused:
+            # A password or a grant has to be set, and whoever starts the worker is there to do it.
+            raise
         except StoreUnavailable as error:
             if failures == 1:
                 log.warning("no store yet, trying again until it answers", error=str(error).partition("\n")[0])

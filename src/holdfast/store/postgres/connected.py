@@ -95,7 +95,7 @@ class ConnectedStore:
 
     async def fetch_by_index(self, verb: str, *arguments: object) -> "list[asyncpg.Record]":
         """Like fetch, for what reads a table that was small when it was last looked at, and has no pinned function."""
-        async with self._acquire() as connection, connection.transaction():
+        async with self._acquire() as connection, connection.transaction(isolation="read_committed"):
             await connection.execute(BY_INDEX)
             return await connection.fetch(statement(verb, self.schema, len(arguments)), *arguments)
 

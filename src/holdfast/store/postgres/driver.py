@@ -1,24 +1,49 @@
-"""The edge to asyncpg: opening connections, and its exceptions turned into Holdfast's, here and nowhere else."""
+"""The edge to asyncpg: connections and the pool. translation.py turns its exceptions into Holdfast's."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 from asyncpg import exceptions as pg
 
-from holdfast.domain.errors import DuplicateJob, HoldfastError, InvalidInput, SchemaMismatch, StoreUnavailable
+from holdfast.domain.errors import HoldfastError, StoreUnavailable
+from holdfast.store.postgres.address import Address, through_pooler
+from holdfast.store.postgres.connecting import (
+    COMMAND_SECONDS,
+    CONNECT_SECONDS,
+    Connection,
+    connecting,
+    read_committed,
+)
+from holdfast.store.postgres.translation import LeaseLocked, translated, translation
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
-COMMAND_SECONDS = 30.0
-CONNECT_SECONDS = 5.0
+__all__ = [
+    "BY_INDEX",
+    "COMMAND_SECONDS",
+    "CONNECT_SECONDS",
+    "Address",
+    "CopyRefused",
+    "LeaseLocked",
+    "Pool",
+    "copy_refusals",
+    "is_pooled",
+    "open_connection",
+    "open_pool",
+    "open_session",
+    "read_committed",
+    "round_trip",
+    "through_pooler",
+    "translated",
+    "translation",
+    "while_connected",
+]
+
 # A plan that was made while the table was small would read it from end to end when it is large. For one transaction:
 # settings of a session do not survive PgBouncer, and a function to pin them to would be one more thing to install.
 BY_INDEX = """
@@ -32,143 +57,6 @@ _IDLE_SECONDS = 60.0
 
 _ROUND_TRIPS = 3
 
-_PASSING = (
-    OSError,
-    TimeoutError,
-    pg.PostgresConnectionError,
-    pg.ConnectionDoesNotExistError,
-    pg.OperatorInterventionError,
-    pg.IdleInTransactionSessionTimeoutError,
-    pg.InsufficientResourcesError,
-    pg.TransactionRollbackError,
-    pg.ReadOnlySQLTransactionError,
-    pg.InternalServerError,
-    pg.PostgresSystemError,
-    # asyncpg's own state after a connection died in the middle of an exchange.
-    pg.InternalClientError,
-)
-_MISSING_SCHEMA = (
-    pg.UndefinedTableError,
-    pg.InvalidSchemaNameError,
-    pg.UndefinedFunctionError,
-    pg.UndefinedObjectError,
-)
-_REFUSED = (
-    pg.DataError,
-    pg.InvalidAuthorizationSpecificationError,
-    pg.InsufficientPrivilegeError,
-    pg.ClientConfigurationError,
-)
-
-
-# PostgreSQL counts the days of an interval by the session's time zone, where one may have 23 hours.
-_SESSION = {"timezone": "UTC"}
-
-
-class LeaseLocked(StoreUnavailable):
-    """A statement gave up waiting for a row that another transaction holds."""
-
-
-class _Translated:
-    """A class, because a generator takes as long as all the rest of the way to the driver."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        found = None if error is None else translation(error)
-        if found is not None:
-            raise found from error
-
-
-_TRANSLATED = _Translated()
-
-
-def translated() -> AbstractContextManager[None]:
-    """Driver errors as the caller's mistake, a passing outage, or a schema that is not there."""
-    return _TRANSLATED
-
-
-def translation(error: BaseException) -> HoldfastError | None:
-    """The error of Holdfast's that a driver's error is; None: it is a bug, or not the driver's."""
-    match error:
-        case HoldfastError():
-            return None
-        case pg.UniqueViolationError():
-            taken = (error.detail or str(error)).rstrip(".")
-            return DuplicateJob(f"{taken}; use a new id, or a key if it is the same work")
-        case _ if isinstance(error, _MISSING_SCHEMA):
-            return SchemaMismatch(f"the database has no matching Holdfast schema ({error}); run `holdfast migrate`")
-        case pg.InvalidSQLStatementNameError() | pg.DuplicatePreparedStatementError():
-            return InvalidInput(
-                f"{_line(error)}: a pooler that bears no prepared statements is before PostgreSQL; leave `pgbouncer=0` "
-                "out of its address"
-            )
-        case pg.ProtocolViolationError() if "startup parameter" in str(error):
-            # PgBouncer's way to refuse what it does not know, with the code of a connection that is lost.
-            return InvalidInput(f"the pooler refused: {_line(error)}; leave that out of the store's address")
-        case pg.InvalidCatalogNameError():
-            return InvalidInput(
-                f"PostgreSQL refused: {error}; create it with createdb, or name another one in the store's address"
-            )
-        case _ if isinstance(error, _REFUSED):
-            return InvalidInput(f"PostgreSQL refused: {error}")
-        case pg.LockNotAvailableError():
-            return LeaseLocked(f"a row or table is locked by another transaction: {_line(error)}")
-        case pg.InterfaceError() if "clos" not in str(error) and "connection" not in str(error):
-            # asyncpg uses this class for a lost connection as well as for a call that can never succeed.
-            return None
-        case pg.InterfaceError():
-            return StoreUnavailable(f"PostgreSQL is not available: {_line(error)}")
-        case _ if isinstance(error, _PASSING):
-            return StoreUnavailable(f"PostgreSQL is not available: {_line(error)}")
-        case pg.PostgresError() if getattr(error, "sqlstate", "") == "HF002":
-            return InvalidInput(str(error))
-        case pg.ObjectNotInPrerequisiteStateError() if error.severity_en == "FATAL":
-            # A statement's mistake has the same code as a database that lets nobody in; the latter ends the connection.
-            return StoreUnavailable(f"PostgreSQL is not available: {_line(error)}")
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """What asyncpg is told. `?pgbouncer=1` says that a pooler is before the server, `?pgbouncer=0` that none is, or one
-    that bears prepared statements and sessions; without either the first connection finds out (`is_pooled`).
-    """
-
-    dsn: str
-    pooled: bool | None
-
-    @property
-    def statement_cache_size(self) -> int:
-        """None with transaction pooling: a statement would be prepared on one connection and looked for on another."""
-        return 0 if self.pooled else 100
-
-    @classmethod
-    def parse(cls, url: str) -> "Address":
-        try:
-            parts = urlsplit(url)
-            options = dict(parse_qsl(parts.query, keep_blank_values=True))
-            _ = parts.port
-        except ValueError:
-            # The reason would quote a part of the address, and that may be a part of the password.
-            raise InvalidInput(
-                "store: the PostgreSQL address cannot be read; write postgresql://user@host:port/database and "
-                "percent-encode special characters of the password"
-            ) from None
-        said = options.pop("pgbouncer", "")
-        pooled = None if not said else said not in ("0", "false")
-        return cls(urlunsplit(parts._replace(query=urlencode(options))), pooled)
-
-
-def through_pooler(url: str) -> str:
-    """The same address, which says that a pooler is before the server."""
-    parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query, keep_blank_values=True)) | {"pgbouncer": "1"}
-    return urlunsplit(parts._replace(query=urlencode(options)))
-
 
 async def is_pooled(connection: "asyncpg.Connection[asyncpg.Record]") -> bool:
     """Whether a pooler, such as PgBouncer, is between here and the server.
@@ -178,16 +66,6 @@ async def is_pooled(connection: "asyncpg.Connection[asyncpg.Record]") -> bool:
     """
     told = await connection.execute(f"SELECT FROM pg_backend_pid() AS pid WHERE pid = {connection.get_server_pid()}")
     return told != "SELECT 1"
-
-
-class _Connection(asyncpg.Connection):
-    """One that can be had from under its pool, which takes its wrapper away when the connection is lost."""
-
-    __slots__ = ()
-
-    @property
-    def itself(self) -> "_Connection":
-        return self
 
 
 async def round_trip(connection: "asyncpg.Connection[asyncpg.Record]") -> timedelta:
@@ -234,23 +112,6 @@ async def while_connected(connection: "asyncpg.Connection[asyncpg.Record]") -> A
         raise
 
 
-@asynccontextmanager
-async def read_committed(connection: "asyncpg.Connection[asyncpg.Record]") -> AsyncIterator[None]:
-    """A transaction that ends with the error of its block, whatever becomes of the rollback.
-
-    The driver's own raises in place of it that the connection is closed, also in place of a cancellation.
-    """
-    try:
-        await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-        yield
-        await connection.execute("COMMIT")
-    except BaseException:
-        # What cannot be rolled back has no connection any more, and so nothing is left of it on the server either.
-        with suppress(*_PASSING, pg.PostgresError, pg.InterfaceError):
-            await connection.execute("ROLLBACK", timeout=COMMAND_SECONDS)
-        raise
-
-
 class CopyRefused(HoldfastError):
     """The server takes these rows by a statement only."""
 
@@ -271,8 +132,9 @@ class Pool:
     more than half of a commit. Whatever did not end well goes back all the same, and is looked at there.
     """
 
-    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]") -> None:
+    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]", *, has_several_hosts: bool = False) -> None:
         self._pool = pool
+        self._has_several_hosts = has_several_hosts
         self._loop = asyncio.get_running_loop()
         self._at_hand: list[_Taken] = []
         """The one that was put back last is at the end, and taken first."""
@@ -284,8 +146,8 @@ class Pool:
         taken = self._at_hand_and_fit() or await self._take()
         try:
             rows: list[asyncpg.Record] = await taken.itself.fetch(sql, *arguments)
-        except BaseException:
-            await self._pool.release(taken.connection)
+        except BaseException as error:
+            await self._give_up(taken, error)
             raise
         if not self._keeps_at_hand(taken):
             await self._pool.release(taken.connection)
@@ -296,8 +158,8 @@ class Pool:
         taken = self._at_hand_and_fit() or await self._take()
         try:
             yield taken.connection
-        except BaseException:
-            await self._pool.release(taken.connection)
+        except BaseException as error:
+            await self._give_up(taken, error)
             raise
         if not self._keeps_at_hand(taken):
             await self._pool.release(taken.connection)
@@ -314,6 +176,22 @@ class Pool:
         except BaseException:
             self._pool.terminate()
             raise
+
+    async def _give_up(self, taken: "_Taken", error: BaseException) -> None:
+        """Connections mostly die together, and some without a word: after the first the others are not trusted either,
+        or each of them would cost whoever gets it a whole timeout."""
+        if self._is_lost(taken, error):
+            others, self._at_hand = self._at_hand, []
+            await self._pool.expire_connections()
+            for each in others:
+                each.itself.terminate()
+                await self._pool.release(each.connection)
+        await self._pool.release(taken.connection)
+
+    def _is_lost(self, taken: "_Taken", error: BaseException) -> bool:
+        # Where there are several hosts, another one may take writes by now.
+        is_read_only = self._has_several_hosts and isinstance(error, pg.ReadOnlySQLTransactionError)
+        return taken.itself.is_closed() or isinstance(error, TimeoutError) or is_read_only
 
     def _at_hand_and_fit(self) -> "_Taken | None":
         """Nearly always there is one, and then nobody has to wait for it."""
@@ -398,26 +276,17 @@ async def open_pool(url: str, size: int) -> Pool:
             address.dsn,
             min_size=0,
             max_size=size,
-            timeout=CONNECT_SECONDS,
-            command_timeout=COMMAND_SECONDS,
-            statement_cache_size=address.statement_cache_size,
-            server_settings=_SESSION,
+            connect=connecting(address),
             reset=_nothing_to_reset,
-            connection_class=_Connection,
+            connection_class=Connection,
         )
-    return Pool(pool)
+    return Pool(pool, has_several_hosts=len(address.hosts) > 1)
 
 
 async def open_connection(url: str) -> "asyncpg.Connection[asyncpg.Record]":
     address = Address.parse(url)
     with translated():
-        connection = await asyncpg.connect(
-            address.dsn,
-            timeout=CONNECT_SECONDS,
-            command_timeout=COMMAND_SECONDS,
-            statement_cache_size=address.statement_cache_size,
-            server_settings=_SESSION,
-        )
+        connection = await connecting(address)()
         try:
             if address.pooled is not None or not await is_pooled(connection):
                 return connection
@@ -439,7 +308,3 @@ async def open_session(url: str) -> "asyncpg.Connection[asyncpg.Record]":
         connection.terminate()
         raise
     return connection
-
-
-def _line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

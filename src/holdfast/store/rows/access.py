@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from asyncpg import exceptions as pg
 
-from holdfast.domain.errors import InvalidInput, SchemaMismatch
+from holdfast.domain.errors import SchemaMismatch, Unstorable
 from holdfast.store.postgres.driver import BY_INDEX, translated
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.rows.columns import read_columns
@@ -45,13 +45,11 @@ _REFUSED_BY_TABLE = (
 Choose = Callable[[RowSql], str]
 
 
-class RowRefused(InvalidInput):
-    """The application's own constraints or triggers do not let a row be changed like this."""
+class RowRefused(Unstorable):
+    """The application's constraints or triggers do not let a row be changed like this. `reason`: PostgreSQL's line."""
 
     def __init__(self, message: str, duplicate: str | None = None, reason: str = "") -> None:
-        super().__init__(message)
-        self.reason = reason
-        """PostgreSQL's own line."""
+        super().__init__(message, reason)
         self.duplicate = duplicate
         """Which value exists already, for whoever gave it."""
 
