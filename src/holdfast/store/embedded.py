@@ -237,7 +237,7 @@ class _Cluster:
             lines = [line.strip() for line in (self.folder / "postmaster.pid").read_text().splitlines()]
         except FileNotFoundError:
             return None
-        if lines[7:8] != ["ready"]:
+        if lines[7:8] not in (["ready"], ["standby"]):
             return None
         place = self.folder if lines[4] == _WORKING_FOLDER else Path(lines[4])
         with socket.socket(socket.AF_UNIX) as connection:
