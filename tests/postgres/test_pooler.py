@@ -140,6 +140,16 @@ async def test_what_it_does_not_know_in_an_address_is_a_mistake(database: Databa
 
 
 @needs_pgbouncer
+async def test_a_session_through_it_is_read_committed_without_a_setting(database: Database, tmp_path: Path) -> None:
+    """Who says `pgbouncer=0` pools sessions, and is refused the setting all the same."""
+    with bounced(database.url, tmp_path) as bouncer:
+        for _ in range(2):
+            connection = await open_session(f"{bouncer.url}?pgbouncer=0")
+            assert await connection.execute("SELECT") == "SELECT 1"
+            await connection.close()
+
+
+@needs_pgbouncer
 async def test_migrations_go_through_it(empty_database: Database, tmp_path: Path) -> None:
     with bounced(empty_database.url, tmp_path) as bouncer:
         await migrate(bouncer.url, "holdfast")
