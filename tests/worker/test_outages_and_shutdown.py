@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -11,13 +12,22 @@ from uuid import UUID
 
 import pytest
 
-from holdfast import Holdfast, JobState, Process, RunningJob, StoreUnavailable, WorkerSettings
+from holdfast import Holdfast, JobState, Permanent, Process, Retryable, RunningJob, WorkerSettings
+from holdfast.domain.errors import (
+    AccessRefused,
+    ConnectionLost,
+    InternalError,
+    InvalidInput,
+    SchemaMismatch,
+    StoreUnavailable,
+    Unstorable,
+)
 from holdfast.domain.job import Lease, LeasedJob
-from holdfast.domain.lifecycle import Move
+from holdfast.domain.lifecycle import Transition
 from holdfast.domain.retry import exponential
 from holdfast.store.contract import ClaimRequest, Fenced, Finish, Looked, Renewal, Renewed, Renewer, Rescued
 from holdfast.store.memory.store import MemoryStore
-from tests.worker.harness import codes, drained, fast, final_job, until, working
+from tests.worker.harness import codes, drained, errors, fast, final_job, until, working
 
 Connect = Callable[[], AbstractAsyncContextManager[Renewer]]
 
@@ -32,7 +42,7 @@ class FaultyStore(MemoryStore):
         self.hangs_once: dict[str, asyncio.Event] = {}
         self.asked: list[str] = []
         self.poison: UUID | None = None
-        self.poisonous: set[Move] = set()
+        self.poisonous: Callable[[Transition], bool] = lambda transition: False
 
     async def _meet(self, verb: str) -> None:
         self.asked.append(verb)
@@ -50,8 +60,8 @@ class FaultyStore(MemoryStore):
 
     async def finish(self, finishes: Sequence[Finish]) -> list[Fenced]:
         await self._meet("finish")
-        if any(finish.lease.id == self.poison and finish.transition.move in self.poisonous for finish in finishes):
-            raise ValueError("this outcome cannot be written")
+        if any(each.lease.id == self.poison and self.poisonous(each.transition) for each in finishes):
+            raise Unstorable("refused: a secret", "no such character")
         return await super().finish(finishes)
 
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
@@ -115,26 +125,124 @@ async def test_no_error_of_the_store_ends_a_worker(verb: str, error: type[BaseEx
 
 
 @pytest.mark.parametrize(
-    ("poisonous", "state", "expected"),
+    ("returned", "raised", "state", "code"),
     [
-        ({Move.SUCCEED}, JobState.FAILED, ["OUTCOME_UNWRITABLE"]),
-        (set(Move), JobState.DEAD, ["LEASE_LOST"] * 3),
+        ({"pages": 3}, None, JobState.SUCCEEDED, "OUTCOME_UNWRITABLE"),
+        (None, Permanent("BAD_ADDRESS", "no such address"), JobState.FAILED, "OUTCOME_UNWRITABLE"),
+        (None, Retryable("not now", after="1h"), JobState.READY, "OUTCOME_UNWRITABLE"),
     ],
-    ids=["this outcome", "any outcome"],
+    ids=["a success", "a failure", "a retry"],
 )
-async def test_an_outcome_that_cannot_be_written_holds_up_no_other(
-    poisonous: set[Move], state: JobState, expected: list[str]
+async def test_an_outcome_whose_data_the_store_refuses_is_written_without_them(
+    returned: object, raised: Exception | None, state: JobState, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, poisoned = FaultyApp(), asyncio.Event()
+
+    @app.handler("do")
+    async def do(job: RunningJob[Any]) -> object:
+        await poisoned.wait()
+        if job.id != app.store.poison:
+            return None
+        if raised is not None:
+            raise raised
+        return returned
+
+    async with app:
+        enqueued = await app.enqueue_many([app.job("do") for _ in range(50)])
+        app.store.poison = enqueued[25].id
+        app.store.poisonous = lambda each: (
+            each.result is not None or (each.error is not None and each.error.code != code)
+        )
+        poisoned.set()
+        async with working(app, fast(concurrency=50)) as worker:
+            await until(lambda: worker.tally.total() == 50, "every outcome is written")
+        bad = await app.jobs.get(enqueued[25].id)
+        assert (await app.jobs.count())[JobState.SUCCEEDED] == 49 + (state is JobState.SUCCEEDED)
+    assert bad is not None
+    assert (bad.state, bad.result, bad.attempt, codes(bad)) == (state, None, 1, [code])
+    assert "no such character" in str(errors(bad)[0]["message"])
+    assert caplog.text.count("outcome written without its data") == 1
+    assert "secret" not in caplog.text
+
+
+async def test_an_outcome_that_is_refused_whatever_it_says_is_kept_and_holds_up_no_other(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     app = FaultyApp()
-    app.handler("quick")(quick)
+    ran: list[UUID] = []
+
+    @app.handler("do")
+    async def do(job: RunningJob[Any]) -> dict[str, int]:
+        ran.append(job.id)
+        return {"fence": job.fence}
+
     async with app:
-        enqueued = await app.enqueue_many([app.job("quick") for _ in range(50)])
-        app.store.poison, app.store.poisonous = enqueued[25].id, poisonous
+        enqueued = await app.enqueue_many([app.job("do") for _ in range(50)])
+        app.store.poison, app.store.poisonous = enqueued[25].id, lambda _: True
         async with working(app, fast(lease=timedelta(seconds=1), concurrency=50)):
-            assert await drained(app) == {JobState.SUCCEEDED: 49, state: 1}
-        bad = await app.jobs.get(enqueued[25].id)
-    assert bad is not None
-    assert codes(bad) == expected
+            await until(lambda: caplog.text.count("outcome refused, keeping it") == 1, "the refusal is told")
+            bad = app.store._jobs[enqueued[25].id]
+            first = bad.until
+            await until(lambda: bad.until != first, "its lease is renewed")
+            others = [each.id for each in enqueued if each.id != bad.new.id]
+            assert {(await final_job(app, id)).state for id in others} == {JobState.SUCCEEDED}
+            later = (await app.enqueue("do")).id
+            assert (await final_job(app, later)).state is JobState.SUCCEEDED
+            app.store.poison = None
+            job = await final_job(app, bad.new.id)
+    assert (job.state, job.losses, job.errors) == (JobState.SUCCEEDED, 0, ())
+    assert job.result == f'{{"fence":{job.fence}}}'
+    assert len(ran) == len(set(ran)) == 51
+    assert caplog.text.count("outcome refused, keeping it") == 1
+
+
+BLAMELESS = [
+    StoreUnavailable("too many notifications in the NOTIFY queue"),
+    AccessRefused("permission denied for table lease"),
+    InvalidInput("the database was renamed"),
+    SchemaMismatch("run `holdfast migrate`"),
+    InternalError("SQLSTATE 42601"),
+]
+
+
+@pytest.mark.parametrize("error", BLAMELESS, ids=lambda error: type(error).__name__)
+async def test_an_error_that_is_not_an_outcome_s_own_never_changes_it(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.loop._BACKOFF", exponential(base="1ms", max="1ms", jitter="0s"))
+    app = FaultyApp()
+    ran: list[UUID] = []
+
+    @app.handler("do")
+    async def do(job: RunningJob[Any]) -> dict[str, int]:
+        ran.append(job.id)
+        if len(ran) == 3:
+            raise Permanent("BAD_ADDRESS")
+        return {"fence": job.fence}
+
+    async with app:
+        app.store.raises["finish"] = [error] * 50
+        ids = [each.id for each in await app.enqueue_many([app.job("do") for _ in range(5)])]
+        async with working(app, fast(lease=timedelta(seconds=1), concurrency=5)):
+            jobs = [await final_job(app, id) for id in ids]
+        assert app.store.raises["finish"] == []
+    assert [(job.attempt, job.losses) for job in jobs] == [(1, 0)] * 5
+    assert Counter(job.state for job in jobs) == {JobState.SUCCEEDED: 4, JobState.FAILED: 1}
+    assert [codes(job) for job in jobs if job.state is JobState.FAILED] == [["BAD_ADDRESS"]]
+    assert all(job.result == f'{{"fence":{job.fence}}}' for job in jobs if job.state is JobState.SUCCEEDED)
+
+
+async def test_after_a_single_lost_connection_an_outcome_is_sent_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.worker.loop._BACKOFF", exponential(base="1h", max="1h", jitter="0s"))
+    app = FaultyApp()
+    app.handler("quick")(quick)
+    async with app, working(app):
+        for _ in range(3):
+            app.store.raises["finish"] = [ConnectionLost("cut")]
+            job = (await app.enqueue("quick")).id
+            assert (await final_job(app, job)).state is JobState.SUCCEEDED
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ A rule returns durations, never times: the store's clock turns them into times. 
 table; a test keeps the two equal.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from random import Random
@@ -19,6 +19,7 @@ DEFAULT_ATTEMPTS = 4
 MAX_LOSSES = 3
 SUSPECT_LOSSES = MAX_LOSSES - 1
 KEPT_ERRORS = 20
+_SHOWN_CODE = 50
 
 LEASE_LOST = JobError(
     code="LEASE_LOST", type="LeaseLost", message="the worker that held the lease crashed, was cut off or was paused"
@@ -96,6 +97,11 @@ class Transition:
         return _TABLE[_RUNNING, self.move].after
 
     @property
+    def has_data(self) -> bool:
+        """Values of the handler's, which a store may refuse for what they are."""
+        return self.result is not None or self.error is not None
+
+    @property
     def gives_attempt_back(self) -> bool:
         return _TABLE[_RUNNING, self.move].attempt == "-1"
 
@@ -132,6 +138,14 @@ def after_outcome(
             return Transition(Move.CANCEL, error=error)
         case _:
             assert_never(outcome)
+
+
+def without_data(transition: Transition, why: str) -> Transition:
+    """The same move for a store that refuses its result or the text of its error. A success stays one: it is done."""
+    said = f"the store refused the result: {why}"
+    if transition.error is not None:
+        said = f"the store refused the text of the error with the code {transition.error.code[:_SHOWN_CODE]!a}: {why}"
+    return replace(transition, result=None, error=JobError(code="OUTCOME_UNWRITABLE", type="Unstorable", message=said))
 
 
 def after_loss(losses: int) -> Transition:

@@ -1,19 +1,19 @@
 """Writes outcomes: gathers them for a few milliseconds, sends them as one fenced statement, tells who was stale.
 
-An outcome is kept until the store has answered for it, or the worker's time to shut down is over.
+An outcome is kept until the store has answered for it, or the worker's time to shut down is over; its lease is renewed
+meanwhile. No error changes it but one: the store refuses the data of that outcome, and takes it without them
+(docs/decisions/0014-outages.md).
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
 
 from holdfast.domain.crash_points import reach
-from holdfast.domain.errors import HoldfastError, SchemaMismatch, StoreUnavailable
+from holdfast.domain.errors import DuplicateJob, HoldfastError, Unstorable, unforeseen
 from holdfast.domain.event_loop import is_being_canceled
-from holdfast.domain.failures import describe
-from holdfast.domain.lifecycle import Move, Transition
+from holdfast.domain.lifecycle import Transition, without_data
 from holdfast.log import get_logger
 from holdfast.store.contract import Fenced, Finish, Store
 from holdfast.worker.held import HeldJob
@@ -25,7 +25,8 @@ _GATHER_SECONDS = 0.002
 _MOST_AT_ONCE = 1000
 _LOCKED_SECONDS = 0.1
 _TRY_SECONDS = 0.5
-_MOST_REFUSALS = 5
+_REFUSED_SECONDS, _LONGEST_REFUSED_SECONDS = 0.1, 30.0
+"""Until what the store refuses is tried again, at first and in the end."""
 
 
 class Finisher:
@@ -34,6 +35,10 @@ class Finisher:
         self._written = written
         self._pending: list[HeldJob] = []
         self._under_way: list[HeldJob] = []
+        self._refused: list[HeldJob] = []
+        """Those that the store refuses one by one, and all of them again at `_refused_at`."""
+        self._refused_at = 0.0
+        self._refused_wait = 0.0
         self._writing = Loop("finish", self._write)
         self._idle = asyncio.Event()
         self._idle.set()
@@ -54,8 +59,9 @@ class Finisher:
             self._writing.wake()
 
     async def _write(self) -> float | None:
+        until_refused = self._take_back_refused() if self._refused else None
         if not self._pending:
-            return None
+            return until_refused
         if len(self._pending) < _MOST_AT_ONCE:
             await asyncio.sleep(_GATHER_SECONDS)
         batch, self._pending = self._pending[:_MOST_AT_ONCE], self._pending[_MOST_AT_ONCE:]
@@ -72,53 +78,91 @@ class Finisher:
         fresh = bool(self._pending)
         self._report(batch, answers)
         reach("finish.reported")
-        if not self._pending:
-            self._idle.set()
-            return None
-        return 0 if fresh else _LOCKED_SECONDS
+        if self._pending:
+            return 0 if fresh else _LOCKED_SECONDS
+        if self._refused:
+            return self._refused_wait
+        self._refused_wait = 0.0
+        self._idle.set()
+        return None
 
     def _report(self, batch: list[HeldJob], answers: list[Fenced]) -> None:
         if self._is_last_chance:
             batch, answers = self._not_over(batch, answers)
         if Fenced.LOCKED in answers:
-            self._pending += [each for each, fenced in zip(batch, answers, strict=True) if fenced is Fenced.LOCKED]
+            self._put_back([each for each, fenced in zip(batch, answers, strict=True) if fenced is Fenced.LOCKED])
             batch = [each for each, fenced in zip(batch, answers, strict=True) if fenced is not Fenced.LOCKED]
             answers = [fenced for fenced in answers if fenced is not Fenced.LOCKED]
         if Fenced.STALE in answers:
             _log_stale(batch, answers)
         self._written(batch, answers)
 
+    def _put_back(self, left: list[HeldJob]) -> None:
+        """What is locked comes again in a moment. What is refused comes again ever later, and so holds up no other."""
+        were_refused = bool(self._refused)
+        for held in left:
+            (self._refused if held.is_refused and not self._is_last_chance else self._pending).append(held)
+        if self._refused and not were_refused:
+            self._refused_wait = min(max(_REFUSED_SECONDS, 2 * self._refused_wait), _LONGEST_REFUSED_SECONDS)
+            self._refused_at = time.monotonic() + self._refused_wait
+
+    def _take_back_refused(self) -> float:
+        """How long it is until then, if it is not now."""
+        left = self._refused_at - time.monotonic()
+        if left <= 0:
+            self._pending += self._refused
+            self._refused = []
+        return left
+
     async def _answers(self, batch: list[HeldJob]) -> list[Fenced]:
+        """Half by half if the store refuses them, because hardly any of them is to blame."""
         try:
             return await self._store.finish([Finish(held.job.lease, held.transition) for held in batch])
-        except (StoreUnavailable, SchemaMismatch):
-            raise
-        except Exception as error:  # noqa: BLE001 - logged below
-            # One outcome that cannot be written must not hold up all the others, for ever.
-            if not any(held.refusals for held in batch):
-                log.warning("outcomes refused, writing them one by one", count=len(batch), **_told(error))
-            return [await self._answer(held) for held in batch]
-
-    async def _answer(self, held: HeldJob) -> Fenced:
+        except HoldfastError as error:
+            if not isinstance(error, Unstorable | DuplicateJob):
+                # An outage, whatever it is called: it says nothing about an outcome.
+                raise
+            refusal: Exception = error
+        except Exception as error:  # noqa: BLE001 - a bug with one outcome must not hold up all the others
+            refusal = error
+        if len(batch) == 1:
+            return [await self._answer(batch[0], refusal)]
+        half = len(batch) // 2
+        answers = await self._answers(batch[:half])
         try:
-            (fenced,) = await self._store.finish([Finish(held.job.lease, held.transition)])
-            return fenced
-        except (StoreUnavailable, SchemaMismatch):
-            raise
-        except Exception as error:  # noqa: BLE001 - logged below
-            held.refusals += 1
-            if held.refusals == _MOST_REFUSALS:
-                # From now on something that can surely be written: a person will find the job and the reason.
-                held.transition = Transition(Move.FAIL, error=describe(error, "OUTCOME_UNWRITABLE"))
-            if held.refusals < 2 * _MOST_REFUSALS:
-                return Fenced.LOCKED
-            # Nobody renews its lease any more: it runs out, and the job is tried again or ends dead.
-            log.error("outcome cannot be written", **held.named, **_told(error))  # noqa: TRY400
-            held.is_given_up = True
-            return Fenced.STALE
+            return answers + await self._answers(batch[half:])
+        except Exception:  # noqa: BLE001 - it comes again with the next try
+            return answers + [Fenced.LOCKED] * (len(batch) - half)
+
+    async def _answer(self, held: HeldJob, refusal: Exception) -> Fenced:
+        """For an outcome that was refused alone, on a connection that works."""
+        if isinstance(refusal, Unstorable) and held.transition.has_data:
+            bare = without_data(held.transition, refusal.reason)
+            try:
+                (fenced,) = await self._store.finish([Finish(held.job.lease, bare)])
+            except Unstorable as error:
+                # So the data are not to blame.
+                refusal = error
+            else:
+                if fenced is Fenced.DONE:
+                    held.transition = bare
+                    log.error(
+                        "outcome written without its data, which the store refuses", **held.named, why=refusal.reason
+                    )
+                return fenced
+        if not held.is_refused:
+            held.is_refused = True
+            why = refusal.reason if isinstance(refusal, Unstorable) else str(refusal)
+            log.error(
+                "outcome refused, keeping it and trying again", **held.named, why=why, exc_info=unforeseen(refusal)
+            )
+        return Fenced.LOCKED
 
     async def drained(self, seconds: float) -> int:
         """Wait until everything is written. How many are not by then; they are left to the rescue of their leases."""
+        if self._refused:
+            self._refused_at = 0.0
+            self._writing.wake()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds / 2):
                 await self._idle.wait()
@@ -163,12 +207,13 @@ class Finisher:
         return sorted(self._left(), key=under_way.__contains__)[:_MOST_AT_ONCE]
 
     def _left(self) -> list[HeldJob]:
-        return _once(each for each in (*self._pending, *self._under_way) if not each.is_over)
+        return _once(each for each in (*self._pending, *self._under_way, *self._refused) if not each.is_over)
 
     def _not_over(self, batch: list[HeldJob], answers: list[Fenced]) -> tuple[list[HeldJob], list[Fenced]]:
         """Without those for which the other request was answered before."""
         answered = set(batch)
         self._pending = [each for each in self._pending if each not in answered]
+        self._refused = [each for each in self._refused if each not in answered]
         new = [(each, fenced) for each, fenced in zip(batch, answers, strict=True) if not each.is_over]
         for each, fenced in new:
             each.is_over = fenced is not Fenced.LOCKED
@@ -181,11 +226,6 @@ def _once(each: Iterable[HeldJob]) -> list[HeldJob]:
 
 def _log_stale(batch: list[HeldJob], answers: list[Fenced]) -> None:
     for held, fenced in zip(batch, answers, strict=True):
-        if fenced is Fenced.STALE and not held.is_given_up:
+        if fenced is Fenced.STALE:
             fence, move = held.job.lease.fence, held.transition.move
             log.warning("outcome refused, lease was lost", **held.named, fence=fence, outcome=move)
-
-
-def _told(error: Exception) -> dict[str, Any]:
-    """One line where the store says what is wrong; the traceback where nobody foresaw it."""
-    return {"error": str(error), "exc_info": None if isinstance(error, HoldfastError) else error}

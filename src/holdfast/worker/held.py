@@ -51,9 +51,8 @@ class HeldJob:
     """An outcome was handed to the finisher, or there is none to write: nothing else may be."""
     transition: Transition
     """What the finisher is to write; there is none before it was handed over."""
-    refusals = 0
-    """How often the store refused it."""
-    is_given_up = False
+    is_refused = False
+    """The store refuses what is to be written, also without its data; said in the log."""
     is_over = False
     """Answered for. Noted only from the time on at which it may be written twice at once."""
     abandoned: Future[Any] | None = None

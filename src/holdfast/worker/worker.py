@@ -400,7 +400,7 @@ def _shortest_lease(handlers: Handlers, settings: WorkerSettings) -> float:
 
 
 def _log_failure(held: HeldJob, transition: Transition) -> None:
-    if transition.error is not None:
+    if transition.error is not None and transition.move is not Move.SUCCEED:
         report = log.warning if transition.state.is_dead_letter else log.info
         report(
             "attempt did not succeed" if not transition.state.is_dead_letter else "job is a dead letter now",
