@@ -86,7 +86,7 @@ async def check_server(examiner: Examiner, limits: Limits) -> AsyncIterator[Find
         yield Finding(
             "notify queue",
             Level.PROBLEM if server.notify_share > 0.5 else Level.WARNING,
-            f"the queue of notifications is {server.notify_share:.0%} full; when it is full, commits fail",
+            f"the queue of notifications is {server.notify_share:.0%} full; from half full on workers only poll",
             "a session listens in a transaction that does not end: see the check of the vacuum horizon",
         )
     if not server.autovacuum:

@@ -18,7 +18,7 @@ queued AS (
     INSERT INTO holdfast.ready (id, run_at, priority, queue, kind)
     SELECT id, greatest(coalesce(run_at, now + delay), now), priority, queue, kind FROM given
 )
-SELECT pg_notify('holdfast_' || md5('holdfast.wake'), sleeper.queue)
+SELECT holdfast.hint('holdfast_' || md5('holdfast.wake'), sleeper.queue)
 FROM holdfast.sleeper
 WHERE sleeper.until > statement_timestamp() AND sleeper.queue = ANY (ARRAY(
     SELECT queue FROM given WHERE coalesce(run_at, now + delay, now) <= now + interval '1 minute'

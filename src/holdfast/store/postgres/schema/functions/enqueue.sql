@@ -128,7 +128,7 @@ BEGIN
     INSERT INTO holdfast.ready (id, run_at, fence, priority, queue, kind)
     VALUES (id, greatest(coalesce(run_at, moment + delay), moment), kept_fence, priority, queue, kind);
     IF coalesce(run_at, moment + delay, moment) <= moment + interval '1 minute' THEN
-        PERFORM pg_notify('holdfast_' || md5('holdfast.wake'), queue)
+        PERFORM holdfast.hint('holdfast_' || md5('holdfast.wake'), queue)
         FROM holdfast.sleeper WHERE sleeper.queue = queue AND sleeper.until > statement_timestamp() LIMIT 1;
     END IF;
 END

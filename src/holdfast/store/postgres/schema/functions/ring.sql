@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION holdfast.ring(queues text[]) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 BEGIN
-    PERFORM pg_notify('holdfast_' || md5('holdfast.wake'), sleeper.queue)
+    PERFORM holdfast.hint('holdfast_' || md5('holdfast.wake'), sleeper.queue)
     FROM holdfast.sleeper WHERE sleeper.queue = ANY (queues) AND sleeper.until > statement_timestamp();
 END
 $$;

@@ -7,7 +7,7 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
 AS $$
 BEGIN
     IF EXISTS (SELECT FROM holdfast.waiter WHERE waiter.until > statement_timestamp()) THEN
-        PERFORM pg_notify('holdfast_waiter_' || replace(part.holder::text, '-', ''), string_agg(part.id::text, ','))
+        PERFORM holdfast.hint('holdfast_waiter_' || replace(part.holder::text, '-', ''), string_agg(part.id::text, ','))
         FROM (
             -- OFFSET 0 keeps each of these a search by key: as a join, planned while the table is empty, it would read
             -- all of it. MATERIALIZED, because few of the jobs are waited for.
