@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast.domain.budget import Budget
-from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.errors import ConnectionLost, StoreUnavailable
 from holdfast.domain.runner import RunnerReport
 from holdfast.domain.signals import Signals
 from holdfast.runtime.background import Background
@@ -86,6 +86,33 @@ async def test_a_failing_runner_waits_alone(error: BaseException) -> None:
         assert failing.turns == 1
         signals.wake("failing")
         await until(lambda: failing.turns == 2, "a wake-up ends the wait after an error too")
+
+
+async def test_after_a_single_lost_connection_the_next_turn_comes_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def lose_one(budget: Budget) -> None:
+        if runner.turns % 2 and runner.turns < 8:
+            raise ConnectionLost("cut")
+        runner.due = 0.0 if runner.turns < 8 else FOR_EVER
+
+    runner = FakeRunner("queue", lose_one)
+    patient = Pacing(error_min=timedelta(hours=1), error_max=timedelta(hours=1))
+    async with running(runner, pacing=patient):
+        await until(lambda: runner.turns == 8, "four times a turn was lost, and the next one was not")
+    assert caplog.text.count("works again") == 4
+
+
+async def test_a_connection_that_is_lost_again_and_again_is_an_outage_like_any_other() -> None:
+    async def fail(budget: Budget) -> None:
+        raise ConnectionLost("cut")
+
+    async def rest_a_little(budget: Budget) -> None:
+        healthy.due = 0.0 if healthy.turns < 50 else FOR_EVER
+
+    failing, healthy = FakeRunner("failing", fail), FakeRunner("healthy", rest_a_little)
+    patient = Pacing(error_min=timedelta(hours=1), error_max=timedelta(hours=1))
+    async with running(failing, healthy, pacing=patient):
+        await until(lambda: healthy.turns == 50, "fifty turns of the healthy one")
+        assert failing.turns == 2
 
 
 async def test_an_outage_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:

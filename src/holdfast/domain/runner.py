@@ -25,6 +25,8 @@ class RunnerReport:
     """It could not do its work and wants to try again after a while."""
     is_left_out: bool = False
     """It had no turn, because its tick was over before."""
+    is_cut: bool = False
+    """The outage is a lost connection, and a new one may well work."""
     failure: BaseException | None = None
     """An error that nobody foresaw, for the log."""
 

@@ -113,7 +113,9 @@ class Background:
             if self._failures[name] == 1:
                 log.warning("runner failed, trying again", runner=name, error=report.error, exc_info=report.failure)
             self._failed_at[name] = time.monotonic()
-            self._not_before[name] = time.monotonic() + self._pacing.error(self._failures[name], self._random)
+            is_first_cut = report.is_cut and self._failures[name] == 1
+            wait = 0.0 if is_first_cut else self._pacing.error(self._failures[name], self._random)
+            self._not_before[name] = time.monotonic() + wait
         elif failures := self._failures.pop(name, 0):
             self._not_before.pop(name, None)
             log.warning("runner works again", runner=name, after_failures=failures)

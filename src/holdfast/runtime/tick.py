@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from holdfast.domain.budget import Budget
-from holdfast.domain.errors import HoldfastError, InvalidInput
+from holdfast.domain.errors import ConnectionLost, HoldfastError, InvalidInput, unforeseen
 from holdfast.domain.event_loop import is_being_canceled
 from holdfast.domain.runner import Runner, RunnerReport
 
@@ -78,7 +78,8 @@ async def _run(runner: Runner, budget: Budget, *, to_end: bool) -> RunnerReport:
     try:
         report = await runner.run(budget, to_end=to_end)
     except HoldfastError as error:
-        report = RunnerReport(runner.name, error=str(error), is_outage=True)
+        is_cut = isinstance(error, ConnectionLost)
+        report = RunnerReport(runner.name, error=str(error), is_outage=True, is_cut=is_cut, failure=unforeseen(error))
     except (Exception, asyncio.CancelledError) as error:
         if is_being_canceled():
             raise

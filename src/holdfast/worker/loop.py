@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
-from holdfast.domain.errors import HoldfastError, StoreUnavailable
+from holdfast.domain.errors import ConnectionLost, HoldfastError, StoreUnavailable, unforeseen
 from holdfast.domain.event_loop import is_being_canceled
 from holdfast.domain.retry import exponential
 from holdfast.log import get_logger
@@ -38,7 +38,10 @@ def _forget(task: "asyncio.Task[Any]") -> None:
 
 
 class Loop:
-    """`step` returns seconds until the next step, or None to wait for a wake-up alone."""
+    """`step` returns seconds until the next step, or None to wait for a wake-up alone.
+
+    After an error it waits ever longer for the next one; only after a single lost connection it comes at once.
+    """
 
     def __init__(self, name: str, step: Callable[[], Awaitable[float | None]]) -> None:
         self._name = name
@@ -65,22 +68,24 @@ class Loop:
                 if failures == 1:
                     unavailable = isinstance(error, StoreUnavailable)
                     said = "store unavailable, trying again" if unavailable else "step failed, trying again"
-                    log.warning(said, activity=self._name, error=str(error))
-                delay = _BACKOFF.delay(failures, self._random).total_seconds()
-                self._awake.clear()
+                    log.warning(said, activity=self._name, error=str(error), exc_info=unforeseen(error))
+                delay = self._pause_after(failures, is_cut=isinstance(error, ConnectionLost))
             except (Exception, asyncio.CancelledError):
                 if is_being_canceled():
                     raise
                 failures += 1
                 log.exception("step failed, trying again", activity=self._name)
-                delay = _BACKOFF.delay(failures, self._random).total_seconds()
-                self._awake.clear()
+                delay = self._pause_after(failures, is_cut=False)
             else:
                 if failures:
                     log.warning("working again", activity=self._name, after_failures=failures)
                 failures = 0
             if delay != 0:
                 await self._wait(delay)
+
+    def _pause_after(self, failures: int, *, is_cut: bool) -> float:
+        self._awake.clear()
+        return 0.0 if is_cut and failures == 1 else _BACKOFF.delay(failures, self._random).total_seconds()
 
     async def _wait(self, seconds: float | None) -> None:
         if self._stopping:

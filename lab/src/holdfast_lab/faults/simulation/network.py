@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from uuid import UUID
 
-from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.errors import ConnectionLost
 from holdfast.domain.job import Lease, LeasedJob, NewJob
 from holdfast.domain.json_text import Json, decode
 from holdfast.domain.lifecycle import Move, Transition
@@ -140,7 +140,7 @@ def tell(answer: "asyncio.Future[Answer]", value: Answer) -> None:
 
 def _refuse(answer: "asyncio.Future[Any]", what: str) -> None:
     if not answer.done():
-        answer.set_exception(StoreUnavailable(f"{what}: the connection was lost"))
+        answer.set_exception(ConnectionLost(f"{what}: the connection was lost"))
 
 
 class Link(Claims):
