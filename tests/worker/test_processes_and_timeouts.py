@@ -17,6 +17,7 @@ from holdfast.domain.json_text import decode
 from tests.worker import children, jobs, slow_import
 from tests.worker.conftest import Workers
 from tests.worker.harness import (
+    PATIENCE,
     Database,
     child_processes,
     codes,
@@ -265,7 +266,7 @@ async def test_a_worker_that_stops_starts_nothing_that_waited_for_a_process(tmp_
     async with app:
         gated = (await app.enqueue("waits_for_gate", {"gate": str(tmp_path / "gate")}, priority=0)).id
         brief = (await app.enqueue("brief", priority=9)).id
-        async with working(app, fast(processes=1)) as worker:
+        async with working(app, fast(processes=1, shutdown=timedelta(seconds=PATIENCE))) as worker:
             await job_in_state(app, brief, JobState.RUNNING)
             worker.stop()
             await job_in_state(app, brief, JobState.READY)
