@@ -1,4 +1,5 @@
--- Deletes old dead letters with all that belongs to them. Keys are treated as in prune_part().
+-- Deletes old dead letters with all that belongs to them, unless a job that is no dead letter has the same id. Keys are
+-- treated as in prune_part().
 CREATE OR REPLACE FUNCTION holdfast.prune_dead_letters(retention interval, at_most integer)
 RETURNS TABLE (outcome text, pruned bigint)
 LANGUAGE plpgsql
@@ -35,10 +36,16 @@ BEGIN
         DELETE FROM holdfast.dead_letter USING old WHERE dead_letter.id = ANY (ARRAY[old.id])
         RETURNING dead_letter.id, dead_letter.state, dead_letter.queue, dead_letter.kind
     ),
-    jobs AS (DELETE FROM holdfast.job USING gone WHERE job.id = ANY (ARRAY[gone.id])),
-    keys AS (DELETE FROM holdfast.key USING old WHERE key.ctid = old.key_place),
-    errors AS (DELETE FROM holdfast.attempt_error USING gone WHERE attempt_error.job_id = ANY (ARRAY[gone.id])),
-    notes AS (DELETE FROM holdfast.progress USING gone WHERE progress.job_id = ANY (ARRAY[gone.id])),
+    ended AS MATERIALIZED (
+        SELECT gone.id FROM gone
+        WHERE NOT EXISTS (SELECT FROM holdfast.ready WHERE ready.id = ANY (ARRAY[gone.id]))
+          AND NOT EXISTS (SELECT FROM holdfast.lease WHERE lease.id = ANY (ARRAY[gone.id]))
+          AND NOT EXISTS (SELECT FROM holdfast.finished WHERE finished.id = ANY (ARRAY[gone.id]))
+    ),
+    jobs AS (DELETE FROM holdfast.job USING ended WHERE job.id = ANY (ARRAY[ended.id])),
+    keys AS (DELETE FROM holdfast.key USING old WHERE key.ctid = old.key_place AND old.id IN (SELECT id FROM ended)),
+    errors AS (DELETE FROM holdfast.attempt_error USING ended WHERE attempt_error.job_id = ANY (ARRAY[ended.id])),
+    notes AS (DELETE FROM holdfast.progress USING ended WHERE progress.job_id = ANY (ARRAY[ended.id])),
     entered AS (
         INSERT INTO holdfast.ledger (day, state, amount, queue, kind)
         SELECT holdfast.day_of(gone.id), gone.state, -count(*), gone.queue, gone.kind FROM gone GROUP BY 1, 2, 4, 5
