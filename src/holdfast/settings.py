@@ -281,7 +281,8 @@ class Settings(BaseSettings):
     rabbitmq_routing_key: Filled = Field("jobs.trigger", description="Routing key of the wake-ups")
 
     retention: Annotated[Length, _kept("keys and late replies rely on what is kept")] = Field(
-        timedelta(days=7), description="How long succeeded and canceled jobs are kept, at least 1h"
+        timedelta(days=7),
+        description="How long succeeded and canceled jobs are kept, at least 1h; maybe an eighth and two days longer",
     )
     dead_letter_retention: Annotated[Length, _kept("nobody could look at a dead letter in time")] | None = Field(
         None, description="How long dead letters are kept, at least 1h; unset: until somebody removes them"

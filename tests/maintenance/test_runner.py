@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncGenerator
-from datetime import timedelta
+from datetime import date, timedelta
 
 import pytest
 from structlog.testing import capture_logs
@@ -48,8 +48,11 @@ class Scripted:
         for batch in batches:
             yield batch
 
-    def add_partitions(self) -> AsyncGenerator[Batch, None]:
-        return self._step("add_partitions", None, Batch({"partitions_added": 2}))
+    async def overdue_days(self, retention: timedelta) -> list[date]:
+        return []
+
+    def add_partitions(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        return self._step("add_partitions", retention, Batch({"partitions_added": 2}))
 
     def prune_jobs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
         one, two = Batch({"jobs_pruned": 3}), Batch({"jobs_pruned": 4}, skipped="a day is in use")
@@ -77,7 +80,7 @@ async def test_all_chores_are_done_in_order_and_reported() -> None:
     maintenance = Scripted()
     report = await Maintenance(maintenance, KEEP).run(Budget(), to_end=True)
     assert maintenance.asked == [
-        ("add_partitions", None),
+        ("add_partitions", KEEP.jobs),
         ("prune_jobs", KEEP.jobs),
         ("prune_dead_letters", KEEP.dead_letters),
         ("prune_runs", KEEP.runs),

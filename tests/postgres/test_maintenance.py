@@ -41,7 +41,7 @@ async def test_several_workers_that_meet_at_a_new_day_add_its_partitions_once(da
 
 
 async def added(store: PostgresStore) -> int:
-    (batch,) = [batch async for batch in PostgresMaintenance(store).add_partitions()]
+    (batch,) = [batch async for batch in PostgresMaintenance(store).add_partitions(RETENTION)]
     return batch.counts["partitions_added"]
 
 
@@ -76,15 +76,6 @@ async def test_a_day_whose_jobs_went_to_the_default_partition_stays_there_until_
         await is_sound(connection)
 
 
-async def test_no_partition_is_added_beside_a_default_one_that_is_too_large_to_read(database: Database) -> None:
-    async with opened_store(database.url) as store, connected(database.url) as connection:
-        await connection.execute(
-            "CREATE OR REPLACE FUNCTION holdfast.default_is_large() RETURNS boolean LANGUAGE sql AS 'SELECT true'"
-        )
-        await PostgresClock(store).advance(timedelta(days=3))
-        assert await added(store) == 0
-
-
 async def test_a_step_that_another_process_is_at_is_skipped(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as other:
         maintenance = PostgresMaintenance(store)
@@ -100,7 +91,9 @@ async def test_a_step_that_another_process_is_at_is_skipped(database: Database) 
             assert {batch.skipped async for batch in batches()} == {None}
         async with other.transaction():
             await other.execute("SELECT holdfast.add_partitions(current_date, 1)")
-            assert {batch.skipped async for batch in maintenance.add_partitions()} == {"another process is at it"}
+            assert {batch.skipped async for batch in maintenance.add_partitions(RETENTION)} == {
+                "another process is at it"
+            }
 
 
 @pytest.mark.parametrize("replicas", [6])

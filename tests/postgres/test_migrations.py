@@ -19,7 +19,7 @@ from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from holdfast_lab.faults.later_release import later_schema_files
 from tests.databases import Database, connected, opened_store
 from tests.postgres.catalog import catalog
-from tests.postgres.past import pruned
+from tests.postgres.past import RETENTION, pruned
 from tests.store_contract.steps import ENDINGS, LEASE, job, wants
 
 THIS = schema_files()
@@ -334,11 +334,11 @@ async def test_partitions_are_made_ahead_and_only_once(database: Database) -> No
         before = await connection.fetchval(query)
         assert before >= 9
         # The template may be of yesterday, when the tests run at midnight.
-        (row,) = await store.fetch("add_partitions", 8)
+        (row,) = await store.fetch("add_partitions", 8, RETENTION)
         assert row[0] in (0, 2)
         before = await connection.fetchval(query)
-        (row,) = await store.fetch("add_partitions", 8)
+        (row,) = await store.fetch("add_partitions", 8, RETENTION)
         assert row[0] == 0
-        (row,) = await store.fetch("add_partitions", 10)
+        (row,) = await store.fetch("add_partitions", 10, RETENTION)
         assert row[0] == 4
         assert await connection.fetchval(query) == before + 2

@@ -150,12 +150,25 @@ async def test_what_is_live_or_a_dead_letter_outlives_the_retention(kept: Kept, 
     id = await in_state(case, state, key="invoice-1")
     before = await shown(case, id)
     await case.clock.advance(365 * DAY)
-    await done(maintenance.add_partitions())
+    await done(maintenance.add_partitions(WEEK))
     assert (await done(maintenance.prune_jobs(WEEK)))["jobs_pruned"] == 0
     assert await shown(case, id) == before
     assert (await case.reader.count())[state] == 1
     (again,) = await case.store.enqueue([job(key="invoice-1")])
     assert again.id == id
+
+
+@pytest.mark.parametrize("state", [JobState.FAILED, JobState.DEAD])
+async def test_the_id_of_a_dead_letter_is_taken_however_old_it_is(kept: Kept, state: JobState) -> None:
+    case, maintenance = kept
+    id = await in_state(case, state, key="invoice-1")
+    await case.clock.advance(365 * DAY)
+    await done(maintenance.prune_jobs(WEEK))
+    for refused in (job(id=id), job(id=id, key="invoice-2"), job(id=id, key="invoice-1", kind="other")):
+        with pytest.raises(DuplicateJob, match=f"{id}.*exists"):
+            await case.store.enqueue([refused])
+    assert await case.store.enqueue([job(id=id, key="invoice-1")]) == [Enqueued(id, is_new=False)]
+    assert [found.id for found in await everything(case)] == [id]
 
 
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.DEAD])
@@ -227,10 +240,10 @@ async def test_maintenance_that_finds_nothing_to_do_does_nothing(kept: Kept) -> 
     id = await in_state(case, JobState.SUCCEEDED)
     before = await shown(case, id)
     # The store's clock is far from the days for which it was set up, so the first time there is something to do.
-    for step in (maintenance.add_partitions(), maintenance.prune_jobs(WEEK), maintenance.compact_counts()):
+    for step in (maintenance.add_partitions(WEEK), maintenance.prune_jobs(WEEK), maintenance.compact_counts()):
         await done(step)
     for _ in range(2):
-        assert not any((await done(maintenance.add_partitions())).values())
+        assert not any((await done(maintenance.add_partitions(WEEK))).values())
         assert not any((await done(maintenance.prune_jobs(WEEK))).values())
         assert not any((await done(maintenance.prune_dead_letters(WEEK))).values())
         assert not any((await done(maintenance.compact_counts())).values())

@@ -50,7 +50,7 @@ class ChoreReport:
 def all_chores(store: MaintenanceStore, retention: Retention) -> Sequence[Chore]:
     dead_letters = retention.dead_letters
     return [
-        Chore("partitions", store.add_partitions, _PARTITIONS_EVERY),
+        Chore("partitions", lambda: store.add_partitions(retention.jobs), _PARTITIONS_EVERY),
         Chore("prune jobs", lambda: store.prune_jobs(retention.jobs)),
         *([Chore("prune dead letters", lambda: store.prune_dead_letters(dead_letters))] if dead_letters else []),
         Chore("prune runs", lambda: store.prune_runs(retention.runs)),

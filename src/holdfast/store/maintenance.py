@@ -4,9 +4,9 @@ Each verb works in batches and yields after each, so that the caller can stop be
 call them at once.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Protocol
 
 
@@ -30,14 +30,19 @@ class MaintenanceStore(Protocol):
 
     async def mark_done(self, chore: str) -> None: ...
 
-    def add_partitions(self) -> AsyncGenerator[Batch, None]:
-        """Make room for the jobs of the coming days."""
+    def add_partitions(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        """Make room for the jobs of the coming days, to be kept for the retention."""
 
     def prune_jobs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
         """Remove jobs that succeeded or were canceled longer ago than the retention, with keys, errors and progress.
 
-        A store may keep them up to a day longer. A key with a window goes when that is over, and not before.
+        A store may keep them longer, by an eighth of the retention and two days at most. A key with a window goes when
+        that is over, and not before.
         """
+
+    async def overdue_days(self, retention: timedelta) -> Sequence[date]:
+        """The days on which partitions begin that retention should have removed by now, the oldest first. Cheap."""
+        ...
 
     def prune_dead_letters(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
         """Remove dead letters that are older than the retention."""

@@ -1,6 +1,7 @@
 """The app of side_by_side.py in a process whose maintenance is due at once and takes its time."""
 
 from collections.abc import AsyncGenerator
+from datetime import timedelta
 
 import holdfast.maintenance.runner
 from holdfast.store.maintenance import Batch
@@ -11,7 +12,7 @@ from tests.runtime.apps.side_by_side import app
 __all__ = ["app"]
 
 
-async def _slow_step(_maintenance: PostgresMaintenance) -> AsyncGenerator[Batch, None]:
+async def _slow_step(_maintenance: PostgresMaintenance, _retention: timedelta) -> AsyncGenerator[Batch, None]:
     await note("maintenance started")
     await until_there("gate")
     yield Batch()

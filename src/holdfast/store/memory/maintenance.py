@@ -1,7 +1,7 @@
 """Maintenance of the memory store: the plainest reading of `store/maintenance.py`."""
 
 from collections.abc import AsyncGenerator
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 
 from holdfast.domain.job import JobState
 from holdfast.store.maintenance import Batch
@@ -22,12 +22,15 @@ class MemoryMaintenance:
     async def mark_done(self, chore: str) -> None:
         self._done[chore] = await self._store.clock.now()
 
-    async def add_partitions(self) -> AsyncGenerator[Batch, None]:
+    async def add_partitions(self, retention: timedelta) -> AsyncGenerator[Batch, None]:  # noqa: ARG002
         yield Batch()
 
     async def prune_jobs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
         states = frozenset((JobState.SUCCEEDED, JobState.CANCELED))
         yield Batch({"jobs_pruned": self._store.remove_final(states, retention)})
+
+    async def overdue_days(self, retention: timedelta) -> list[date]:  # noqa: ARG002
+        return []
 
     async def prune_dead_letters(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
         states = frozenset((JobState.FAILED, JobState.DEAD))

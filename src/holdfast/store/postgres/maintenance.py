@@ -18,7 +18,11 @@ _LEDGER_BATCH = 100_000
 # Moving so many jobs, or so much of them, takes about a fifth of a second, during which everybody waits.
 _MOST_MOVED = 10_000
 _MOST_BYTES = 4_000_000
-# Whatever happens, nobody waits for longer.
+# So long a drop waits for its locks, with everything else behind it. Producers whose transactions take a second never
+# leave it a gap of a tenth; once it is overdue, it waits for them to end.
+_PATIENCE = timedelta(milliseconds=100)
+_OVERDUE_PATIENCE = timedelta(seconds=2)
+# For its locks and for what it does behind them. An overdue one may take this and its patience.
 _DROP_SECONDS = 1.0
 _DROP_TRIES = 2
 _DROP_PAUSE = 0.3
@@ -41,30 +45,47 @@ class PostgresMaintenance:
     async def mark_done(self, chore: str) -> None:
         await self._store.fetch("mark_chore_done", chore)
 
-    async def add_partitions(self) -> AsyncGenerator[Batch, None]:
-        (row,) = await self._store.fetch_for_maintenance("add_partitions", _DAYS_AHEAD)
+    async def add_partitions(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        # One that a process left behind when it died.
+        await self._store.fetch_for_maintenance("lift_guard")
+        (row,) = await self._store.fetch_for_maintenance("add_partitions", _DAYS_AHEAD, retention)
+        if row["added"] is None:
+            yield _BUSY
+            return
+        yield Batch({"partitions_added": row["added"]})
         if row["default_is_large"]:
-            log.warning(
-                "the default partition is too large to add others beside it: jobs go there, and are pruned one by one"
-            )
-        yield _BUSY if row["added"] is None else Batch({"partitions_added": row["added"]})
+            yield await self._add_guarded(retention)
+
+    async def _add_guarded(self, retention: timedelta) -> Batch:
+        """Next to a default partition that is too large to scan while everything waits: guard_default.sql."""
+        (guard,) = await self._store.fetch_for_maintenance("guard_default", _DAYS_AHEAD, retention)
+        if guard["day"] is None:
+            return Batch()
+        try:
+            (check,) = await self._store.fetch_for_maintenance("check_guard")
+            if not check["check_guard"]:
+                return Batch()
+            (row,) = await self._store.fetch_for_maintenance("add_guarded_partitions", *guard, retention)
+        finally:
+            await self._store.fetch_for_maintenance("lift_guard")
+        return _BUSY if row["added"] is None else Batch({"partitions_added": row["added"]})
 
     async def prune_jobs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        may_drop = True
         for row in await self._store.fetch_for_maintenance("past_days", retention):
-            outcome, batch = await self._drop(row["day"], retention)
-            yield batch
-            if outcome == "busy":
-                return
-            if outcome == "locked":
-                # Whoever is in the way of one day is most likely in that of all, and each try makes others wait.
-                break
-            if outcome in ("crowded", "slow"):
+            day, outcome = row["day"], "kept"
+            if row["is_past"] and may_drop:
+                outcome, batch = await self._drop(day, retention, is_overdue=row["is_overdue"])
+                yield batch
+                if outcome == "busy":
+                    return
+                # What is in the way of one day is most likely in that of all, and each try makes others wait.
+                may_drop = outcome not in ("locked", "slow")
+            if outcome in ("crowded", "slow") or (row["is_overdue"] and outcome != "dropped"):
                 after: UUID | None = _FIRST
                 while after is not None:
-                    after, batch = await self._prune_part(f"{row['day']:%Y%m%d}", retention, after)
+                    after, batch = await self._prune_part(f"{day:%Y%m%d}", retention, after)
                     yield batch
-            if outcome == "slow":
-                break
         while True:
             last, batch = await self._prune_part("other", retention, self._pruned_up_to)
             self._pruned_up_to = last or _FIRST
@@ -74,16 +95,18 @@ class PostgresMaintenance:
         async for batch in self._forget_keys():
             yield batch
         if self._must_sweep:
-            async for batch in self._sweep():
+            async for batch in self._sweep(retention):
                 yield batch
 
-    async def _drop(self, day: date, retention: timedelta) -> tuple[str, Batch]:
+    async def _drop(self, day: date, retention: timedelta, *, is_overdue: bool) -> tuple[str, Batch]:
         outcome = "locked"
-        for number in range(_DROP_TRIES):
+        for number in range(1 if is_overdue else _DROP_TRIES):
             if number:
                 await asyncio.sleep(_DROP_PAUSE)
             reach("drop.before")
-            outcome, counts = await drop_day(self._store, day, retention)
+            outcome, counts = await drop_day(
+                self._store, day, retention, _OVERDUE_PATIENCE if is_overdue else _PATIENCE
+            )
             if outcome == "dropped":
                 reach("drop.after")
                 self._must_sweep = True
@@ -92,11 +115,12 @@ class PostgresMaintenance:
                 break
         if outcome == "busy":
             return outcome, _BUSY
+        so = ", so that its jobs are pruned one by one"
         reasons = {
             "crowded": f"{day}: too many jobs must stay to drop its partitions, so that they are pruned one by one",
-            "slow": f"{day}: it took too long to move what must stay, so that its jobs are pruned one by one",
+            "slow": f"{day}: it took too long to move what must stay{so}",
             "changed": f"{day}: its jobs keep changing",
-            "locked": f"{day}: its partitions are in use",
+            "locked": f"{day}: its partitions are in use{so if is_overdue else ''}",
         }
         return outcome, Batch(skipped=reasons[outcome])
 
@@ -113,17 +137,20 @@ class PostgresMaintenance:
             forgotten = row["forgotten"]
             yield _BUSY if row["outcome"] == "busy" else Batch({"keys_forgotten": forgotten})
 
-    async def _sweep(self) -> AsyncGenerator[Batch, None]:
+    async def _sweep(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
         for side in _BESIDE_JOB:
             after: UUID | None = _FIRST
             while after is not None:
-                (row,) = await self._store.fetch_for_maintenance("sweep", side, after, _BATCH)
+                (row,) = await self._store.fetch_for_maintenance("sweep", side, retention, after, _BATCH)
                 if row["outcome"] == "busy":
                     yield _BUSY
                     return
                 after = row["last_id"]
                 yield Batch({"rows_swept": row["swept"]})
         self._must_sweep = False
+
+    async def overdue_days(self, retention: timedelta) -> list[date]:
+        return [row["day"] for row in await self._store.fetch("overdue_days", retention)]
 
     async def prune_dead_letters(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
         pruned = _BATCH
@@ -148,13 +175,16 @@ class PostgresMaintenance:
             yield _BUSY if row["outcome"] == "busy" else Batch({"entries_merged": row["merged"]})
 
 
-async def drop_day(store: PostgresStore, day: date, retention: timedelta) -> tuple[str, dict[str, int]]:
+async def drop_day(
+    store: PostgresStore, day: date, retention: timedelta, patience: timedelta = _PATIENCE
+) -> tuple[str, dict[str, int]]:
     """The outcome, and how many jobs were pruned and moved."""
     async with store.maintenance_transaction() as fetch:
         (look,) = await fetch("look_at_day", day, retention, _MOST_MOVED, _MOST_BYTES)
         if look["outcome"] != "droppable":
             return look["outcome"], {}
-        await fetch("drop_bounds", f"{_DROP_SECONDS * 1000:.0f}")
-        (row,) = await fetch("drop_day", day, look["entries"], look["recent"], _MOST_MOVED, _MOST_BYTES)
+        seconds = _DROP_SECONDS + (patience - _PATIENCE).total_seconds()
+        await fetch("drop_bounds", f"{seconds * 1000:.0f}", f"{_DROP_SECONDS * 1000:.0f}")
+        (row,) = await fetch("drop_day", day, look["entries"], look["recent"], _MOST_MOVED, _MOST_BYTES, patience)
         reach("drop.before_commit")
         return row["outcome"], {"jobs_pruned": row["pruned"], "jobs_moved": row["moved"]}

@@ -10,17 +10,17 @@
 --   renew               extends a lease
 --   rescue              moves a lease that ran out back to `ready`, or to `dead_letter` after too many losses
 --   cancel, retry       a person moves a job to `finished`, or a final job back to `ready`
---   maintenance         drops a day of `job` and `finished` once it is older than the retention
+--   maintenance         drops partitions of `job` and `finished` once they are older than the retention
 --
 -- So a job is in exactly one of `ready`, `lease`, `finished` and `dead_letter`, and its state follows from where it is. The
 -- move is one statement: a DELETE whose RETURNING feeds the INSERT. The row of `job` changes only if its key is replaced.
 --
 -- What each table holds
 --
---   job                 what was enqueued; partitioned by day
+--   job                 what was enqueued; partitioned by days (docs/decisions/0012-partitions.md)
 --   ready               the queue: one row per job that can be claimed, now or later
 --   lease               which worker has which job, and until when
---   finished            how a job ended that succeeded or was canceled; partitioned by day
+--   finished            how a job ended that succeeded or was canceled; partitioned by days
 --   dead_letter         jobs that failed or died, whole, until a person decides about them
 --   attempt_error       the errors of a job's attempts, the newest few; written by finish and rescue
 --   progress            what a running handler last reported; written by renew

@@ -1,12 +1,16 @@
--- Drops a day in the transaction and with the answer of `look_at_day`, and only under read committed. The caller bounds the
--- statement's time; a canceled statement is an answer like the others, and gives the locks back at once.
-CREATE OR REPLACE FUNCTION holdfast.drop_day(day date, entries bigint, recent uuid[], at_most integer, most_bytes bigint)
-RETURNS TABLE (outcome text, pruned bigint, moved bigint)
-LANGUAGE plpgsql SET lock_timeout = '100ms' SET jit = off AS $$
+-- Drops the partitions that begin on a day, in the transaction and with the answer of `look_at_day`, and only under read
+-- committed. The caller bounds the statement's time; a canceled statement is an answer like the others, and gives the locks
+-- back at once. `patience`: how long it may wait for its locks, with everything else behind it.
+CREATE OR REPLACE FUNCTION holdfast.drop_day(
+    day date, entries bigint, recent uuid[], at_most integer, most_bytes bigint, patience interval DEFAULT '100ms'
+) RETURNS TABLE (outcome text, pruned bigint, moved bigint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
     job_part text := format('holdfast.%I', 'job_' || to_char(day, 'YYYYMMDD'));
     finished_part text := format('holdfast.%I', 'finished_' || to_char(day, 'YYYYMMDD'));
+    upto date := holdfast.part_end(day);
     live uuid[];
 BEGIN
     pruned := 0;
@@ -15,9 +19,10 @@ BEGIN
         RAISE EXCEPTION 'drop_day: only under read committed does a statement see what was committed before its lock';
     END IF;
     BEGIN
+        PERFORM set_config('lock_timeout', round(1000 * extract(epoch FROM patience))::text, true);
         PERFORM holdfast.lock_day(day);
         live := holdfast.live_ids(day, at_most + 1);
-        IF (SELECT count(*) FROM holdfast.ledger WHERE ledger.day = day) <> entries
+        IF (SELECT count(*) FROM holdfast.ledger WHERE ledger.day >= day AND ledger.day < upto) <> entries
            OR holdfast.is_too_much(day, live || recent, at_most, most_bytes) THEN
             RAISE EXCEPTION 'the day has changed' USING ERRCODE = 'HF003';
         END IF;
@@ -31,7 +36,10 @@ BEGIN
         WHERE ready.id IN (SELECT each.id FROM holdfast.ready AS each WHERE each.id = ANY (live) FOR UPDATE SKIP LOCKED);
         UPDATE holdfast.lease SET attempt = lease.attempt
         WHERE lease.id IN (SELECT each.id FROM holdfast.lease AS each WHERE each.id = ANY (live) FOR UPDATE SKIP LOCKED);
-        pruned := holdfast.enter_pruned_day(day, recent);
+        UPDATE holdfast.key SET job_id = key.job_id
+        WHERE key.ctid IN (SELECT each.ctid FROM holdfast.key AS each
+                           WHERE each.job_id = ANY (live || recent) FOR UPDATE SKIP LOCKED);
+        pruned := holdfast.enter_pruned_days(day, upto, recent);
         EXECUTE format('DROP TABLE %s, %s', job_part, finished_part);
         outcome := 'dropped';
     EXCEPTION
@@ -49,3 +57,4 @@ BEGIN
     RETURN NEXT;
 END
 $$;
+REVOKE ALL ON FUNCTION holdfast.drop_day FROM PUBLIC;

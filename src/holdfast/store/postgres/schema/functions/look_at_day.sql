@@ -1,4 +1,4 @@
--- A day's partitions of job and finished are dropped after what must stay was moved out: jobs that are ready or leased, and
+-- The partitions of job and finished that begin on a day are dropped after what must stay was moved out: jobs that are ready or leased, and
 -- those that finished within the retention. That takes two statements of one transaction: `look_at_day`, which may take long
 -- and disturbs nothing, and `drop_day`, behind whose lock everything waits. Answers: droppable, then dropped; locked (another
 -- transaction is at work in these tables); changed (a job of the day was finished or retried meanwhile); crowded (too much
@@ -14,7 +14,7 @@
 --   has become final, or live again, since.
 CREATE OR REPLACE FUNCTION holdfast.look_at_day(day date, retention interval, at_most integer, most_bytes bigint)
 RETURNS TABLE (outcome text, entries bigint, recent uuid[])
-LANGUAGE plpgsql SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
     finished_part text := format('holdfast.%I', 'finished_' || to_char(day, 'YYYYMMDD'));
@@ -25,7 +25,7 @@ BEGIN
     ELSIF NOT holdfast.is_past(day, retention) OR to_regclass(finished_part) IS NULL THEN
         outcome := 'changed';
     ELSE
-        SELECT count(*) INTO entries FROM holdfast.ledger WHERE ledger.day = day;
+        SELECT count(*) INTO entries FROM holdfast.ledger WHERE ledger.day >= day AND ledger.day < holdfast.part_end(day);
         EXECUTE format('SELECT ARRAY(SELECT id FROM %s WHERE finished_at >= $1 LIMIT $2)', finished_part)
             INTO recent USING holdfast.now() - retention, at_most + 1;
         live := holdfast.live_ids(day, at_most + 1);
@@ -35,3 +35,4 @@ BEGIN
     RETURN NEXT;
 END
 $$;
+REVOKE ALL ON FUNCTION holdfast.look_at_day FROM PUBLIC;

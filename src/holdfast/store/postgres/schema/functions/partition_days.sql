@@ -1,7 +1,12 @@
--- The days that have partitions.
-CREATE OR REPLACE FUNCTION holdfast.partition_days() RETURNS SETOF date LANGUAGE sql STABLE AS $$
-    SELECT to_date(substr(part.relname, 5), 'YYYYMMDD')
-    FROM pg_inherits JOIN pg_class AS part ON part.oid = pg_inherits.inhrelid
-    WHERE pg_inherits.inhparent = 'holdfast.job'::regclass AND part.relname ~ '^job_[0-9]{8}$'
-    ORDER BY 1
+-- On which day each partition begins, and the day after its last one.
+CREATE OR REPLACE FUNCTION holdfast.partition_days() RETURNS TABLE (day date, upto date) LANGUAGE sql STABLE AS $$
+    SELECT part.day, ending.upto
+    FROM (
+        SELECT to_date(substr(pg_class.relname, 5), 'YYYYMMDD') AS day
+        FROM pg_inherits JOIN pg_class ON pg_class.oid = pg_inherits.inhrelid
+        WHERE pg_inherits.inhparent = 'holdfast.job'::regclass AND pg_class.relname ~ '^job_[0-9]{8}$'
+    ) AS part
+    CROSS JOIN LATERAL (SELECT holdfast.part_end(part.day) AS upto OFFSET 0) AS ending
+    WHERE ending.upto IS NOT NULL
+    ORDER BY part.day
 $$;

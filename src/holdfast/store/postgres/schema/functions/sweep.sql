@@ -1,14 +1,13 @@
 -- Deletes what a dropped day left behind in one of the tables beside `job`: rows of jobs that are neither there nor dead
--- letters. Walks only over ids that are older than every partition.
-CREATE OR REPLACE FUNCTION holdfast.sweep(side text, after uuid, at_most integer)
+-- letters. Walks only over ids that are older than the retention, as all of a dropped day's are.
+CREATE OR REPLACE FUNCTION holdfast.sweep(side text, retention interval, after uuid, at_most integer)
 RETURNS TABLE (outcome text, swept bigint, last_id uuid)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_variable
 DECLARE
-    first uuid := holdfast.first_id(coalesce((SELECT min(days.day) FROM holdfast.partition_days() AS days (day)),
-                                             date '2100-01-01')::timestamp AT TIME ZONE 'UTC');
+    first uuid := holdfast.first_id(holdfast.now() - retention);
 BEGIN
     swept := 0;
     IF NOT holdfast.try_chore('prune_jobs') THEN
