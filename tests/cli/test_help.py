@@ -54,6 +54,8 @@ def test_migrate_says_what_it_did_and_then_that_there_is_nothing_to_do(
     assert 'schema "Own jobs" is now at version' in first.out
     assert second.out.startswith('schema "Own jobs" is up to date')
     assert second.out.endswith(f" in {empty.url}\n")
+    granted = cli.run("migrate", "--schema", "Own jobs", "--grant", "pg_monitor")
+    assert 'granted to "pg_monitor" what workers and producers need\n' in granted.out
     as_json = json.loads(cli.run("migrate", "--json").out)
     assert (as_json["store"], as_json["schema"]) == (empty.url, "holdfast")
     assert as_json["applied"][0] == {"version": 1, "name": "tables"}

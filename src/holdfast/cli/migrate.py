@@ -1,6 +1,6 @@
 """`holdfast migrate`: brings a database's schema up to the version of this release."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,10 +12,19 @@ if TYPE_CHECKING:
     from holdfast.store.postgres.migrate import Applied
 
 
-def migrate(store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False) -> None:
+def migrate(
+    grant: Annotated[
+        str | None,
+        typer.Option(metavar="ROLE", help="A role that workers and producers connect as.", show_default=False),
+    ] = None,
+    store: StoreOption = None,
+    schema: SchemaOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Create the tables in a database, or bring them up to date.
 
-    Safe to run again, and while workers run. An embedded store is migrated automatically.
+    Safe to run again, and while workers run. An embedded store is migrated automatically. Workers may connect as
+    another role than the one that runs this and owns the tables; --grant gives it what they need.
     """
     import asyncio
 
@@ -24,7 +33,7 @@ def migrate(store: StoreOption = None, schema: SchemaOption = None, as_json: Jso
 
     app = Holdfast(store, schema=schema)
     check_kept(app)
-    applied = asyncio.run(_migrate(app.settings))
+    applied = asyncio.run(_migrate(app.settings, grant))
     name, version = app.settings.db_schema, schema_files().version
     if as_json:
         migrations = [{"version": migration.version, "name": migration.name} for migration in applied.migrations]
@@ -35,13 +44,15 @@ def migrate(store: StoreOption = None, schema: SchemaOption = None, as_json: Jso
         typer.echo(f"applied {migration.version:04} {migration.name}")
     if applied.functions:
         typer.echo(f"installed {len(applied.functions)} functions")
+    if grant is not None:
+        typer.echo(f'granted to "{grant}" what workers and producers need')
     state = "now at" if applied.migrations or applied.functions else "up to date, at"
     typer.echo(f'schema "{name}" is {state} version {version} in {store_of(app)}')
 
 
-async def _migrate(settings: "Settings") -> "Applied":
+async def _migrate(settings: "Settings", grant: str | None) -> "Applied":
     from holdfast.store.opening import migrate as apply_migrations
     from holdfast.store.opening import server_url
 
     async with server_url(settings.store) as server:
-        return await apply_migrations(server, settings.db_schema)
+        return await apply_migrations(server, settings.db_schema, grant=grant)

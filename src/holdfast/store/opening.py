@@ -152,9 +152,14 @@ def is_embedded(url: str) -> bool:
     return url.startswith("embedded:")
 
 
-async def migrate(server: str, schema: str) -> Applied:
+async def migrate(server: str, schema: str, *, grant: str | None = None) -> Applied:
+    """`grant`: a role that may work there afterwards."""
     connection = await open_connection(server)
     try:
-        return await Migrator(connection, schema).migrate()
+        migrator = Migrator(connection, schema)
+        applied = await migrator.migrate()
+        if grant is not None:
+            await migrator.grant(grant)
+        return applied
     finally:
         await connection.close()

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from holdfast.domain.errors import SchemaMismatch
+from holdfast.domain.errors import InvalidInput, SchemaMismatch
 from holdfast.store.postgres.driver import translated
 from holdfast.store.postgres.schema_files import Migration, SchemaFiles, digest, schema_files
 from holdfast.store.postgres.sql_files import in_schema, quoted, statement
 
 # Advisory lock "holdfast migrate": two migrators wait for each other instead of failing.
 _LOCK = 0x686F6C6466617374
+# Keep in sync with sql/doctor_privileges.sql.
+_ONLY_READ = ("clock", "migration", "installed_function")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,28 @@ class Migrator:
                     f'the function "{name}" of the schema "{self._schema}" is not that of this release; '
                     "run `holdfast migrate`"
                 )
+
+    async def grant(self, role: str) -> None:
+        """Let this role do what workers and producers do. What changes tables runs as the owner of the functions.
+
+        The owner needs nothing, and must not lose what only the owner may do.
+        """
+        schema, grantee = quoted(self._schema), '"' + role.replace('"', '""') + '"'
+        with translated():
+            async with self._connection.transaction():
+                found = await self._fetch("schema_role", role)
+                if not found:
+                    raise InvalidInput(f'grant: there is no role "{role}"; create it with CREATE ROLE … LOGIN')
+                if found[0]["owns"]:
+                    return
+                for privileges in (
+                    f"USAGE ON SCHEMA {schema}",
+                    f"SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema}",
+                    f"EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema}",
+                ):
+                    await self._connection.execute(f"GRANT {privileges} TO {grantee}")
+                kept = ", ".join(f"{schema}.{table}" for table in _ONLY_READ)
+                await self._connection.execute(f"REVOKE INSERT, UPDATE, DELETE ON {kept} FROM {grantee}")
 
     def _refuse_newer(self, version: int) -> None:
         if version > self._files.version:
