@@ -23,6 +23,7 @@ from holdfast.store.schedules import NewRun
 from holdfast_lab.faults.later_release import later_schema_files
 from tests.databases import Database, connected, opened_store
 from tests.doctor.examined import NOW, execute, found, only, opened_case
+from tests.postgres.past import add_days, day_of, days_with_partitions
 from tests.store_contract.schedule_steps import new_schedule
 from tests.store_contract.steps import HOLDER, OTHER_HOLDER, in_state, job, wants
 from tests.worker.harness import until
@@ -238,6 +239,24 @@ async def test_missing_partitions_and_rows_in_the_default_ones_are_warnings(data
     _, rows = await found(database, "partitions", Limits(default_rows=0))
     assert rows.level is Level.WARNING
     assert rows.line.startswith("the default one holds 1 jobs")
+
+
+async def test_partitions_that_should_have_been_dropped_are_a_warning(database: Database) -> None:
+    async with connected(database.url) as connection:
+        await add_days(connection, 6)
+        assert (await only(database, "partitions")).level is Level.OK
+        overdue = await only(database, "partitions", Limits(retention=timedelta(days=2)))
+        assert overdue.level is Level.WARNING
+        assert overdue.line.startswith(f"3 should have been dropped by now, the oldest from {day_of(6)}")
+        assert "--runners maintenance" in (overdue.next_step or "")
+
+
+async def test_a_guard_that_was_left_behind_is_a_warning(database: Database) -> None:
+    async with connected(database.url) as connection:
+        for day in await days_with_partitions(connection):
+            await connection.execute(f"DROP TABLE holdfast.job_{day:%Y%m%d}, holdfast.finished_{day:%Y%m%d}")
+        await connection.execute("SELECT holdfast.guard_default(8, 1)")
+    assert any("has a guard" in each.line for each in await found(database, "partitions"))
 
 
 async def test_many_dead_rows_are_a_warning(database: Database) -> None:

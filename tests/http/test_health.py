@@ -20,6 +20,7 @@ from holdfast.http.health import Check, Health, ReadinessProbe, liveness, readin
 from holdfast.http.health_server import HealthServer
 from holdfast_lab.faults.proxy import Proxy
 from tests.databases import Database, connected, refusing
+from tests.postgres.past import add_days, day_of
 from tests.worker.harness import until
 
 ONE_SERVER = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
@@ -342,17 +343,27 @@ async def test_a_store_in_memory_is_ready() -> None:
     async with opened_app("memory:") as app:
         health = await readiness(app)
         assert health.ok
-        assert [check.name for check in health.checks] == ["store", "schema"]
+        assert [check.name for check in health.checks] == ["store", "schema", "retention"]
 
 
 async def test_a_database_is_ready_until_its_schema_is_another(database: Database) -> None:
     async with opened_app(database.url) as app, connected(database.url) as connection:
         assert (await readiness(app)).ok
         await connection.execute("INSERT INTO holdfast.migration (version, name) VALUES (9999, 'later')")
-        store, schema = (await readiness(app)).checks
+        store, schema, *_ = (await readiness(app)).checks
         assert store.ok
         assert not schema.ok
         assert "is version 9999, newer than this release knows" in schema.detail
+
+
+async def test_a_retention_that_is_behind_is_told_and_costs_no_readiness(database: Database) -> None:
+    async with opened_app(database.url) as app, connected(database.url) as connection:
+        (*_, retention) = (await readiness(app)).checks
+        assert (retention.name, retention.ok, retention.detail) == ("retention", True, "nothing is overdue")
+        await add_days(connection, 20)
+        health = await readiness(app)
+        assert health.ok
+        assert health.checks[-1].detail == f"behind: {day_of(20)} should be gone; see `holdfast doctor`"
 
 
 @pytest.mark.parametrize(("connected", "ok"), [(True, True), (False, False)])

@@ -59,7 +59,7 @@ async def _examine(settings: "Settings", *, deep: bool, allow_unsafe: bool) -> "
     from holdfast.store.opening import server_url
 
     async with server_url(settings.store) as server:
-        limits = Limits(allows_unsafe=allow_unsafe)
+        limits = Limits(allows_unsafe=allow_unsafe, retention=settings.retention)
         return await examine(server, settings.db_schema, deep=deep, limits=limits, direct_url=settings.listen_url)
 
 

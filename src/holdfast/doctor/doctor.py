@@ -11,6 +11,7 @@ from holdfast.doctor.job_checks import (
     check_leases,
     check_partitions,
     check_places,
+    check_privileges,
 )
 from holdfast.doctor.runtime_checks import check_listeners, check_runs, check_schedules
 from holdfast.doctor.server_checks import (
@@ -36,6 +37,7 @@ _OF_THE_SERVER: dict[str, Check] = {
     "vacuum horizon": check_horizon,
 }
 _OF_THE_SCHEMA: dict[str, Check] = {
+    "privileges": check_privileges,
     "clock": check_clock,
     "leases": check_leases,
     "due jobs": check_due,

@@ -43,6 +43,7 @@ class Limits:
     long_pin: timedelta = timedelta(hours=1)
     pin_transactions: int = 500_000
     partition_days: int = 3
+    retention: timedelta = timedelta(days=7)
     default_rows: int = 1000
     """Retention moves what must stay to the default partitions, so a few are normal."""
     late: timedelta = timedelta(minutes=1)

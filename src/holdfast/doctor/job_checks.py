@@ -84,13 +84,30 @@ async def check_dead_letters(examiner: Examiner, limits: Limits) -> AsyncIterato
 
 
 async def check_partitions(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:
-    partitions = await examiner.partitions(limits.partition_days, max(limits.counted, limits.default_rows + 1))
+    bound = max(limits.counted, limits.default_rows + 1)
+    partitions = await examiner.partitions(limits.partition_days, bound, limits.retention)
     if partitions.missing:
         yield Finding(
             "partitions",
             Level.WARNING,
             f"none for {', '.join(partitions.missing)}: jobs go to the default one",
-            "maintenance adds them: see that a worker or `holdfast tick` runs it, and that its role may create tables",
+            "maintenance adds them: see that a worker or `holdfast tick` runs it",
+        )
+    if partitions.overdue:
+        yield Finding(
+            "partitions",
+            Level.WARNING,
+            f"{len(partitions.overdue)} should have been dropped by now, the oldest from {partitions.overdue[0]}: "
+            "their jobs are pruned one by one, and each makes claims a little slower",
+            "see that maintenance runs. It cannot drop what transactions of two seconds always use (run "
+            "`holdfast tick APP --runners maintenance` at a quiet time), nor where very many jobs are still to run",
+        )
+    if partitions.has_guard:
+        yield Finding(
+            "partitions",
+            Level.WARNING,
+            "the default one has a guard, which refuses ids of days to come: maintenance is at work or was interrupted",
+            "if this stays for an hour, see that a worker or `holdfast tick` runs maintenance, which takes it away",
         )
     rows = max(partitions.jobs, partitions.finished)
     if rows > limits.default_rows:
@@ -100,8 +117,30 @@ async def check_partitions(examiner: Examiner, limits: Limits) -> AsyncIterator[
             f"the default one holds {counted(rows, limits)} jobs, which are pruned one by one",
             "leave ids to Holdfast (they must be UUIDv7), and let maintenance run every day",
         )
-    elif not partitions.missing:
+    elif not (partitions.missing or partitions.overdue or partitions.has_guard):
         yield Finding("partitions", Level.OK, f"today and the next {limits.partition_days - 1} days are covered")
+
+
+async def check_privileges(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:
+    """A warning only: it may be a role that monitors and does no work."""
+    privileges = await examiner.privileges()
+    is_able = privileges.owns_tables and privileges.may_create
+    if privileges.missing:
+        yield Finding(
+            "privileges",
+            Level.WARNING,
+            f"{privileges.role} lacks {some(privileges.missing, limits)}: no worker can connect as it",
+            f'as the owner of the schema: `holdfast migrate --grant "{privileges.role}"`',
+        )
+    elif is_able:
+        yield Finding("privileges", Level.OK, f"{privileges.role} may do what a worker does")
+    if not is_able:
+        yield Finding(
+            "privileges",
+            Level.PROBLEM,
+            f"{privileges.definer}, which owns the functions, may not change the tables: none is added or dropped",
+            "give schema, tables and functions to the role that migrates: ALTER SCHEMA, TABLE and FUNCTION … OWNER TO",
+        )
 
 
 async def check_places(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:

@@ -18,6 +18,7 @@ log = get_logger("holdfast.health")
 
 STORE_SECONDS = 2.0
 STALLED_SECONDS = 30.0
+_RETENTION_SECONDS = 60.0
 _BEAT_SECONDS = 1.0
 # An event loop alone does not keep a task from being collected.
 _ASKED: "set[asyncio.Task[tuple[Check, ...]]]" = set()
@@ -68,6 +69,7 @@ class ReadinessProbe:
         self._broker_connected = broker_connected
         self._seconds = seconds
         self._asked: asyncio.Task[tuple[Check, ...]] | None = None
+        self._retention: tuple[float, Check] | None = None
 
     async def look(self) -> Health:
         checks = await self._store()
@@ -95,6 +97,8 @@ class ReadinessProbe:
         started = time.monotonic()
         try:
             await self._app.opened.check()
+            took = (time.monotonic() - started) * 1000
+            retention = await self._ask_retention()
         except SchemaMismatch as error:
             return Check("store", True, "answers"), Check("schema", False, str(error))
         except HoldfastError as error:
@@ -102,8 +106,16 @@ class ReadinessProbe:
         except Exception as error:
             log.exception("readiness could not be found out")
             return _unknown_schema(f"unexpected error: {type(error).__name__}")
-        took = (time.monotonic() - started) * 1000
-        return Check("store", True, f"answered in {took:.1f} ms"), Check("schema", True, "the one this release knows")
+        schema = Check("schema", True, "the one this release knows")
+        return Check("store", True, f"answered in {took:.1f} ms"), schema, retention
+
+    async def _ask_retention(self) -> Check:
+        """Says so and is fine all the same: a process that is restarted for it would not catch up faster."""
+        if self._retention is None or time.monotonic() - self._retention[0] > _RETENTION_SECONDS:
+            overdue = await self._app.opened.maintenance.overdue_days(self._app.settings.retention)
+            behind = f"behind: {overdue[0]} should be gone; see `holdfast doctor`" if overdue else "nothing is overdue"
+            self._retention = time.monotonic(), Check("retention", True, behind)
+        return self._retention[1]
 
 
 def _unknown_schema(why: str) -> tuple[Check, ...]:

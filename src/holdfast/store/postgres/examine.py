@@ -95,11 +95,24 @@ class HiddenSessions:
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """`missing` days, and rows in the default partitions."""
+    """`missing` days, those that retention should have dropped, and rows in the default partitions."""
 
     missing: list[str]
+    overdue: list[str]
     jobs: int
     finished: int
+    has_guard: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Privileges:
+    """`definer` owns the functions that change tables, and so does what they do."""
+
+    role: str
+    missing: list[str]
+    definer: str
+    owns_tables: bool
+    may_create: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +227,13 @@ class Examiner:
         (row,) = await self._ask("hidden")
         return HiddenSessions(**row)
 
-    async def partitions(self, days: int, bound: int) -> Partitions:
-        (row,) = await self._ask("partitions", days, bound)
+    async def partitions(self, days: int, bound: int, retention: timedelta) -> Partitions:
+        (row,) = await self._ask("partitions", days, bound, retention)
         return Partitions(**row)
+
+    async def privileges(self) -> Privileges:
+        (row,) = await self._ask("privileges")
+        return Privileges(**row)
 
     async def dead_rows(self, more_than: int, per_live: int) -> list[DeadRows]:
         return [DeadRows(**row) for row in await self._ask("dead_rows", more_than, per_live)]
