@@ -1,5 +1,5 @@
 -- What this role lacks of what a worker needs, and what the owner lacks to add partitions in its name.
-WITH space AS (SELECT oid, nspname FROM pg_namespace WHERE oid = (
+WITH space AS (SELECT oid FROM pg_namespace WHERE oid = (
     SELECT relnamespace FROM pg_class WHERE oid = 'holdfast.migration'::regclass
 )),
 needed AS (
