@@ -36,8 +36,8 @@ async def test_a_listener_that_was_killed_is_back_and_looks_for_what_it_missed(e
         for number, each in enumerate(leased[:2], 1):
             # The finish is committed in between, while nobody is there to hear of it.
             async with connection.transaction():
-                finish = "SELECT holdfast.finish_in_transaction($1, $2, $3, NULL)"
-                await connection.execute(finish, *each.lease)
+                finish = "SELECT holdfast.finish_in_transaction($1, $2, NULL)"
+                await connection.execute(finish, each.id, each.lease.claim)
                 assert await kill_listeners(connection) == 1
             await all_of(tasks[number - 1 : number])
             await until(lambda number=number: lines.returns == number, "listening again")  # type: ignore[misc]

@@ -97,8 +97,8 @@ async def _finish_in_transaction(scene: Scene) -> UUID:
     leased = await scene.running()
     await scene.waits_for(leased.id)
     async with scene.connection.transaction():
-        finish = "SELECT holdfast.finish_in_transaction($1, $2, $3, NULL)"
-        await scene.connection.execute(finish, *leased.lease)
+        finish = "SELECT holdfast.finish_in_transaction($1, $2, NULL)"
+        await scene.connection.execute(finish, leased.id, leased.lease.claim)
         assert await scene.ear.heard() == []
     return leased.id
 

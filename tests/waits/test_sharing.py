@@ -111,7 +111,9 @@ async def test_a_finish_that_did_not_see_the_wait_is_found_by_a_look_soon_after(
     async with waiting_in(emptied.url, never_polled) as scene, connected(emptied.url) as connection:
         (leased,) = await scene.running()
         async with connection.transaction():
-            await connection.execute("SELECT holdfast.finish_in_transaction($1, $2, $3, NULL)", *leased.lease)
+            await connection.execute(
+                "SELECT holdfast.finish_in_transaction($1, $2, NULL)", leased.id, leased.lease.claim
+            )
             waiting = scene.waiting(leased.id)
             await until_registered(emptied.url, 1)
         (found,) = await all_of([waiting])
