@@ -5,13 +5,13 @@ import sys
 import time
 from contextvars import ContextVar
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from holdfast import Holdfast, RunningJob
 from holdfast.domain.job import JobState, LeasedJob
+from holdfast.domain.lease_clock import lease_now
 from holdfast.store.contract import ClaimRequest, JobFilter
 from holdfast.worker import claimer, held, worker
 from tests.worker.harness import drained, errors, fast, final_job, until, working
@@ -238,7 +238,7 @@ async def test_a_claim_answered_when_its_lease_nears_its_end_or_has_ended_starts
     """Whoever stops handlers looks only now and then, and could be too late for what begins so late."""
     app = Holdfast("memory:")
     fences = []
-    monkeypatch.setattr(claimer, "time", SimpleNamespace(monotonic=lambda: time.monotonic() - took))
+    monkeypatch.setattr(claimer, "lease_now", lambda: lease_now() - took)
 
     @app.handler("do")
     async def do(job: RunningJob[Any]) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -16,6 +15,7 @@ from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.handlers import make_handler
 from holdfast.domain.job import Lease, LeasedJob
 from holdfast.domain.json_text import Json
+from holdfast.domain.lease_clock import lease_now
 from holdfast.store.contract import Fenced, Renewal, Renewed
 from holdfast.worker.held import HeldJob, Interruption
 from holdfast.worker.lease_keeper import ANSWERED, GRACE_SECONDS, KeeperRules, LeaseKeeper
@@ -24,6 +24,8 @@ LEASE = 30.0
 THIRD = LEASE / 3
 STOP = LEASE * 5 / 6
 CLAIMED = 1000.0
+LOCKED = 0.25
+"""How soon a lease that was locked is asked for again."""
 
 
 async def _nothing(job: object) -> None:
@@ -152,23 +154,50 @@ def test_a_job_that_waits_for_a_slot_is_kept_too() -> None:
     assert [stop.held for stop in rules.to_stop(CLAIMED + STOP)] == [held]
 
 
-def test_a_locked_lease_is_not_lost() -> None:
+def test_a_locked_lease_is_asked_for_again_soon_and_ends_when_it_would_have_ended() -> None:
     held = held_job()
     rules = keeping(held)
-    at = CLAIMED
-    for _ in range(9):
-        at += THIRD
+    assert answer(rules, CLAIMED + THIRD, Fenced.LOCKED) == []
+    assert rules.next_renewal(CLAIMED + THIRD) == LOCKED
+    assert due(rules, CLAIMED + THIRD + LOCKED - 0.01) == []
+    assert leases(due(rules, CLAIMED + THIRD + LOCKED)) == [held.job.lease]
+    assert held.safe_until == CLAIMED + LEASE
+    assert answer(rules, CLAIMED + STOP - 0.1, Fenced.LOCKED) == []
+    assert rules.to_stop(CLAIMED + STOP - 0.1) == []
+    assert [stop.why for stop in rules.to_stop(CLAIMED + STOP)] == [Interruption.UNRENEWED]
+
+
+def test_a_lease_that_its_handler_s_own_transaction_holds_beyond_its_end_is_not_lost() -> None:
+    held = held_job()
+    rules = keeping(held)
+    held.finishing()
+    at = CLAIMED + THIRD
+    while at < CLAIMED + 3 * LEASE:
         assert answer(rules, at, Fenced.LOCKED) == []
-        assert rules.to_stop(at + THIRD - 0.1) == []
-        assert due(rules, at + THIRD - 0.1) == []
+        assert rules.to_stop(at + LOCKED) == []
+        assert rules.latest_gap(at) == 0, "which is no reason to warn"
+        assert rules.next_renewal(at) == pytest.approx(LOCKED if at < CLAIMED + LEASE else LOCKED / 5)
+        at += LOCKED
+    assert held.safe_until == CLAIMED + LEASE
+    assert answer(rules, at, Fenced.DONE) == [], "the transaction was rolled back"
+    assert held.safe_until == at + LEASE
+
+
+def test_the_handler_of_a_transaction_that_rolled_back_too_late_is_stopped() -> None:
+    held = held_job()
+    rules = keeping(held)
+    held.finishing()
+    assert answer(rules, CLAIMED + LEASE + 1, Fenced.LOCKED) == []
+    assert answer(rules, CLAIMED + LEASE + 2, Fenced.STALE) == [(held, Interruption.LEASE_LOST)]
 
 
 def test_a_locked_lease_of_which_nothing_more_is_heard_is_stopped_in_the_end() -> None:
     held = held_job()
     rules = keeping(held)
-    answer(rules, CLAIMED + THIRD, Fenced.LOCKED)
-    assert rules.to_stop(CLAIMED + THIRD + STOP - 0.1) == []
-    assert len(rules.to_stop(CLAIMED + THIRD + STOP)) == 1
+    held.finishing()
+    answer(rules, CLAIMED + STOP, Fenced.LOCKED)
+    assert rules.to_stop(CLAIMED + STOP + LEASE / 4 - 0.1) == []
+    assert [stop.why for stop in rules.to_stop(CLAIMED + STOP + LEASE / 4)] == [Interruption.UNRENEWED]
 
 
 def test_a_job_that_is_finished_already_is_left_alone() -> None:
@@ -254,7 +283,7 @@ def test_the_gap_is_the_share_of_the_lease_since_its_renewal(at: float, share: f
 
 @pytest.mark.parametrize("error", [RuntimeError("nobody foresaw this"), StoreUnavailable("gone")])
 def test_the_keeper_connects_again_after_any_error(error: Exception) -> None:
-    held = held_job(started=None, claimed=time.monotonic() - LEASE / 2)
+    held = held_job(started=None, claimed=lease_now() - LEASE / 2)
     renewed, connections = threading.Event(), 0
 
     class FailsOnce:
@@ -282,7 +311,7 @@ def test_the_keeper_connects_again_after_any_error(error: Exception) -> None:
 
 def test_a_store_that_lets_us_in_and_renews_nothing_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """A read-only server, for one. A line for each try would hide all others."""
-    held = held_job(claimed=time.monotonic() - LEASE / 2, started=None)
+    held = held_job(claimed=lease_now() - LEASE / 2, started=None)
     refused, is_refusing, renewed = 0, True, threading.Event()
 
     class ReadOnly:

@@ -73,6 +73,8 @@ class RunningJob(Generic[Payload]):
     deadline: datetime
     _report: Callable[[Json], None]
     _finish_in: FinishInTransaction | None
+    _finishing: Callable[[], None] = lambda: None
+    """Hears, before the lease is locked, that a transaction of the handler's may be what locks it."""
     finish_requested: bool = field(default=False, init=False)
 
     @property
@@ -109,6 +111,7 @@ class RunningJob(Generic[Payload]):
                 "holdfast.testing.on_postgres"
             )
         encoded = None if result is None else encode(result, name="result", limit=LARGEST_RESULT)
+        self._finishing()
         reach("finish_in.before")
         executed = self._finish_in.statement(self.lease, encoded).execute_on(connection)
         self.finish_requested = True

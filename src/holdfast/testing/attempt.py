@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import time
 from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -13,6 +12,7 @@ from holdfast.domain.errors import InvalidInput
 from holdfast.domain.failures import Failures
 from holdfast.domain.handlers import CURRENT_JOB, FinishInTransaction, Handler, Isolation
 from holdfast.domain.job import Lease, LeasedJob
+from holdfast.domain.lease_clock import lease_now
 from holdfast.domain.lifecycle import SUSPECT_LOSSES, after_outcome
 from holdfast.domain.outcome import Outcome
 from holdfast.store.contract import ClaimRequest, Finish, KindClaim
@@ -89,7 +89,7 @@ async def attempted(
     executor = Executor(failures, ProcessLimits(1), lambda: finish_in)
     handler = _in_this_process(handler)
     loop = asyncio.get_running_loop()
-    held = HeldJob(job, handler, LEASE.total_seconds(), time.monotonic(), loop)
+    held = HeldJob(job, handler, LEASE.total_seconds(), lease_now(), loop)
     try:
         task = loop.create_task(executor.run(held), context=copy_context() if context is None else context)
         return Attempted(job, handler, await task)

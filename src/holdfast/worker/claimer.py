@@ -15,6 +15,7 @@ from uuid import UUID
 from holdfast.domain.crash_points import reach
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.handlers import Handler, Handlers, Isolation, Room
+from holdfast.domain.lease_clock import lease_now
 from holdfast.log import get_logger
 from holdfast.store.contract import ClaimRequest, KindClaim, Looked, Store
 from holdfast.worker.held import HeldJob, Slots
@@ -185,7 +186,7 @@ class Claimer:
         if not request.kinds:
             return []
         loop = asyncio.get_running_loop()
-        sent = time.monotonic()
+        sent = lease_now()
         try:
             jobs = await self._store.claim(request)
         except BaseException:

@@ -6,7 +6,6 @@ Returns None when there is nothing to write because the lease is gone.
 import asyncio
 import contextvars
 import math
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -21,6 +20,7 @@ from holdfast.domain.failures import Failures, bounded_error, describe, outcome_
 from holdfast.domain.handlers import CURRENT_JOB, FinishInTransaction, Isolation, RunningJob, describe_validation
 from holdfast.domain.job import JobError
 from holdfast.domain.json_text import Json, decode
+from holdfast.domain.lease_clock import lease_now
 from holdfast.domain.lifecycle import CANCEL_REQUESTED
 from holdfast.domain.outcome import Canceled, Failed, Outcome, Retried, Succeeded
 from holdfast.worker.held import HeldJob, Interruption
@@ -98,6 +98,7 @@ class Executor:
             deadline=datetime.now(UTC) + handler.timeout,
             _report=held.report,
             _finish_in=self._finish_in(),
+            _finishing=held.finishing,
         )
 
     async def _in_thread(self, held: HeldJob, job: RunningJob[Any]) -> object:
@@ -112,14 +113,14 @@ class Executor:
             raise
 
     async def _in_process(self, held: HeldJob, job: RunningJob[Any]) -> Outcome:
-        sent: RunningJob[Json] = replace(job, payload=held.job.payload, _report=_drop)
+        sent: RunningJob[Json] = replace(job, payload=held.job.payload, _report=_drop, _finishing=_nothing)
         attempt = Attempt(held.handler.function, held.handler.payload_type, sent, self._failures, held.handler.timeout)
         # Waiting for a process, starting it and importing the application is not the handler's doing: its time counts
         # from `started`.
         held.started = math.inf
 
         def has_process() -> None:
-            held.started = time.monotonic() + _START_SECONDS
+            held.started = lease_now() + _START_SECONDS
 
         def set_kill(kill: Callable[[], None]) -> None:
             held.kill = kill
@@ -127,9 +128,9 @@ class Executor:
                 kill()
 
         def started() -> None:
-            held.started = time.monotonic()
+            held.started = lease_now()
 
-        ended = await self._processes.run(attempt, has_process, started, held.report, set_kill)
+        ended = await self._processes.run(attempt, has_process, started, held.report, held.finishing, set_kill)
         held.kill = None
         held.finish_requested |= ended.finish_requested
         if held.interruption is not None:
@@ -178,3 +179,7 @@ def _timeout_error(timeout: timedelta) -> JobError:
 
 def _drop(progress: Json) -> None:
     """Stands in for the reporter while a job travels to its process."""
+
+
+def _nothing() -> None:
+    """Stands in likewise for what hears that the handler finishes."""

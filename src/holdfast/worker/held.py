@@ -16,6 +16,7 @@ from uuid import UUID
 from holdfast.domain.handlers import Handler
 from holdfast.domain.job import LeasedJob
 from holdfast.domain.json_text import Json
+from holdfast.domain.lease_clock import lease_now
 from holdfast.domain.lifecycle import Transition
 
 _MOST_AT_ONCE = 1000
@@ -47,6 +48,8 @@ class HeldJob:
     interruption: Interruption | None = None
     interrupted = 0.0
     finish_requested = False
+    is_finishing = False
+    """Its handler has begun to finish in a transaction of its own, which may hold the lease locked."""
     settled = False
     """An outcome was handed to the finisher, or there is none to write: nothing else may be."""
     transition: Transition
@@ -66,7 +69,7 @@ class HeldJob:
         self.handler = handler
         self.extend = extend
         self.claimed = claimed
-        """Monotonic time just before the claim was sent: the lease cannot end before this plus `extend`."""
+        """Time just before the claim was sent (lease_clock.py): the lease cannot end before this plus `extend`."""
         self.safe_until = claimed + extend
         """Until then the lease is surely ours. Moved on by the lease keeper, from before a renewal was sent."""
         self.loop = loop
@@ -92,11 +95,14 @@ class HeldJob:
     def report(self, progress: Json) -> None:
         self.progress = progress
 
+    def finishing(self) -> None:
+        self.is_finishing = True
+
     def interrupt(self, why: Interruption) -> None:
         """Stop the handler, from the event loop's own thread. The first reason stands."""
         if self.interruption is not None or self.settled:
             return
-        self.interruption, self.interrupted = why, time.monotonic()
+        self.interruption, self.interrupted = why, lease_now()
         if self.kill is not None:
             self.kill()
         # Canceled before its first step, a task would never make it; the attempt sees the interruption by itself.
@@ -112,7 +118,7 @@ class HeldJob:
             return
         kill = self.kill  # read once: the event loop may set it to None at any moment
         if kill is not None and self.interruption is None:
-            self.interruption, self.interrupted = why, time.monotonic()
+            self.interruption, self.interrupted = why, lease_now()
             kill()
             return
         self.loop.call_soon_threadsafe(self.interrupt, why)

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import math
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from holdfast.domain.crash_points import reach
 from holdfast.domain.errors import HoldfastError, StoreUnavailable
 from holdfast.domain.event_loop import is_being_canceled
 from holdfast.domain.json_text import Json
+from holdfast.domain.lease_clock import lease_now
 from holdfast.log import get_logger
 from holdfast.store.contract import Fenced, Renewal, Renewed, Renewer
 from holdfast.worker.held import HeldJob, Interruption
@@ -30,6 +30,11 @@ GRACE_SECONDS = 5.0
 ANSWERED = 1 / 8
 """The share of a lease in which a renewal must be answered: with a third before it, a server that says nothing is
 noticed within half a lease, and there is time for another try."""
+
+_LOCKED_SECONDS = 0.25
+_OVERDUE_SECONDS = 0.05
+_LOCKED_TRUST = 1 / 4
+"""The share of a lease for which the answer counts that its handler's own transaction holds it."""
 
 _LATE = 1 / 6
 _PROGRESS_SECONDS = 1.0
@@ -44,8 +49,20 @@ class _Watch:
     renewed: float
     progress: Json | None = None
     progress_written: float = float("-inf")
+    locked: float = float("-inf")
+    """When the last renewal was sent that found it locked."""
     lost: bool = False
     stopping: bool = False
+
+    @property
+    def is_locked(self) -> bool:
+        return self.locked > self.renewed
+
+    @property
+    def locked_pause(self) -> float:
+        """Until it is asked for again. Once the lease is over, the first who looks after the lock is gone has it."""
+        is_over = self.locked >= self.held.safe_until
+        return _OVERDUE_SECONDS if is_over else min(_LOCKED_SECONDS, self.held.extend / 12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +72,7 @@ class Stop:
 
 
 class KeeperRules:
-    """Which leases to renew now, and which handlers to stop. Times are monotonic seconds of this machine."""
+    """Which leases to renew now, and which handlers to stop. Times are those of lease_clock.py."""
 
     def __init__(self, renew_at: float = 1 / 3) -> None:
         self._renew_at = renew_at
@@ -76,8 +93,7 @@ class KeeperRules:
             if watch.lost or self._is_overdue(watch, now):
                 continue
             progress = self._unwritten_progress(watch, now)
-            age = now - watch.renewed
-            if age >= watch.held.extend * self._renew_at or progress is not None:
+            if self._renewal_in(watch, now) <= 0 or progress is not None:
                 extend = timedelta(seconds=watch.held.extend)
                 renewals[watch.held] = Renewal(watch.held.job.lease, extend, progress)
         return renewals
@@ -85,11 +101,16 @@ class KeeperRules:
     def next_renewal(self, now: float) -> float:
         """Seconds until a lease is to be renewed; infinite if none is."""
         due = (
-            watch.renewed + watch.held.extend * self._renew_at - now
+            self._renewal_in(watch, now)
             for watch in self._watches.values()
             if not watch.lost and not self._is_overdue(watch, now)
         )
         return max(0.0, min(due, default=math.inf))
+
+    def _renewal_in(self, watch: _Watch, now: float) -> float:
+        if watch.is_locked:
+            return watch.locked + watch.locked_pause - now
+        return watch.renewed + watch.held.extend * self._renew_at - now
 
     def learn(self, sent_at: float, renewals: Mapping[HeldJob, Renewal], answers: Iterable[Renewed]) -> list[Stop]:
         """Take in the store's answers, in their order, to renewals that were sent at `sent_at`."""
@@ -107,10 +128,9 @@ class KeeperRules:
                     if answer.cancel_requested:
                         self._stop(stops, watch, Interruption.CANCELED)
                 case Fenced.LOCKED:
-                    # A transaction is finishing the job: the lease is not lost, and nobody can rescue it meanwhile.
-                    # Taken for a renewal and not for ever, or an outage now would leave the handler running.
-                    watch.renewed = sent_at
-                    watch.held.safe_until = sent_at + watch.held.extend
+                    # Nothing was renewed: the lease ends when it would have ended. Its own handler's transaction may
+                    # hold it and roll back, or a rescue that is about to commit.
+                    watch.locked = sent_at
                 case Fenced.ALREADY:
                     watch.lost = True
                 case Fenced.STALE:
@@ -122,9 +142,13 @@ class KeeperRules:
         """Handlers whose lease nears its end without a renewal: stopped while it is still surely ours."""
         stops: list[Stop] = []
         for watch in self._watches.values():
-            if watch.held.nears_end(now) and not watch.lost:
+            if watch.held.nears_end(now) and not watch.lost and not self._is_being_finished(watch, now):
                 self._stop(stops, watch, Interruption.UNRENEWED)
         return stops
+
+    def _is_being_finished(self, watch: _Watch, now: float) -> bool:
+        """By a transaction of its handler's own, so that nobody else can have it before that ends."""
+        return watch.held.is_finishing and watch.is_locked and now < watch.locked + watch.held.extend * _LOCKED_TRUST
 
     def _stop(self, stops: list[Stop], watch: _Watch, why: Interruption) -> None:
         # A settled job's handler is over, and its outcome is the finisher's to write or to see refused.
@@ -140,7 +164,7 @@ class KeeperRules:
         ages = [
             (now - watch.renewed) / watch.held.extend
             for watch in self._watches.values()
-            if not watch.lost and not self._is_overdue(watch, now)
+            if not watch.lost and not watch.is_locked and not self._is_overdue(watch, now)
         ]
         return max(ages, default=0.0)
 
@@ -211,11 +235,11 @@ class LeaseKeeper:
             tasks.create_task(self._renew_in_time())
 
     async def _stop_in_time(self) -> None:
-        looked, patient_until = time.monotonic(), 0.0
+        looked, patient_until = lease_now(), 0.0
         while not self._stopping.is_set():
             self._rules.watch(self._held_jobs())
             lease = self._rules.shortest_lease(self._default_lease)
-            now = time.monotonic()
+            now = lease_now()
             if now - looked > lease / 6:
                 # The whole process was paused. The next renewal finds out which of its leases that has cost.
                 patient_until = now + lease / 6
@@ -252,7 +276,7 @@ class LeaseKeeper:
             raise StoreUnavailable("no connection in time") from None
 
     async def _turn(self, renewer: Renewer) -> None:
-        now = time.monotonic()
+        now = lease_now()
         self._rules.watch(self._held_jobs())
         self._tell_if_late(self._rules.latest_gap(now))
         renewals = self._rules.to_renew(now)
@@ -271,7 +295,7 @@ class LeaseKeeper:
             log.warning("lease keeper is connected again")
             self._is_out = False
         # Not beyond the next renewal: what it came late would be missing when the server says nothing.
-        next_renewal = max(_SHORTEST_TURN_SECONDS, self._rules.next_renewal(time.monotonic()))
+        next_renewal = max(_SHORTEST_TURN_SECONDS, self._rules.next_renewal(lease_now()))
         await self._pause(min(lease / 12, _PROGRESS_SECONDS, next_renewal))
 
     def _tell_if_late(self, gap: float) -> None:

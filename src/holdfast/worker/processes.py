@@ -67,6 +67,11 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Finishing:
+    """The handler is about to finish its job in a transaction of its own."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     outcome: Outcome
     finish_requested: bool
@@ -92,24 +97,26 @@ class Processes:
         has_process: Callable[[], None],
         started: Callable[[], None],
         report: Callable[[Json], None],
+        finishing: Callable[[], None],
         set_kill: Callable[[Callable[[], None]], None],
     ) -> Ended:
         """Waits for a process to be free, then tells `has_process`; `started` is told when the handler begins."""
         async with self._free:
             has_process()
-            return await self._serve(attempt, started, report, set_kill)
+            return await self._serve(attempt, started, report, finishing, set_kill)
 
     async def _serve(
         self,
         attempt: Attempt,
         started: Callable[[], None],
         report: Callable[[Json], None],
+        finishing: Callable[[], None],
         set_kill: Callable[[Callable[[], None]], None],
     ) -> Ended:
         loop = asyncio.get_running_loop()
         child = self._idle_child() or await self._start()
         set_kill(child.kill)
-        call = loop.run_in_executor(self._threads, child.serve, attempt, started, report)
+        call = loop.run_in_executor(self._threads, child.serve, attempt, started, report, finishing)
         try:
             ended = await asyncio.shield(call)
         except asyncio.CancelledError:
@@ -180,7 +187,13 @@ class _Child:
             self.end()
             raise
 
-    def serve(self, attempt: Attempt, started: Callable[[], None], report: Callable[[Json], None]) -> Ended:
+    def serve(
+        self,
+        attempt: Attempt,
+        started: Callable[[], None],
+        report: Callable[[Json], None],
+        finishing: Callable[[], None],
+    ) -> Ended:
         """Blocks until the child has an outcome or is dead."""
         try:
             self._pipe.send(attempt)
@@ -191,6 +204,8 @@ class _Child:
                         return message
                     case Started():
                         started()
+                    case Finishing():
+                        finishing()
                     case _:
                         report(message)
         except (EOFError, OSError):
@@ -200,12 +215,12 @@ class _Child:
             self.end()
             raise
 
-    def _next_message(self) -> "Started | Ended | Json":
+    def _next_message(self) -> "Started | Finishing | Ended | Json":
         # A process that the handler forked holds the pipe open too, so its end alone does not tell that ours is dead.
         while not self._pipe.poll(_LOOK_SECONDS):
             if not self._process.is_alive() and not self._pipe.poll():
                 raise EOFError
-        message: Started | Ended | Json = self._pipe.recv()
+        message: Started | Finishing | Ended | Json = self._pipe.recv()
         return message
 
     @property
@@ -311,9 +326,15 @@ class _Outbox:
         self._ended = False
 
     def report(self, progress: Json) -> None:
+        self._send(progress)
+
+    def finishing(self) -> None:
+        self._send(Finishing())
+
+    def _send(self, message: Json | Finishing) -> None:
         with self._lock:
             if not self._ended:
-                self._pipe.send(progress)
+                self._pipe.send(message)
 
     def end(self, ended: Ended) -> None:
         with self._lock:
@@ -330,7 +351,7 @@ def _die_with_parent() -> None:
 
 def _run(attempt: Attempt, outbox: _Outbox) -> Ended:
     job: RunningJob[Any] = attempt.job
-    job._report = outbox.report
+    job._report, job._finishing = outbox.report, outbox.finishing
     job.deadline = datetime.now(UTC) + attempt.timeout
     payload_type = attempt.payload_type
     CURRENT_JOB.set(job)

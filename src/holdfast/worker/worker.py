@@ -23,6 +23,7 @@ from holdfast.domain.duration import to_timedelta
 from holdfast.domain.failures import Failures, describe
 from holdfast.domain.handlers import FinishInTransaction, Handlers
 from holdfast.domain.job import JobError, JobState
+from holdfast.domain.lease_clock import lease_now
 from holdfast.domain.lifecycle import PLAIN_SUCCESS, Move, Transition, after_outcome
 from holdfast.domain.outcome import Outcome, Retried, Succeeded
 from holdfast.domain.retry import DEFAULT_BACKOFF
@@ -168,7 +169,7 @@ class Worker:
     def _may_start(self, held: HeldJob) -> bool:
         """False if the job was interrupted while it waited, or if its lease is about to end: the claim was answered
         late or the process was paused, and another worker may be running the job."""
-        held.started = time.monotonic()
+        held.started = lease_now()
         return held.interruption is None and not held.nears_end(held.started) and not self._is_stopping
 
     def _decide(self, held: HeldJob, outcome: Outcome | None) -> Transition | None:
@@ -353,7 +354,7 @@ class Worker:
 
     async def _watch_deadlines(self) -> float | None:
         """Rests while there is nothing to watch."""
-        now = time.monotonic()
+        now = lease_now()
         # Jobs turned out slower than the look-ahead expected: others may run them sooner.
         self._give_back(self._slots.give_up_waiting(now - _LONGEST_WAIT_SECONDS))
         for held in list(self._slots.running):

@@ -33,6 +33,7 @@ def replaced_names(machine: Machine, random: Random, tell: Callable[[str], None]
     """`tell` hears of errors that the engine has caught, logged with their traceback, and did not foresee."""
     replacements: dict[str, object] = {
         "time": SimpleNamespace(monotonic=machine.monotonic),
+        "lease_now": machine.monotonic,
         "Random": lambda: random,
         "uuid4": lambda: UUID(int=random.getrandbits(128)),
         "log": _Log(tell),
