@@ -19,11 +19,7 @@ _BACKOFF = exponential(base="100ms", max="5s", jitter="200ms")
 
 
 async def cancel_within(seconds: float, *tasks: "asyncio.Task[Any]") -> None:
-    """Cancel tasks and wait that long for their end; how they ended is of no interest any more.
-
-    A canceled request first waits until the server has heard of it, and a server that is cut off hears nothing. Such a
-    task is left to the end of its connection.
-    """
+    """Cancel tasks and wait that long for their end; how they ended is of no interest any more."""
     for task in tasks:
         task.cancel()
         task.add_done_callback(_forget)

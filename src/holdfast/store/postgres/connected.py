@@ -19,6 +19,7 @@ from holdfast.store.postgres.driver import (
     is_pooled,
     open_connection,
     open_pool,
+    read_committed,
     round_trip,
     through_pooler,
     translated,
@@ -95,7 +96,7 @@ class ConnectedStore:
 
     async def fetch_by_index(self, verb: str, *arguments: object) -> "list[asyncpg.Record]":
         """Like fetch, for what reads a table that was small when it was last looked at, and has no pinned function."""
-        async with self._acquire() as connection, connection.transaction(isolation="read_committed"):
+        async with self._acquire() as connection, read_committed(connection):
             await connection.execute(BY_INDEX)
             return await connection.fetch(statement(verb, self.schema, len(arguments)), *arguments)
 
@@ -107,7 +108,7 @@ class ConnectedStore:
     @asynccontextmanager
     async def maintenance_transaction(self) -> AsyncIterator["Fetch"]:
         """For statements of maintenance that belong together."""
-        async with self._acquire() as connection, connection.transaction(isolation="read_committed"):
+        async with self._acquire() as connection, read_committed(connection):
 
             async def fetch(verb: str, *arguments: object) -> "list[asyncpg.Record]":
                 sql = statement(verb, self.schema, len(arguments))

@@ -1,5 +1,6 @@
 """Opening a connection: to the first host that takes it, with every statement of the engine at read committed."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -26,13 +27,29 @@ _last_host: dict[tuple[str, ...], int] = {}
 
 
 class Connection(asyncpg.Connection):
-    """One that can be had from under its pool, which takes its wrapper away when the connection is lost."""
+    """One that never asks the server to cancel a statement."""
 
-    __slots__ = ()
+    __slots__ = ("is_given_up",)
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(*arguments, **options)
+        self.is_given_up = False
 
     @property
     def itself(self) -> "Connection":
+        """From under its pool, which takes its wrapper away when the connection is lost."""
         return self
+
+    def _cancel_current_command(self, *_waiters: object) -> None:
+        """A statement was given up, and its connection is given up with it.
+
+        A cancel request turns a commit that waits for a synchronous standby into one of this server alone: everybody
+        sees it and relies on it, and after a failover it is gone. Without one it stays invisible until the standby has
+        it.
+        """
+        self.is_given_up = True
+        # Not at once: the driver has yet to tell whoever waits for the statement.
+        asyncio.get_running_loop().call_soon(self.terminate)
 
 
 class PooledConnection(Connection):

@@ -186,7 +186,10 @@ class Pool:
             for each in others:
                 each.itself.terminate()
                 await self._pool.release(each.connection)
-        await self._pool.release(taken.connection)
+        if taken.itself.is_given_up:
+            taken.itself.terminate()
+        else:
+            await self._pool.release(taken.connection)
 
     def _is_lost(self, taken: "_Taken", error: BaseException) -> bool:
         # Where there are several hosts, another one may take writes by now.
@@ -254,7 +257,7 @@ class _Taken:
 
     def __init__(self, connection: "PoolConnectionProxy[asyncpg.Record]") -> None:
         self.connection = connection
-        self.itself: asyncpg.Connection[asyncpg.Record] = connection.itself  # type: ignore[attr-defined]
+        self.itself: Connection = connection.itself  # type: ignore[attr-defined]
         self.since = 0.0
 
 
