@@ -8,12 +8,10 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.domain.crash_points import reach
-from holdfast.domain.errors import HoldfastError
 from holdfast.domain.handlers import Handler, Handlers, Isolation, Room
 from holdfast.domain.lease_clock import lease_now
 from holdfast.log import get_logger
@@ -21,13 +19,13 @@ from holdfast.store.contract import ClaimRequest, KindClaim, Looked, Store
 from holdfast.worker.held import HeldJob, Slots
 from holdfast.worker.looking import Looking
 from holdfast.worker.settings import WorkerSettings
+from holdfast.worker.unheard import Unheard
 
 log = get_logger("holdfast.worker")
 
 _CLEARING_SECONDS = 0.05
 _LOCKED_SECONDS = 0.1
 _NO_SUSPECT_SECONDS = 1.0
-_UNHEARD_SECONDS = 1.0
 
 
 class Turn(NamedTuple):
@@ -53,9 +51,11 @@ class Claimer:
         handlers: Handlers,
         holder: UUID,
         settings: WorkerSettings,
+        unheard: Unheard,
         on_due: Callable[[], None],
     ) -> None:
-        """`on_due` hears of due jobs that a look found too late for the turn that asked."""
+        """`unheard` hears of claims whose answer was lost, `on_due` of due jobs that a look found too late for the turn
+        that asked."""
         self._store = store
         self._slots = slots
         self._handlers = handlers
@@ -63,8 +63,7 @@ class Claimer:
         self._settings = settings
         self.queues = settings.queues or tuple(sorted({handler.queue for handler in handlers}))
         self._nothing_due = False
-        self._is_unanswered = False
-        """Whether the store may have leased us jobs that we have not heard of."""
+        self._unheard = unheard
         self._suspect: HeldJob | None = None
         self._suspect_due = False
         self._no_suspects_before = 0.0
@@ -93,8 +92,6 @@ class Claimer:
         `looks_first`: most likely there is nothing. `to_end`: nothing means that nothing is there, however long that
         takes to find out.
         """
-        if self._is_unanswered:
-            await self._give_back_unheard()
         turn = await self._turn_for_suspects()
         if turn is not None:
             return turn
@@ -120,12 +117,7 @@ class Claimer:
         return self._turn_when_idle(found, looked)
 
     async def close(self) -> None:
-        """Give back what a claim may have leased without our hearing of it, if the store answers."""
         await self._looking.close()
-        if self._is_unanswered:
-            with suppress(HoldfastError, TimeoutError):
-                async with asyncio.timeout(_UNHEARD_SECONDS):
-                    await self._give_back_unheard()
 
     def _turn_when_idle(self, found: list[HeldJob], looked: Looked | None) -> Turn:
         self._nothing_due = not self._is_a_kind_full()
@@ -186,11 +178,11 @@ class Claimer:
         if not request.kinds:
             return []
         loop = asyncio.get_running_loop()
-        sent = lease_now()
+        before, sent = self._unheard.next_name(), lease_now()
         try:
             jobs = await self._store.claim(request)
         except BaseException:
-            self._is_unanswered = True
+            self._unheard.lost(before, max(claim.lease for claim in request.kinds.values()).total_seconds())
             raise
         if not jobs:
             return []
@@ -200,20 +192,6 @@ class Claimer:
         self._slots.add(held_jobs)
         reach("claim.held")
         return held_jobs
-
-    async def _give_back_unheard(self) -> None:
-        """Jobs of a claim whose answer was lost.
-
-        Left to run out, their leases would count as lost ones, and a job that has never run would end dead after three
-        lost answers. A claim that the server has not even done by now is left to the rescue.
-        """
-        leases = await self._store.leases_of(self._holder)
-        heard = {held.job.lease for held in self._slots.held}
-        unheard = [lease for lease in leases if lease not in heard]
-        if unheard:
-            await self._store.release(unheard)
-            log.warning("gave back jobs of a claim whose answer was lost", count=len(unheard))
-        self._is_unanswered = False
 
     def _request(self, limit: int, *, suspects: bool) -> ClaimRequest:
         """The same object for the same question, so that the store need not think about it again."""

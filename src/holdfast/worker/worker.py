@@ -37,6 +37,7 @@ from holdfast.worker.held import HeldJob, Interruption, Slots
 from holdfast.worker.lease_keeper import GRACE_SECONDS, LeaseKeeper
 from holdfast.worker.loop import Loop, cancel_within
 from holdfast.worker.settings import WorkerSettings
+from holdfast.worker.unheard import Unheard
 
 log = get_logger("holdfast.worker")
 
@@ -94,7 +95,8 @@ class Worker:
         self._signals = signals or Signals()
         self._random = Random()  # noqa: S311 - spreads retries, guards nothing
         self._slots = Slots(settings.concurrency, settings.most_ahead)
-        self._claimer = Claimer(store, self._slots, handlers, self.holder, settings, self._note_due)
+        self._unheard = Unheard(store, self.holder)
+        self._claimer = Claimer(store, self._slots, handlers, self.holder, settings, self._unheard, self._note_due)
         self._executor = Executor(failures, settings.process_limits, finish_in)
         self._finisher = Finisher(store, self._written)
         self._keeper = LeaseKeeper(
@@ -299,7 +301,7 @@ class Worker:
         # Every attempt has a copy of it: none inherits anything from another.
         self._context = contextvars.copy_context()
         self._keeper.start()
-        self._tasks = [asyncio.create_task(each.run()) for each in (self._finisher, self._watch)]
+        self._tasks = [asyncio.create_task(each.run()) for each in (self._finisher, self._watch, self._unheard)]
 
     def stop(self) -> None:
         """Start no handler any more. A claim that is under way may still bring jobs; `close` gives them back."""
@@ -317,8 +319,10 @@ class Worker:
         finally:
             self._finisher.stop()
             self._watch.stop()
+            self._unheard.stop()
             self._keeper.stop()
             await self._claimer.close()
+            await self._unheard.close()
             # A step that waits for a store that does not answer would keep the worker from ending.
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=_LAST_STEP_SECONDS)

@@ -16,6 +16,8 @@ CREATE OR REPLACE FUNCTION holdfast.claim(
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan SET jit = off
+-- A claim whose client has given it up must not lease jobs when a table is free again, long after anybody looks for them.
+SET lock_timeout = '5s'
 AS $$
 #variable_conflict use_column
 DECLARE
