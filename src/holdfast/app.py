@@ -184,6 +184,7 @@ class Holdfast(Declaring, Producer):
             processes=given.processes,
             process_jobs=given.process_jobs,
             process_megabytes=given.process_megabytes,
+            claim_bytes=given.claim_bytes,
             renew=given.renew,
             shard=_shard(given.shard_index, given.shard_count),
         )

@@ -21,6 +21,7 @@ from holdfast.domain.duration import Duration, to_text, to_timedelta
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import check_name
 from holdfast.domain.limits import (
+    CLAIM_BYTES,
     MOST_SHARDS,
     at_least,
     at_least_lasting,
@@ -138,6 +139,7 @@ class GivenSettings(TypedDict, total=False):
     renew: Duration | None
     most_ahead: int | None
     claim_max: int | None
+    claim_bytes: int | None
     processes: int | None
     process_jobs: int | None
     process_megabytes: int | None
@@ -206,6 +208,9 @@ class Settings(BaseSettings):
     )
     claim_max: Annotated[int, _at_least(1)] | None = Field(
         None, description="Most jobs that one claim takes; unset: as many as there are slots and look-ahead for"
+    )
+    claim_bytes: Annotated[int, _at_least(1)] = Field(
+        CLAIM_BYTES, description="Payloads of one claim, in bytes: the job that reaches it is the last one"
     )
     processes: Annotated[int, _at_least(1)] | None = Field(
         None, description='Most processes for handlers with isolation="process"; unset: as many as there are cores'

@@ -64,7 +64,7 @@ async def test_a_claim_never_waits_for_a_claim_that_has_not_committed(database: 
         transaction = other.transaction()
         await transaction.start()
         rows = await other.fetch(
-            "SELECT id FROM holdfast.claim($1, NULL, 4, false, false, NULL, NULL, '{default}', '{5}', '{work}', "
+            "SELECT id FROM holdfast.claim($1, NULL, 4, 1000, false, false, NULL, NULL, '{default}', '{5}', '{work}', "
             "'{-infinity}', $2, '{4}', '{4}', '{30 s}')",
             uuid4(),
             [UUID(int=0)],

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.domain.claim import holder_of
 from holdfast.domain.job import JobState
-from holdfast.domain.json_text import Json, decode
+from holdfast.domain.json_text import Json, decode, encode
 from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import ClaimRequest, Fenced, KindClaim
 from holdfast.store.parts import Part
@@ -307,3 +307,24 @@ async def test_a_holder_can_ask_for_all_of_its_leases(case: StoreCase) -> None:
     assert await case.store.leases_of(HOLDER) == [mine[2].lease]
     await case.store.rescue(10)
     assert await case.store.leases_of(HOLDER) == []
+
+
+async def test_a_claim_ends_with_the_payload_that_brings_it_to_its_limit_and_the_rest_stays_ready(
+    case: StoreCase,
+) -> None:
+    jobs = [job(payload=encode("x" * 100_000)) for _ in range(5)]
+    await case.store.enqueue(jobs)
+    taken = await case.store.claim(replace(wants(), most_bytes=250_000))
+    assert [leased.id for leased in taken] == [each.id for each in jobs[:3]]
+    assert [decode(leased.payload) for leased in taken] == ["x" * 100_000] * 3
+    for each in jobs[3:]:
+        found = await shown(case, each.id)
+        assert (found.state, found.attempt) == (JobState.READY, 0)
+    assert await all_claimable(case) == [each.id for each in jobs[3:]]
+
+
+async def test_a_claim_takes_one_job_however_large_it_is(case: StoreCase) -> None:
+    jobs = [job(payload=encode("x" * 100_000)) for _ in range(2)]
+    await case.store.enqueue(jobs)
+    for each in jobs:
+        assert [leased.id for leased in await case.store.claim(replace(wants(), most_bytes=1))] == [each.id]

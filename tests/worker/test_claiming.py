@@ -228,6 +228,35 @@ async def test_no_claim_takes_more_than_it_may_and_the_next_one_follows_at_once(
     assert max(taken) == 3
 
 
+async def test_no_claim_brings_more_than_its_bytes_and_the_next_one_follows_at_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Holdfast(database.url, claim_bytes=250_000, concurrency=50, listen=False, poll="1h", idle_backoff_min="1h")
+    taken = list[int]()
+
+    @app.handler("work")
+    async def work(job: RunningJob[Any]) -> None:
+        assert job.payload == "x" * 100_000
+
+    async with app:
+        claim = app.opened.store.claim
+
+        async def counted(request: ClaimRequest) -> list[LeasedJob]:
+            jobs = await claim(request)
+            taken.append(len(jobs))
+            return jobs
+
+        monkeypatch.setattr(app.opened.store, "claim", counted)
+        await app.enqueue_many([app.job("work", "x" * 100_000) for _ in range(20)])
+        worker = app.worker(runners=["queue"])
+        task = asyncio.create_task(worker.run())
+        await until(lambda: worker.tally["succeed"] == 20, "everything is done")
+        worker.stop()
+        assert await task == 0
+        assert {(job.attempt, job.losses) for job in await app.jobs.list(JobFilter(), 100)} == {(1, 0)}
+    assert max(taken) == 3
+
+
 async def test_a_small_claim_that_has_not_started_yet_does_not_keep_the_next_one_from_filling_the_slots() -> None:
     """In memory the next look comes before the handlers begin."""
     app = Holdfast("memory:", claim_max=3, concurrency=8, poll="1h", idle_backoff_min="1h")

@@ -9,6 +9,7 @@ from datetime import timedelta
 from holdfast.domain.duration import to_text
 from holdfast.domain.errors import InvalidInput, shown
 
+CLAIM_BYTES = 16 * 1024 * 1024
 MOST_CONCURRENCY = 10_000
 MOST_SHARDS = 10_000
 SHORTEST_LEASE = timedelta(milliseconds=500)

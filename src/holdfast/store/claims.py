@@ -16,10 +16,14 @@ from holdfast.store.floors import First, Floors, Lane, Position, Starts, looked
 
 
 class Taken(NamedTuple):
-    """The jobs that one claim took and, if requested, the position that it reached in each lane."""
+    """The jobs of one claim, and where it has left its lanes if that was asked.
+
+    `is_cut`: their payloads are all that a claim may bring.
+    """
 
     jobs: list[LeasedJob]
     floors: Mapping[Lane, Position]
+    is_cut: bool = False
 
 
 class Claims(ABC):
@@ -58,7 +62,9 @@ class Claims(ABC):
             jobs = jobs + taken.jobs if jobs else taken.jobs
             if taken.floors:
                 floors.left(starts, taken.floors)
-            if len(taken.jobs) >= request.limit or not floors.claimed(starts, _by_lane(taken.jobs, request), request):
+            if taken.is_cut or len(taken.jobs) >= request.limit:
+                return jobs
+            if not floors.claimed(starts, _by_lane(taken.jobs, request), request):
                 return jobs
             request = _rest_of(request, taken.jobs)
 

@@ -16,6 +16,7 @@ from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import Job, JobState, Lease, LeasedJob, NewJob
 from holdfast.domain.json_text import Json
 from holdfast.domain.lifecycle import Transition
+from holdfast.domain.limits import CLAIM_BYTES
 
 MOST_DUE = 10_000
 """How many due jobs of a queue are counted unless somebody says otherwise: beyond that a number says no more."""
@@ -58,7 +59,10 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """`suspects` asks for jobs that lost their lease twice, and only for those; they must run alone."""
+    """`suspects` asks for jobs that lost their lease twice, and only for those; they must run alone.
+
+    `most_bytes`: the payloads of the answer end with the one that brings them there. What is beyond stays ready.
+    """
 
     holder: UUID
     limit: int
@@ -66,6 +70,7 @@ class ClaimRequest:
     kinds: Mapping[str, KindClaim]
     suspects: bool = False
     shard: Shard | None = None
+    most_bytes: int = CLAIM_BYTES
 
 
 @dataclass(frozen=True, slots=True)

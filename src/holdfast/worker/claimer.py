@@ -108,7 +108,7 @@ class Claimer:
                 found = await self._ask(wanted)
         if found:
             self._looking.keep_up()
-        if len(found) >= wanted:
+        if len(found) >= wanted or self._may_be_cut(found):
             self._nothing_due = False
             return Turn(len(found), 0)
         if not found and self._suspect_due and not self._slots.held:
@@ -118,6 +118,13 @@ class Claimer:
 
     async def close(self) -> None:
         await self._looking.close()
+
+    def _may_be_cut(self, found: list[HeldJob]) -> bool:
+        """Whether more jobs may be due, and only their payloads were too much for one claim.
+
+        A character of them has four bytes at most, and to claim once more than needed does no harm.
+        """
+        return bool(found) and 4 * sum(len(held.job.payload) for held in found) >= self._settings.claim_bytes
 
     def _turn_when_idle(self, found: list[HeldJob], looked: Looked | None) -> Turn:
         self._nothing_due = not self._is_a_kind_full()
@@ -200,7 +207,10 @@ class Claimer:
             return request
         kinds = self._kinds(limit)
         if request is None or request.limit != limit or request.kinds != kinds:
-            request = ClaimRequest(self._holder, limit, self.queues, kinds, suspects, self._settings.shard)
+            request = ClaimRequest(
+                *(self._holder, limit, self.queues, kinds, suspects),
+                *(self._settings.shard, self._settings.claim_bytes),
+            )
             self._last_requests[suspects] = request
         return request
 

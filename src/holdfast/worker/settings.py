@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import check_name
-from holdfast.domain.limits import at_least, check_concurrency, check_lease, check_poll, check_renewal
+from holdfast.domain.limits import CLAIM_BYTES, at_least, check_concurrency, check_lease, check_poll, check_renewal
 from holdfast.store.contract import Shard
 from holdfast.worker.processes import ProcessLimits
 
@@ -26,6 +26,7 @@ class WorkerSettings:
     shutdown: timedelta = timedelta(seconds=30)
     most_ahead: int = 2000
     claim_max: int | None = None
+    claim_bytes: int = CLAIM_BYTES
     renew: timedelta | None = None
     shard: Shard | None = None
     processes: int | None = None
@@ -39,7 +40,7 @@ class WorkerSettings:
         if self.idle_backoff_max is not None and self.idle_backoff_max < self.poll:
             raise InvalidInput("idle_backoff_max: must be at least `poll`, which it makes longer")
         at_least("most_ahead", self.most_ahead, 0)
-        for name in ("claim_max", "processes", "process_jobs", "process_megabytes"):
+        for name in ("claim_max", "claim_bytes", "processes", "process_jobs", "process_megabytes"):
             value = getattr(self, name)
             if value is not None:
                 at_least(name, value, 1)

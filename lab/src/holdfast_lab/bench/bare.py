@@ -21,6 +21,7 @@ import asyncpg
 
 from holdfast.domain.claim import new_claim, new_holder
 from holdfast.domain.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewJob
+from holdfast.domain.limits import CLAIM_BYTES
 from holdfast.store.floors import MARGIN
 from holdfast.store.postgres.driver import Address
 from holdfast.store.postgres.sql_files import statement
@@ -39,7 +40,7 @@ WARM_UP_SECONDS = 0.02
 
 _LEASE = timedelta(seconds=30)
 _BEGINNING = (datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0))
-_CLAIM_ARGUMENTS, _FINISH_ARGUMENTS = 15, 2
+_CLAIM_ARGUMENTS, _FINISH_ARGUMENTS = 16, 2
 _CLAIMS_PER_FLOOR = 5
 _JOB_COLUMNS = (
     "id", "created_at", "priority", "max_attempts", "queue", "kind", "tenant", "correlation_id", "payload", "headers",
@@ -339,7 +340,7 @@ class _Claim:
         """One for all of its claims: no job is claimed twice here."""
         self._fetch = fetch
         self._before = (
-            *(batch, False, False, None, None),
+            *(batch, CLAIM_BYTES // batch, False, False, None, None),
             *([DEFAULT_QUEUE], [DEFAULT_PRIORITY], [kind]),
         )
         self._after = ([batch], [batch], [_LEASE])

@@ -94,12 +94,14 @@ class MemoryStore:
             now = self.clock.read()
             wanted = {kind: each.limit for kind, each in request.kinds.items()}
             claimed: list[LeasedJob] = []
+            bytes_claimed = 0
             for record in sorted(self._due(request, now), key=_claim_order):
-                if len(claimed) >= request.limit:
+                if len(claimed) >= request.limit or bytes_claimed >= request.most_bytes:
                     break
                 if wanted[record.new.kind] <= 0:
                     continue
                 wanted[record.new.kind] -= 1
+                bytes_claimed += len(record.new.payload.encode())
                 claimed.append(self._lease(record, request, claim, now))
             return claimed
 

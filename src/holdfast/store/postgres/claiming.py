@@ -1,6 +1,7 @@
 """Claiming: statements over lanes. `store/claims.py` decides where they start."""
 
 import time
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -9,14 +10,16 @@ from uuid import UUID
 
 from holdfast.domain.job import Lease, LeasedJob
 from holdfast.store.claims import Claims, Taken
-from holdfast.store.contract import ClaimRequest, Shard
+from holdfast.store.contract import ClaimRequest, Fenced, Shard
 from holdfast.store.floors import MARGIN, First, Lane, Position, Starts
 from holdfast.store.postgres.connected import ConnectedStore
 
 if TYPE_CHECKING:
     import asyncpg
 
-_FLOOR = 13
+_PAYLOAD, _FLOOR = 5, 13
+_LARGEST = 1 << 30
+"""PostgreSQL has no larger value."""
 
 
 class Claiming(Claims, ConnectedStore):
@@ -32,11 +35,37 @@ class Claiming(Claims, ConnectedStore):
         # Decoding a timestamp for each job makes a drain a tenth slower, and floors stay behind by a margin anyway.
         wants_floors = now - self._asked_floors_at >= MARGIN.total_seconds()
         rows = await self.fetch("claim", claim, MARGIN if wants_floors else None, *self._arguments(request, starts))
-        if not wants_floors or not rows:
-            return Taken(_leased(rows, claim), {})
-        self._asked_floors_at = now
-        last = {Lane(row[3], request.suspects, row[4], row[2]): Position(row[_FLOOR], row[0]) for row in rows}
-        return Taken(_leased(rows, claim), last)
+        floors: dict[Lane, Position] = {}
+        if wants_floors and rows:
+            self._asked_floors_at = now
+            floors = {Lane(row[3], request.suspects, row[4], row[2]): Position(row[_FLOOR], row[0]) for row in rows}
+        jobs = _leased(rows, claim)
+        large = [number for number, row in enumerate(rows) if row[_PAYLOAD] is None]
+        if large:
+            return await self._with_payloads(jobs, large, request.most_bytes)
+        return Taken(jobs, floors)
+
+    async def _with_payloads(self, jobs: list[LeasedJob], large: list[int], most_bytes: int) -> Taken:
+        """Some are large: as many as the answer may bring, and what is beyond goes back.
+
+        Without floors, because a floor would hide it.
+        """
+        small = set(range(len(jobs))).difference(large)
+        left = most_bytes - sum(len(jobs[number].payload.encode()) for number in small)
+        rows = await self.fetch("payloads", [jobs[number].id for number in large], left)
+        payloads = {number: row[0] for number, row in zip(large, rows, strict=False)}
+        beyond = [jobs[number].lease for number in large[len(rows) :]]
+        if beyond:
+            await self.release(beyond)
+        kept = [
+            jobs[number] if number in small else jobs[number]._replace(payload=payloads[number])
+            for number in sorted(small | payloads.keys())
+        ]
+        return Taken(kept, {}, is_cut=bool(beyond))
+
+    @abstractmethod
+    async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
+        """Of the store contract; finishing.py has it."""
 
     def _arguments(self, request: ClaimRequest, starts: Starts) -> tuple[Any, ...]:
         """The same tuple for the same question, which an idle worker asks again and again."""
@@ -60,6 +89,7 @@ def _arguments(request: ClaimRequest, starts: Starts) -> tuple[Any, ...]:
     is_limited = any(limit < request.limit and lanes_of[kind] > 1 for kind, limit in zip(kinds, limits, strict=True))
     return (
         request.limit,
+        max(1, min(request.most_bytes // request.limit, _LARGEST)),
         request.suspects,
         is_limited,
         *_shard(request.shard),

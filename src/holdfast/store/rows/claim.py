@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from holdfast.domain.job import JobError
+from holdfast.domain.limits import CLAIM_BYTES
 from holdfast.log import get_logger
 from holdfast.store.rows.access import AS_PLANNED, RowRefused, RowTable
 from holdfast.store.rows.sql import RowSql
@@ -20,19 +21,21 @@ log = get_logger("holdfast.rows")
 
 _LEFT_ALONE_SECONDS = 60.0
 _MOST_REFUSALS = 100
+_PAYLOADS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRow:
     row: "asyncpg.Record"
-    payload: str | JobError
-    """Or why it cannot be read."""
+    payload: str | JobError | None
+    """Or why it cannot be read; None: it is too much for this claim."""
 
 
 class RowClaim:
     def __init__(self, table: RowTable) -> None:
         self._table = table
         self._refused: dict[str, float] = {}
+        self._most_bytes = CLAIM_BYTES
 
     @property
     def left_alone(self) -> list[str]:
@@ -42,8 +45,9 @@ class RowClaim:
             self._refused = {key: until for key, until in self._refused.items() if until > now}
         return list(self._refused)
 
-    async def __call__(self, *arguments: object, suspects: bool) -> list[ClaimedRow]:
+    async def __call__(self, *arguments: object, suspects: bool, most_bytes: int) -> list[ClaimedRow]:
         """The arguments are those of the claim's statement. RowRefused if that is the fate of every row."""
+        self._most_bytes = most_bytes
         try:
             return await self._take(arguments, self.left_alone, suspects=suspects)
         except RowRefused:
@@ -61,14 +65,30 @@ class RowClaim:
         async with self._table.transaction() as (connection, sql):
             claim = sql.claim(suspects=suspects, past=past)
             rows = await connection.fetch(claim, *arguments, *((left_alone, only) if past else ()))
-            if not rows or not self._table.mapping.payload_query:
+            left_out = [row["key"] for row in rows if row["payload"] is None]
+            if not left_out:
                 return [ClaimedRow(row, row["payload"]) for row in rows]
             await connection.execute(AS_PLANNED)
-            payloads = await self._payloads(connection, sql, [row["key"] for row in rows])
+            left = self._most_bytes - sum(len(row["payload"].encode()) for row in rows if row["payload"] is not None)
+            payloads = await self._payloads_up_to(left, connection, sql, left_out)
             for key, payload in payloads.items():
                 if isinstance(payload, JobError):
                     log.error("row fails because its payload cannot be read", row=self._table.row(key))
-            return [ClaimedRow(row, payloads[row["key"]]) for row in rows]
+            return [ClaimedRow(row, payloads.get(row["key"], row["payload"])) for row in rows]
+
+    async def _payloads_up_to(
+        self, most_bytes: int, connection: "Connection", sql: RowSql, keys: Sequence[str]
+    ) -> dict[str, str | JobError]:
+        """Of the first of these rows; one at least. What the claim left out by itself is large."""
+        at_once = _PAYLOADS_AT_ONCE if self._table.mapping.payload_query else 1
+        read: dict[str, str | JobError] = {}
+        for first in range(0, len(keys), at_once):
+            if read and most_bytes <= 0:
+                break
+            some = await self._payloads(connection, sql, keys[first : first + at_once])
+            most_bytes -= sum(len(payload.encode()) for payload in some.values() if isinstance(payload, str))
+            read |= some
+        return read
 
     async def _payloads(self, connection: "Connection", sql: RowSql, keys: Sequence[str]) -> dict[str, str | JobError]:
         """Half by half where one cannot be read."""

@@ -19,6 +19,7 @@ from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.quoting import literal
 
 _ENDING = ("move", "goes_back", "delay", "at", "value", "completes", "code", "message", "error", "result")
+_SMALL_PAYLOAD = "CASE WHEN octet_length(whole_payload.text) < 65536 THEN whole_payload.text END"
 _MOMENT = "moment AS MATERIALIZED (SELECT {now} AS now)"
 
 
@@ -51,7 +52,8 @@ class RowSql:
         return {} if column is None else {column: self.item.value(column, "moment.now")}
 
     def claim(self, *, suspects: bool, past: bool = False) -> str:
-        """One range of the index for each kind, read up to what is wanted of it.
+        """One range of the index for each kind, read up to what is wanted of it. Large payloads are left out, and those
+        that a query of the application's makes.
 
         $1 kinds, $2 how many of each, $3 how long each is leased, $4 how many in all, $5 claim, $6 holder, $7 shard,
         $8 number of shards; to get `past` some rows: $9 keys to leave alone, $10 keys of which alone to look at, or
@@ -79,9 +81,10 @@ claimed AS (
     WHERE {item.is_row("chosen.key")} AND {item.at(mapping.locked_until)} IS NULL
     RETURNING item AS whole, chosen.place
 )
-SELECT {item.job(payload="NULL::text" if mapping.payload_query else item.payload)},
+SELECT {item.job(payload="NULL::text" if mapping.payload_query else _SMALL_PAYLOAD)},
        {item.key}::text AS key, {item.at(mapping.fence)} AS fence, {item.time(mapping.locked_until)} AS until
 FROM claimed CROSS JOIN LATERAL (SELECT (claimed.whole).*) AS item
+CROSS JOIN LATERAL (SELECT {"NULL" if mapping.payload_query else item.payload} AS text OFFSET 0) AS whole_payload
 ORDER BY claimed.place"""
 
     def claimable_keys(self, *, suspects: bool) -> str:

@@ -87,22 +87,27 @@ class RowStore:
         after = (str(holder_of(request.holder)), *_shard(request.shard))
         while True:
             claim_id = new_claim(request.holder)
-            claimed = await self._claim(*before, claim_id, *after, suspects=request.suspects)
+            claimed = await self._claim(
+                *before, claim_id, *after, suspects=request.suspects, most_bytes=request.most_bytes
+            )
             leased = await self._readable(claimed, claim_id)
             if leased or not claimed:
                 return leased
 
     async def _readable(self, claimed: Sequence[ClaimedRow], claim: UUID) -> list[LeasedJob]:
-        """Those that a handler can be given. The others have failed: no attempt would go better."""
-        leased, failed = [], []
+        """Those that a handler can be given. Of the others some are too much for one claim and go back, and some have
+        failed: no attempt would go better."""
+        leased, ended = [], []
         for each in claimed:
+            lease = Lease(each.row["id"], each.row["fence"], claim)
             if isinstance(each.payload, JobError):
-                lease = Lease(each.row["id"], each.row["fence"], claim)
-                failed.append(Finish(lease, Transition(Move.FAIL, error=each.payload)))
+                ended.append(Finish(lease, Transition(Move.FAIL, error=each.payload)))
+            elif each.payload is None:
+                ended.append(Finish(lease, Transition(Move.RELEASE)))
             else:
                 leased.append(self._leased(each.row, claim, Json(each.payload)))
         try:
-            await self.finish(failed)
+            await self.finish(ended)
         except RowRefused as refused:
             # Their leases end, and the rescue is told the same; the readable ones must not be lost with them.
             log.warning("rows without a readable payload could not be failed", error=str(refused))

@@ -1,8 +1,10 @@
 -- Leases due jobs: most urgent first, then first in, first out. The caller names the lanes to read and a floor in each
 -- (store/floors.py), ordered by priority, so that the incremental sort stops before the less urgent lanes once it has
 -- enough. What is leased is what the DELETE returned, never what the lock alone returned.
+-- A payload of at least `large_from` bytes is left out (null), so that no claim is answered with hundreds of megabytes: the
+-- caller asks `payloads` for as many of these as it can take, and releases the others.
 CREATE OR REPLACE FUNCTION holdfast.claim(
-    as_claim uuid, floor_margin interval, at_most integer, suspects boolean, is_limited boolean,
+    as_claim uuid, floor_margin interval, at_most integer, large_from integer, suspects boolean, is_limited boolean,
     shard_index integer, shard_count integer,
     queues text[], priorities smallint[], kinds text[], floor_times timestamptz[], floor_ids uuid[],
     fetches integer[], kind_limits integer[], leases interval[]
@@ -89,11 +91,16 @@ BEGIN
         RETURNING new_lease.id, new_lease.fence, new_lease.run_at, new_lease.priority, new_lease.attempt,
                   new_lease.losses, new_lease.queue, new_lease.kind
     )
-    SELECT leased.id, leased.fence, leased.kind, leased.queue, leased.priority, job.payload::text, job.headers::text,
-           job.tenant, job.correlation_id, leased.attempt, leased.losses, job.max_attempts, job.created_at,
+    SELECT leased.id, leased.fence, leased.kind, leased.queue, leased.priority,
+           CASE WHEN octet_length(job.payload_text) < large_from THEN job.payload_text END, job.headers::text, job.tenant,
+           job.correlation_id, leased.attempt, leased.losses, job.max_attempts, job.created_at,
            CASE WHEN floor_margin IS NOT NULL THEN least(leased.run_at, hides_nothing_after) END
     FROM leased
-    CROSS JOIN LATERAL (SELECT * FROM holdfast.job WHERE job.id = leased.id LIMIT 1) AS job
+    CROSS JOIN LATERAL (
+        -- What is stored large is not even decompressed.
+        SELECT job.*, CASE WHEN pg_column_size(job.payload) < large_from THEN job.payload::text END AS payload_text
+        FROM holdfast.job WHERE job.id = leased.id LIMIT 1
+    ) AS job
     ORDER BY leased.priority, leased.run_at, leased.id;
 END
 $$;

@@ -1,0 +1,17 @@
+-- The large payloads of a claim: those of the first of these jobs, until they have `most_bytes` together; one at least.
+CREATE OR REPLACE FUNCTION holdfast.payloads(ids uuid[], most_bytes bigint) RETURNS TABLE (payload text)
+LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+DECLARE
+    total bigint := 0;
+    wanted uuid;
+BEGIN
+    FOREACH wanted IN ARRAY ids LOOP
+        payload := (SELECT job.payload::text FROM holdfast.job WHERE job.id = wanted);
+        RETURN NEXT;
+        total := total + coalesce(octet_length(payload), 0);
+        EXIT WHEN total >= most_bytes;
+    END LOOP;
+END
+$$;
