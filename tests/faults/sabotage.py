@@ -60,7 +60,7 @@ def acknowledge_before_running() -> None:
 
 
 def no_rescue() -> None:
-    async def nobody(self: Leasing, limit: int) -> list[Rescued]:
+    async def nobody(self: Leasing, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
         return []
 
     PostgresStore.rescue = nobody  # type: ignore[method-assign]

@@ -38,7 +38,7 @@ def no_fence_check(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_rescue(patch: pytest.MonkeyPatch) -> None:
-    async def rescue(store: MemoryStore, limit: int) -> list[Rescued]:
+    async def rescue(store: MemoryStore, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
         return []
 
     patch.setattr(MemoryStore, "rescue", rescue)
@@ -48,7 +48,7 @@ def late_rescue(patch: pytest.MonkeyPatch) -> None:
     """By a second, where the longest lease is one."""
     rescue = MemoryStore.rescue
 
-    async def rescue_late(store: MemoryStore, limit: int) -> list[Rescued]:
+    async def rescue_late(store: MemoryStore, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
         ends = {id: record.until for id, record in store._jobs.items() if record.until is not None}
         for id, end in ends.items():
             store._jobs[id].until = end + timedelta(seconds=1)

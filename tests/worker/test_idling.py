@@ -150,7 +150,7 @@ async def test_a_poll_finds_a_suspect_when_nothing_else_is_due() -> None:
         for _ in range(2):
             await store.claim(wants())
             await store.clock.advance(LEASE)
-            await worker.rescue()
+            await store.rescue(10)
         store.questions.clear()
         assert (await worker.fill(looks_first=True)).claimed == 1
         assert store.questions == ["look", "claim suspects"]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -68,9 +68,9 @@ class FaultyStore(MemoryStore):
         await self._meet("release")
         return await super().release(leases)
 
-    async def rescue(self, limit: int) -> list[Rescued]:
+    async def rescue(self, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
         await self._meet("rescue")
-        return await super().rescue(limit)
+        return await super().rescue(limit, ended_by)
 
     async def look(self, *arguments: Any, **options: Any) -> Looked:  # noqa: ANN401
         await self._meet("look")

@@ -176,8 +176,14 @@ class Store(Renewer, Protocol):
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
         """Make unstarted jobs ready again where they stood in the queue; the attempt is not counted."""
 
-    async def rescue(self, limit: int) -> list[Rescued]:
-        """Make jobs whose lease ran out ready again, or dead after the last loss allowed. Skips locked leases."""
+    async def now(self) -> datetime:
+        """The store's clock."""
+
+    async def rescue(self, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
+        """Make jobs whose lease ran out ready again, or dead after the last loss allowed. Skips locked leases.
+
+        `ended_by`: by that time, even if the store's clock says that it is later.
+        """
 
     async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:
         """Ready and dead-letter jobs end canceled now; running ones are asked to; other final ones stay.

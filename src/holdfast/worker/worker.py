@@ -37,6 +37,7 @@ from holdfast.worker.held import HeldJob, Interruption, Slots
 from holdfast.worker.lease_keeper import GRACE_SECONDS, LeaseKeeper
 from holdfast.worker.loop import Loop, cancel_within
 from holdfast.worker.settings import WorkerSettings
+from holdfast.worker.store_time import StoreTime
 from holdfast.worker.unheard import Unheard
 
 log = get_logger("holdfast.worker")
@@ -96,11 +97,14 @@ class Worker:
         self._random = Random()  # noqa: S311 - spreads retries, guards nothing
         self._slots = Slots(settings.concurrency, settings.most_ahead)
         self._unheard = Unheard(store, self.holder)
+        leases = [(handler.lease or settings.lease).total_seconds() for handler in handlers]
+        default_lease = settings.lease.total_seconds()
+        self._store_time = StoreTime(min(leases, default=default_lease), max(leases, default=default_lease))
         self._claimer = Claimer(store, self._slots, handlers, self.holder, settings, self._unheard, self._note_due)
         self._executor = Executor(failures, settings.process_limits, finish_in)
         self._finisher = Finisher(store, self._written)
         self._keeper = LeaseKeeper(
-            lambda: list(self._slots.held), renewer, _shortest_lease(handlers, settings), settings.renew_at
+            lambda: list(self._slots.held), renewer, min(leases, default=default_lease), settings.renew_at
         )
         self._watch = Loop("watch", self._watch_deadlines)
         self._context = contextvars.Context()
@@ -285,7 +289,10 @@ class Worker:
         """Make jobs whose lease ran out claimable again, whoever held them."""
         started = time.monotonic()
         reach("rescue.before")
-        rescued = await self._store.rescue(_RESCUE_AT_ONCE)
+        asked = lease_now()
+        moment = await self._store.now()
+        ended_by = self._store_time.ended_by(moment, asked, lease_now())
+        rescued = await self._store.rescue(_RESCUE_AT_ONCE, ended_by)
         took = time.monotonic() - started
         if rescued:
             reach("rescue.after")
@@ -397,11 +404,6 @@ class Worker:
 def _unforeseen(error: BaseException) -> Outcome:
     """Such as a cancellation by the handler itself, or what a validator of the application's raises."""
     return Retried(_TASK_CANCELED if isinstance(error, asyncio.CancelledError) else describe(error, "ERROR"))
-
-
-def _shortest_lease(handlers: Handlers, settings: WorkerSettings) -> float:
-    """In seconds. The keeper looks as often as this needs while it holds nothing, so it renews the next job in time."""
-    return min((handler.lease or settings.lease for handler in handlers), default=settings.lease).total_seconds()
 
 
 def _log_failure(held: HeldJob, transition: Transition) -> None:

@@ -174,10 +174,14 @@ class MemoryStore:
             leases = [record.lease for record in self._jobs.values() if record.lease is not None]
             return [lease for lease in leases if lowest <= lease.claim <= highest]
 
-    async def rescue(self, limit: int) -> list[Rescued]:
+    async def now(self) -> datetime:
+        return self.clock.read()
+
+    async def rescue(self, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
         with self._lock:
             now = self.clock.read()
-            expired = [record for record in self._jobs.values() if record.until is not None and record.until <= now]
+            by = now if ended_by is None else min(now, ended_by)
+            expired = [record for record in self._jobs.values() if record.until is not None and record.until <= by]
             expired.sort(key=lambda record: (record.until, record.new.id))
             for record in expired[:limit]:
                 self._write(record, after_loss(record.losses))

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -32,8 +33,13 @@ class Leasing(Claiming):
         async with self.connection_of_its_own() as connection:
             yield PostgresRenewer(connection, self.schema)
 
-    async def rescue(self, limit: int) -> list[Rescued]:
-        rows = await self.fetch("rescue", limit, MAX_LOSSES, encode(LEASE_LOST.as_dict()), KEPT_ERRORS)
+    async def now(self) -> datetime:
+        ((moment,),) = await self.fetch("now")
+        now: datetime = moment
+        return now
+
+    async def rescue(self, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
+        rows = await self.fetch("rescue", limit, MAX_LOSSES, encode(LEASE_LOST.as_dict()), KEPT_ERRORS, ended_by)
         if rows:
             self.forget_floors()
         return [Rescued(row["id"], JobState(row["state"])) for row in rows]

@@ -22,9 +22,7 @@ class PostgresClock:
         self._store = store
 
     async def now(self) -> datetime:
-        (row,) = await self._store.fetch("now")
-        now: datetime = row["now"]
-        return now
+        return await self._store.now()
 
     async def freeze(self, at: datetime) -> None:
         await self._store.fetch("clock_freeze", at)

@@ -96,7 +96,7 @@ async def _unserved(
     due = await _plan(table, lambda sql: sql.look(), kinds, None, None)
     if not _reads_in_order(due, table.mapping, partial):
         yield "no index tells when the next row is due", "due" if "due" in index else "claim"
-    rescue = await _plan(table, lambda sql: sql.rescue, 1, [], None)
+    rescue = await _plan(table, lambda sql: sql.rescue, 1, [], None, None)
     if not _reads_by(rescue, mapping, mapping.locked_until):
         yield "no index serves the rescue: each one would read the whole table", "locks"
     if "ids" in index:

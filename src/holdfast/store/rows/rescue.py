@@ -3,6 +3,7 @@ that it keeps no other from being rescued."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -31,30 +32,30 @@ class RowRescue:
         self._table = table
         self._refused: dict[str, _Refusal] = {}
 
-    async def __call__(self, limit: int) -> list[Rescued]:
+    async def __call__(self, limit: int, ended_by: datetime | None) -> list[Rescued]:
         now = monotonic()
         waiting = {key: refusal for key, refusal in self._refused.items() if refusal.not_before > now}
         try:
-            rows = await self._table.fetch(lambda sql: sql.rescue, limit, list(waiting), None)
+            rows = await self._table.fetch(lambda sql: sql.rescue, limit, list(waiting), None, ended_by)
         except RowRefused:
-            expired = await self._table.fetch(lambda sql: sql.expired_keys, limit, list(waiting), None)
-            rows = await self._each([row["key"] for row in expired])
+            expired = await self._table.fetch(lambda sql: sql.expired_keys, limit, list(waiting), None, ended_by)
+            rows = await self._each([row["key"] for row in expired], ended_by)
         else:
             self._refused = waiting
         return [Rescued(row["id"], JobState(row["state"])) for row in rows]
 
-    async def _each(self, keys: Sequence[str]) -> "list[asyncpg.Record]":
+    async def _each(self, keys: Sequence[str], ended_by: datetime | None) -> "list[asyncpg.Record]":
         """Half by half, because hardly any of them is to blame."""
         if not keys:
             return []
         try:
-            rows = await self._table.fetch(lambda sql: sql.rescue, len(keys), [], keys)
+            rows = await self._table.fetch(lambda sql: sql.rescue, len(keys), [], keys, ended_by)
         except RowRefused as error:
             if len(keys) == 1:
                 self._leave_alone(keys[0], error)
                 return []
             half = len(keys) // 2
-            return [*await self._each(keys[:half]), *await self._each(keys[half:])]
+            return [*await self._each(keys[:half], ended_by), *await self._each(keys[half:], ended_by)]
         for key in keys:
             self._refused.pop(key, None)
         return rows

@@ -265,7 +265,8 @@ ORDER BY given.number"""
     def rescue(self) -> str:
         """Reads the index of the locks. The end of each lease is checked on the newest version of the row.
 
-        $1 at most, $2 keys to leave alone, $3 keys of which alone to look at, or null
+        $1 at most, $2 keys to leave alone, $3 keys of which alone to look at, or null, $4 by when their leases ended,
+        or null
         """
         item, mapping = self.item, self.item.mapping
         first_run_at = mapping.run_at_columns[0]
@@ -314,7 +315,8 @@ SELECT rescued.id, rescued.state FROM rescued ORDER BY rescued.until, rescued.id
     @property
     def _is_expired(self) -> str:
         until = self.item.mapping.locked_until
-        return f"{self.item.at(until)} <= (SELECT {self.item.value(until, 'moment.now')} FROM moment)"
+        ended_by = self.item.value(until, "least(moment.now, $4::timestamptz)")
+        return f"{self.item.at(until)} <= (SELECT {ended_by} FROM moment)"
 
     @property
     def _expired_rows(self) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -193,8 +193,11 @@ class RowStore:
                 answers[number] = Fenced(row["fenced"])
         return answers
 
-    async def rescue(self, limit: int) -> list[Rescued]:
-        return await self._rescue(limit)
+    async def now(self) -> datetime:
+        return await self.table.store.now()
+
+    async def rescue(self, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
+        return await self._rescue(limit, ended_by)
 
     async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:
         answers = await self._until_unlocked(rare_sql.cancel, ids)

@@ -207,9 +207,13 @@ class Link(Claims):
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
         return await self.finish([Finish(lease, Transition(Move.RELEASE)) for lease in leases])
 
-    async def rescue(self, limit: int) -> list[Rescued]:
+    async def now(self) -> datetime:
+        """Asked before each rescue, whose own request meets the faults."""
+        return await self._store.now()
+
+    async def rescue(self, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
         def effect() -> list[Rescued]:
-            rescued = done(self._store.rescue(limit))
+            rescued = done(self._store.rescue(limit, ended_by))
             self._oracle.rescued(rescued, self._witness)
             return rescued
 

@@ -1,7 +1,9 @@
 -- Puts jobs back whose lease ran out. It scans the leases, which are only what is running, and skips those that a
 -- transaction is finishing. The qualification is checked again on the newest version of each row, so a lease that was
 -- renewed in between is not rescued.
-CREATE OR REPLACE FUNCTION holdfast.rescue(at_most integer, deadly_losses integer, error text, kept_errors integer)
+CREATE OR REPLACE FUNCTION holdfast.rescue(
+    at_most integer, deadly_losses integer, error text, kept_errors integer, ended_by timestamptz DEFAULT NULL
+)
 RETURNS TABLE (id uuid, state text)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
@@ -16,7 +18,7 @@ BEGIN
     RETURN QUERY
     WITH lost AS MATERIALIZED (
         SELECT lease.id, lease.claim FROM holdfast.lease
-        WHERE lease.until <= moment
+        WHERE lease.until <= least(moment, ended_by)
         ORDER BY lease.until, lease.id
         LIMIT at_most
         FOR UPDATE SKIP LOCKED
