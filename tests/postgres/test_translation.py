@@ -35,6 +35,7 @@ CASES: list[tuple[Exception, type[HoldfastError]]] = [
     (of_server("23514", "new row violates check constraint"), Unstorable),
     (of_server("23505", "duplicate key value"), DuplicateJob),
     (of_driver.DataError("invalid input for query argument $3: 'connection' (a str is required)"), Unstorable),
+    (pg.DataError("invalid input for query argument $3: 'connection' (a str is required)"), Unstorable),
     # Of a connection that is gone.
     (ConnectionResetError("reset by peer"), ConnectionLost),
     (pg.ConnectionDoesNotExistError("connection was closed in the middle of operation"), ConnectionLost),
@@ -108,7 +109,7 @@ def test_what_the_driver_says_of_itself_is_said_plainly(error: Exception) -> Non
 
 
 def test_a_reason_for_the_log_does_not_quote_the_value() -> None:
-    sent = of_driver.DataError("invalid input for query argument $10: 'a secret' (a str is required)")
+    sent = pg.DataError("invalid input for query argument $10: 'a secret' (a str is required)")
     stored = of_server("22P05", "unsupported Unicode escape sequence")
     stored.detail = "a secret cannot be converted to text."
     for error in (sent, stored):

@@ -88,6 +88,19 @@ async def test_a_snooze_comes_back_later_and_does_not_count(
     assert (job.state, job.run_at, job.attempt, job.errors) == (JobState.READY, run_at, 0, ())
 
 
+@pytest.mark.parametrize("handler", [raising, raising_in_thread, returning])
+@pytest.mark.parametrize("name", ["after", "until"])
+async def test_a_snooze_that_was_changed_into_nonsense_is_a_failed_attempt(
+    handler: Callable[[object], Handle], name: str
+) -> None:
+    """No store could write it."""
+    signal = Snooze("1h")
+    vars(signal)[name] = -5
+    async with attempted(handler(signal), attempts=1) as job:
+        pass
+    assert (job.state, [error["code"] for error in errors(job)]) == (JobState.DEAD, ["ERROR"])
+
+
 @pytest.mark.parametrize("handler", [raising, raising_in_thread])
 async def test_an_unknown_exception_is_retried_and_kept_with_all_that_helps(
     handler: Callable[[object], Handle],

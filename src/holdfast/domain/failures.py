@@ -6,11 +6,11 @@ Neighbours: worker/executor.py calls it; `@app.error` registers exception types 
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 
-from holdfast.domain.duration import Duration, to_timedelta
+from holdfast.domain.duration import Duration, to_aware, to_timedelta
 from holdfast.domain.errors import Cancel, HandlerSignal, InvalidInput, Permanent, Retryable, Snooze
 from holdfast.domain.job import JobError
 from holdfast.domain.json_text import LARGEST_RESULT, encode
@@ -83,15 +83,24 @@ def outcome_of_value(value: object) -> Outcome:
 def _outcome_of_signal(signal: HandlerSignal) -> Outcome:
     match signal:
         case Snooze():
-            return Snoozed(signal.after, signal.until)
+            return Snoozed(_after(signal.after), _at(signal.until))
         case Cancel():
             return Canceled(describe(signal, "CANCELED"))
         case Permanent():
             return Failed(describe(signal, signal.code))
         case Retryable():
-            return Retried(describe(signal, signal.code), after=signal.after, at=signal.at)
+            return Retried(describe(signal, signal.code), after=_after(signal.after), at=_at(signal.at))
         case _:
             return Retried(describe(signal, "ERROR"))
+
+
+def _after(after: timedelta | None) -> timedelta | None:
+    """Checked again: whoever holds a signal can have changed it, and no store could write that."""
+    return None if after is None else to_timedelta(after, "after")
+
+
+def _at(at: datetime | None) -> datetime | None:
+    return None if at is None else to_aware(at, "at")
 
 
 def describe(raised: BaseException, code: str) -> JobError:

@@ -58,7 +58,7 @@ _UNUSABLE = re.compile(r"clos|connect|operation|protocol|state|waiter")
 _CHANGED = "the schema was changed while a connection was open; the next try sees the new one"
 _POLICY = "ExecWithCheckOptions"
 """Where PostgreSQL finds that row level security does not let a row in, with the code of a missing grant."""
-_ARGUMENT = re.compile(r"invalid input for query argument (\$\d+)")
+_ARGUMENT = re.compile(r"invalid input for query (argument \$\d+)")
 
 
 class LeaseLocked(StoreUnavailable):
@@ -143,12 +143,18 @@ def _of_server(error: pg.PostgresError) -> HoldfastError:
             # A database that accepts no connections has the code of a statement's mistake, but it ends the connection.
             return _outage(error)
     if sqlstate[:2] in ("22", "23"):
-        return Unstorable(f"PostgreSQL refused: {error}", _line(error))
+        return _unstorable(error)
     if sqlstate == "HF002":
         return InvalidInput(str(error))
     return InternalError(
         f"PostgreSQL refused what Holdfast asked for: {_line(error)} (SQLSTATE {sqlstate}); nothing was done"
     )
+
+
+def _unstorable(error: Exception) -> Unstorable:
+    """The driver quotes a value that it cannot send, and a log may not."""
+    unsent = _ARGUMENT.search(str(error))
+    return Unstorable(f"PostgreSQL refused: {error}", f"{unsent[1]} cannot be sent" if unsent else _line(error))
 
 
 def _of_driver(error: pg.InterfaceError | pg.InternalClientError) -> HoldfastError:
@@ -157,10 +163,7 @@ def _of_driver(error: pg.InterfaceError | pg.InternalClientError) -> HoldfastErr
         case pg.ClientConfigurationError():
             return InvalidInput(f"PostgreSQL refused: {error}")
         case ValueError():
-            # asyncpg's own DataError, which it does not export: nothing was sent.
-            argument = _ARGUMENT.search(str(error))
-            named = "a value" if argument is None else f"the value {argument[1]}"
-            return Unstorable(f"the driver cannot send {named} of the statement: {error}", f"{named} cannot be sent")
+            return _unstorable(error)
         case pg.TargetServerAttributeNotMatched():
             return StoreUnavailable(
                 f"{_AWAY}it is not as the address asks (target_session_attrs): a standby that may be promoted soon"

@@ -30,7 +30,7 @@ TAKE = "take"
 """The kind whose payloads are hostile; of all others the handlers are."""
 _KINDS = ("give", "give.thread", "raise", "raise.thread", "report")
 _LONGEST_LINE = 1_000
-_OUR_CODES = ("ERROR", "CANCELED", "INVALID_RESULT", "OUTCOME_UNWRITABLE", "VALIDATION_ERROR")
+_OUR_CODES = ("ERROR", "CANCELED", "INVALID_RESULT", "VALIDATION_ERROR")
 _LARGEST_ERROR = 64 * 1024
 _BATCHES = (1, 1, 3, 40)
 _LEAST_SECONDS = 60.0
