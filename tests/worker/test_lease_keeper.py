@@ -309,6 +309,35 @@ def test_the_keeper_connects_again_after_any_error(error: Exception) -> None:
         keeper.join(5)
 
 
+def test_a_renewal_that_is_not_answered_is_made_on_another_connection_within_half_a_lease() -> None:
+    lease = 3.0
+    held = held_job(started=None, extend=lease, claimed=time.monotonic() - lease / 3)
+    sent: list[float] = []
+    renewed = threading.Event()
+
+    class SilentAtFirst:
+        async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+            sent.append(time.monotonic())
+            if len(sent) == 1:
+                await asyncio.Event().wait()
+            renewed.set()
+            return [Renewed(renewal.lease, Fenced.DONE) for renewal in renewals]
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[SilentAtFirst]:
+        yield SilentAtFirst()
+
+    keeper = LeaseKeeper(lambda: [held], connect, default_lease=lease)
+    keeper.start()
+    try:
+        assert renewed.wait(10)
+    finally:
+        keeper.stop()
+        keeper.join(5)
+    # A third of the lease was over when the first one was sent.
+    assert sent[1] - sent[0] < lease / 2 - lease / 3
+
+
 def test_a_store_that_lets_us_in_and_renews_nothing_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """A read-only server, for one. A line for each try would hide all others."""
     held = held_job(claimed=lease_now() - LEASE / 2, started=None)
