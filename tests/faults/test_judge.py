@@ -13,6 +13,7 @@ from holdfast_lab.faults.judge import (
     DUPLICATE,
     INNOCENT_DEATH,
     LOST,
+    REISSUED,
     STALE_WRITE,
     UNCOUNTED,
     UNEXPECTED,
@@ -417,3 +418,61 @@ def test_a_lease_that_is_over_is_rescued_within_two_intervals() -> None:
 def test_nobody_is_stuck_while_workers_start_after_a_fault() -> None:
     assert not is_stuck(60, calm=9.0, lease=3.0)
     assert is_stuck(60, calm=9.1, lease=3.0)
+
+
+def test_no_claim_is_issued_twice() -> None:
+    def claimed(at: float, claim: str) -> Note:
+        return Note(at, What.START, FIRST, JOB, int(at), {"attempt": int(at), "claim": claim})
+
+    failed = [*enqueued(), claimed(1, "a"), end(1.1, 1, "RuntimeError")]
+    assert not kinds([*failed, claimed(2, "b"), end(2.1, 2)], final(2))
+    assert kinds([*failed, claimed(2, "a"), end(2.1, 2)], final(2)) == {REISSUED}
+
+
+class TestAfterAnAsynchronousStandbyWasPromoted:
+    """It has nothing of what was committed from 2.0 on, and is there at 4.0."""
+
+    forgotten = Note(4.0, What.FORGOTTEN, EVERYBODY, more={"since": 2.0})
+
+    def accepted(self, at: float) -> list[Note]:
+        before = Note(at - 0.1, What.ENQUEUING, 1, JOB, more={"kind": WORK})
+        return [before, Note(at, What.ACCEPTED, 1, JOB), self.forgotten]
+
+    def test_a_job_may_be_gone_if_it_was_accepted_then_and_had_not_run_before(self) -> None:
+        assert not kinds(self.accepted(2.1), None)
+        assert kinds(self.accepted(1.5), None) == {LOST}
+        assert kinds(self.accepted(4.1), None) == {LOST}
+        unanswered = [Note(1.4, What.ENQUEUING, 1, JOB, more={"kind": WORK}), start(1.5, 1), self.forgotten]
+        assert kinds(unanswered, None) == {LOST}
+
+    @pytest.mark.parametrize(
+        ("first", "is_explained"),
+        [
+            ([start(2.5, 1)], True),
+            ([start(1.0, 1), end(2.5, 1)], True),
+            ([start(1.0, 1), end(1.9, 1)], True),
+            ([start(4.2, 1)], True),
+            ([start(1.0, 1)], False),
+            ([start(8.0, 1)], False),
+        ],
+        ids=["claimed then", "ended then", "ended just before", "claimed ahead", "claimed before", "claimed after"],
+    )
+    def test_a_job_may_run_again_if_it_was_claimed_or_ended_then(
+        self, first: list[Note], *, is_explained: bool
+    ) -> None:
+        notes = [*self.accepted(0.5), *first, start(9.0, 2, SECOND), end(9.1, 2, pid=SECOND)]
+        assert kinds(notes, final(2)) == (set() if is_explained else {DUPLICATE})
+
+    def test_an_attempt_that_was_forgotten_is_counted_anew_and_has_a_lower_fence_all_the_same(self) -> None:
+        again = [start(5.0, 2, SECOND, attempt=1), end(5.1, 2, pid=SECOND)]
+        assert not kinds([*self.accepted(0.5), start(2.5, 1), *again], final(2))
+        assert STALE_WRITE in kinds([*self.accepted(0.5), start(2.5, 3, attempt=1), *again], final(2))
+
+    def test_what_was_final_may_be_open_again_if_it_ended_then(self) -> None:
+        for at, found in ((2.5, set()), (6.0, {CHANGED, WRONG_END})):
+            ended = [*self.accepted(0.5), start(at - 0.5, 1), end(at, 1)]
+            assert kinds(ended, None, open=frozenset({JOB}), seen={JOB: final(1)}) == found
+
+    def test_a_forgotten_claim_changes_nothing_any_more(self) -> None:
+        notes = [*self.accepted(0.5), start(2.5, 1), start(5.0, 2, SECOND), end(5.1, 1), end(5.2, 2, pid=SECOND)]
+        assert STALE_WRITE in kinds(notes, final(1))

@@ -59,8 +59,9 @@ def attempt(job: Job) -> Iterator[None]:
 
 
 def _note_start(job: Job) -> None:
-    """`of`: so many attempts may fail."""
-    _note(What.START, job, attempt=job.attempt, losses=job.losses, of=job.max_attempts)
+    """`of`: so many attempts may fail. `claim`: what no two claims of a job have in common."""
+    claim = f"{job.lease.holder} {job.fence}"
+    _note(What.START, job, attempt=job.attempt, losses=job.losses, of=job.max_attempts, claim=claim)
 
 
 def _note(what: What, job: Job, **more: Any) -> None:  # noqa: ANN401

@@ -20,6 +20,7 @@ class Need(StrEnum):
     OWN_SERVER = "a PostgreSQL of its own, which it stops or fills"
     RABBITMQ = "RabbitMQ"
     PGBOUNCER = "PgBouncer"
+    STANDBY = "a PostgreSQL of its own with a standby"
     TMPFS = "a small tmpfs, which only root can mount"
 
 

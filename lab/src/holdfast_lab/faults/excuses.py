@@ -16,6 +16,8 @@ _SHORTEST_LOSS = 0.6
 """Of a lease. The last renewal was at most a third of it before the cut, so a shorter one costs no lease."""
 _WRITTEN_SECONDS = 3.0
 """How long after its handler has ended well a job may not be written as done, if nothing is in the way."""
+_ORDER_SECONDS = 0.2
+"""Of two commits, the one with the earlier time may come later in the log, by this much at most."""
 
 
 class Excuses:
@@ -24,6 +26,7 @@ class Excuses:
         self._kills: dict[int, list[float]] = defaultdict(list)
         self._terminated: dict[int, float] = {}
         self._cut_off: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        self._forgotten: list[tuple[float, float]] = []
         self.faults: list[Note] = []
         begun: dict[int, float] = {}
         for note in notes:
@@ -34,6 +37,8 @@ class Excuses:
                     begun.setdefault(note.pid, note.at)
                 case What.BACK if note.pid in begun:
                     self._cut_off[note.pid].append((begun.pop(note.pid), note.at))
+                case What.FORGOTTEN:
+                    self._forgotten.append((float(note.more["since"]), note.at))
                 case What.TERMINATE:
                     self._terminated.setdefault(note.pid, note.at)
                 case _:
@@ -67,6 +72,18 @@ class Excuses:
     def paused(self, start: Note, until: float) -> bool:
         """Whether the process itself stood still meanwhile, and could stop nothing."""
         return any(since <= until and back >= start.at for since, back in self._cut_off[start.pid])
+
+    def forgot(self, at: float, within: float = 0.0) -> bool:
+        """Whether the store may have lost what was committed then, or up to so many seconds later."""
+        return any(since - _ORDER_SECONDS <= at + within and at <= until for since, until in self._forgotten)
+
+    def forgot_claim_of(self, start: Note) -> bool:
+        """A job that was claimed ahead may start when that is forgotten, until its worker wants to renew it."""
+        return any(since - _ORDER_SECONDS <= start.at <= until + self.lease for since, until in self._forgotten)
+
+    def forgot_end(self, end: Note | None) -> bool:
+        """Of an attempt, noted before it was written or after."""
+        return end is not None and self.forgot(end.at, _WRITTEN_SECONDS)
 
     def between(self, since: float, until: float) -> Iterator[Note]:
         return (note for note in self.faults if since - self.lease <= note.at <= until + self.lease)

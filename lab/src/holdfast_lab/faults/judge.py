@@ -4,6 +4,7 @@ A pure function, so that it can itself be tested: by notes that break one rule e
 Neighbour: excuses.py knows what the faults explain.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ WRONG_END = "wrong end"
 DISAGREE = "job and effect disagree"
 STUCK = "stuck"
 UNCOUNTED = "attempt not counted"
+REISSUED = "claim issued twice"
 WRONG_DELAY = "wrong delay"
 TARGET = "target missed"
 
@@ -135,9 +137,9 @@ def is_stuck(overdue: float, calm: float, lease: float) -> bool:
 
 
 def _of_job(job: _Job, excuses: Excuses) -> _Found:
-    yield from _places(job)
+    yield from _places(job, excuses)
     yield from _duplicates(job, excuses)
-    yield from _attempts(job)
+    yield from _attempts(job, excuses)
     if job.final is not None:
         yield from _stale(job.final, job)
         yield from _success(job.final, job)
@@ -146,19 +148,22 @@ def _of_job(job: _Job, excuses: Excuses) -> _Found:
     yield from _effects(job, excuses)
 
 
-def _places(job: _Job) -> _Found:
+def _places(job: _Job, excuses: Excuses) -> _Found:
     """Whether it is in one place, if it was ever stored, and in that one for good once it is final."""
     is_there = job.final is not None or job.is_open
     if What.ENQUEUING not in job.said:
         yield UNEXPECTED, "ran or is there, and nobody enqueued it"
     if What.REFUSED in job.said and (is_there or job.starts):
         yield UNEXPECTED, "was refused, and is there all the same"
-    if not is_there and not any(note.more.get("is_prunable") for note in job.notes):
+    is_prunable = any(note.more.get("is_prunable") for note in job.notes)
+    if not is_there and not is_prunable and not excuses.forgot(_stored(job)):
         if What.ACCEPTED in job.said:
             yield LOST, "was accepted, and is neither final nor claimable"
         elif What.REFUSED not in job.said and (job.starts or job.before is not None):
             yield LOST, "was there, though its enqueue had no answer, and is neither final nor claimable"
     ended = job.final or job.before
+    if job.before is not None and excuses.forgot_end(job.ends.get(job.before.fence or 0)):
+        return
     if ended is not None and job.is_open and job.is_ours:
         yield CHANGED, f"was {_told(ended)}, and is open again"
     if job.before is not None and job.final is not None and job.before != job.final:
@@ -166,6 +171,12 @@ def _places(job: _Job) -> _Found:
         is_given_up = job.before.state in ("failed", "dead") and job.final.state == "canceled"
         if not (is_given_up and What.CANCEL in job.said):
             yield CHANGED, f"was {_told(job.before)}, and is {_told(job.final)}"
+
+
+def _stored(job: _Job) -> float:
+    """When its enqueue had surely been committed."""
+    proofs = [note.at for note in job.notes if note.what in (What.ACCEPTED, What.START)]
+    return min(proofs, default=math.inf)
 
 
 def _told(final: Final) -> str:
@@ -183,7 +194,8 @@ def _duplicates(job: _Job, excuses: Excuses) -> _Found:
         done = end.at if end is not None and is_over and how == DONE and job.is_ours else None
         # Who has no word of its own for being stopped: a process is killed, and a thread goes on.
         is_stopped = job.kind in ELSEWHERE and not is_over and excuses.stopped(first, second.at)
-        if not is_stopped and not excuses.lost_lease(first, second.at, done):
+        is_forgotten = excuses.forgot_claim_of(first) or excuses.forgot_end(end)
+        if not is_stopped and not is_forgotten and not excuses.lost_lease(first, second.at, done):
             ended = "" if end is None else f", after it had ended: {how}" if is_over else ", while it ran"
             yield DUPLICATE, f"fence {first.fence} was followed by fence {second.fence} for no reason{ended}"
 
@@ -200,12 +212,24 @@ def _is_tried_again(job: _Job, start: Note, excuses: Excuses) -> bool:
     return how not in _STATE_AFTER
 
 
-def _attempts(job: _Job) -> _Found:
+def _attempts(job: _Job, excuses: Excuses) -> _Found:
+    claims = Counter(start.more["claim"] for start in job.starts if "claim" in start.more)
+    for claim, times in claims.items():
+        if times > 1:
+            yield REISSUED, f"claim {claim} was started {times} times"
     for first, second in pairwise(job.starts):
-        if second.fence <= first.fence:
+        # What was claimed ahead of a failover, and forgotten by it, may start after its successor.
+        is_late = excuses.forgot_claim_of(second) and not excuses.forgot(first.at)
+        if second.fence <= first.fence and not is_late:
             yield STALE_WRITE, f"fence {second.fence} started after fence {first.fence}"
         # What is snoozed is no attempt. What is given back at a shutdown is none either, but that has not started.
-        elif second.more["attempt"] <= first.more["attempt"] and job.how(first.fence) != _SNOOZED:
+        elif (
+            second.more["attempt"] <= first.more["attempt"]
+            and job.how(first.fence) != _SNOOZED
+            and not excuses.forgot_claim_of(first)
+            # Its worker gives back what it does not know any more, as if that had not begun.
+            and not excuses.forgot_end(job.ends.get(first.fence))
+        ):
             yield UNCOUNTED, f"fences {first.fence} and {second.fence} were both attempt {second.more['attempt']}"
 
 
@@ -236,6 +260,8 @@ def _ends(job: _Job, excuses: Excuses) -> _Found:
     last = job.starts[-1]
     state = "open" if job.final is None else job.final.state
     should = _STATE_AFTER.get(job.how(last.fence) or "", state)
+    if state == "open" and excuses.forgot_end(job.ends.get(last.fence)):
+        return
     # By its worker, whatever it noted afterwards; or as a dead letter, by a person.
     is_given_up = (job.kind in ELSEWHERE and state != "failed") or (should, state) == ("failed", "canceled")
     if state != should and not is_given_up:
@@ -279,7 +305,7 @@ def _effects(job: _Job, excuses: Excuses) -> _Found:
             yield DISAGREE, f"the effects have fences {job.rows}, the job's end {wanted}"
         for fence in job.ends:
             # Noted after the commit, so that neither a kill nor an outage takes it back.
-            if job.how(fence) == DONE and fence != ended:
+            if job.how(fence) == DONE and fence != ended and not excuses.forgot(job.ends[fence].at):
                 yield DISAGREE, f"fence {fence} has committed its end, and the job's end is {wanted}"
         return
     noted = [note for note in job.notes if note.what is What.EFFECT]
@@ -298,7 +324,8 @@ def _late_effects(job: _Job, noted: Sequence[Note], excuses: Excuses) -> _Found:
                 yield DISAGREE, f"there is an effect of fence {effect.fence}, which has not started"
             continue
         newer = [each.fence for each in job.starts if each.fence > effect.fence and each.at < effect.at]
-        if newer and job.is_ours and job.kind not in UNSTOPPABLE and not excuses.paused(start, effect.at):
+        is_excused = excuses.paused(start, effect.at) or excuses.forgot_claim_of(start)
+        if newer and job.is_ours and job.kind not in UNSTOPPABLE and not is_excused:
             yield DISAGREE, f"the effect of fence {effect.fence} came after fence {newer[0]} had started"
 
 

@@ -170,6 +170,10 @@ class Lab:
         self._is_cut_off = False
         self.faulted()
 
+    def forgot(self, since: float) -> None:
+        """The store has lost what was committed from then on, by the monotonic clock."""
+        self.record.note(What.FORGOTTEN, pid=EVERYBODY, since=since)
+
     # The producer
 
     async def enqueue(self, kind: str, payload: object = None, **options: Unpack["EnqueueOptions"]) -> UUID | None:

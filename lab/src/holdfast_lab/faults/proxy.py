@@ -137,10 +137,7 @@ class Proxy:
     @classmethod
     def before(cls, url: str, *, seed: int = 0) -> Self:
         """Before the server of a PostgreSQL URL; `url` of the proxy is then the way there."""
-        parts = urlsplit(url)
-        options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        host = options.get("host") or parts.hostname or "localhost"
-        return cls(_server(host, int(options.get("port") or parts.port or _PORT)), url, seed=seed)
+        return cls(_server_of(url), url, seed=seed)
 
     @classmethod
     @asynccontextmanager
@@ -166,6 +163,15 @@ class Proxy:
     @property
     def port(self) -> int:
         return self._port
+
+    def lead_to(self, url: str) -> None:
+        """From now on to the server of this URL. Connections to the one before are closed."""
+
+        def lead() -> None:
+            self._server = _server_of(url)
+            self._each(None, "lead elsewhere", _Link.abort)
+
+        self._call(lead)
 
     @property
     def url(self) -> str:
@@ -430,6 +436,13 @@ def _half_close(link: _Link) -> None:
     if not link.is_half_closed and link.client.can_write_eof():
         link.is_half_closed = True
         link.client.write_eof()
+
+
+def _server_of(url: str) -> Path | tuple[str, int]:
+    parts = urlsplit(url)
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    host = options.get("host") or parts.hostname or "localhost"
+    return _server(host, int(options.get("port") or parts.port or _PORT))
 
 
 def _server(host: str, port: int) -> Path | tuple[str, int]:

@@ -30,6 +30,8 @@ class What(StrEnum):
     CUT_OFF = "cut off"
     """A process, or all of them, cannot renew from now on: stopped, or without a server."""
     BACK = "back"
+    FORGOTTEN = "forgotten"
+    """The store has lost what was committed from `since` on, as when an asynchronous standby was promoted."""
     CANCEL = "cancel"
     """Somebody is about to ask for it."""
     UNUSABLE = "unusable"

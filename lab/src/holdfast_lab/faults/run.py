@@ -16,6 +16,7 @@ from holdfast_lab.faults.bouncer import bouncer_program
 from holdfast_lab.faults.broker import broker_program
 from holdfast_lab.faults.case import Case, Need
 from holdfast_lab.faults.disk import can_mount, mounted
+from holdfast_lab.faults.failover import FailoverServer
 from holdfast_lab.faults.judge import Violation
 from holdfast_lab.faults.lab import WORKER_APP, Figure, Lab, opened_lab, recording
 from holdfast_lab.faults.server import FaultServer
@@ -125,7 +126,11 @@ async def run_case(case: Case, plan: Plan, server: FaultServer, folder: Path, sa
 
 @asynccontextmanager
 async def _server_of(case: Case, usual: FaultServer, folder: Path) -> AsyncIterator[FaultServer]:
-    """The usual one, or one whose disk is small."""
+    """The usual one, one that has a standby, or one whose disk is small."""
+    if Need.STANDBY in case.needs:
+        async with FailoverServer.opened_pair(folder / "pair") as server:
+            yield server
+        return
     if Need.TMPFS not in case.needs:
         yield usual
         return
@@ -140,7 +145,7 @@ async def _server_of(case: Case, usual: FaultServer, folder: Path) -> AsyncItera
 def missing(need: Need, server: FaultServer) -> str | None:
     """Why that is not to be had here."""
     match need:
-        case Need.OWN_SERVER:
+        case Need.OWN_SERVER | Need.STANDBY:
             return None if server.folder is not None else "stops PostgreSQL, which is done to none but its own"
         case Need.RABBITMQ:
             return None if broker_program() is not None else "stops RabbitMQ, and rabbitmq-server is not installed"
