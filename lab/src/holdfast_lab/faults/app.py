@@ -60,7 +60,7 @@ def attempt(job: Job) -> Iterator[None]:
 
 def _note_start(job: Job) -> None:
     """`of`: so many attempts may fail. `claim`: what no two claims of a job have in common."""
-    claim = f"{job.lease.holder} {job.fence}"
+    claim = str(job.lease.claim)
     _note(What.START, job, attempt=job.attempt, losses=job.losses, of=job.max_attempts, claim=claim)
 
 
