@@ -46,8 +46,9 @@ def variables(database: Database, mails: MailServer, page: StuckPage, folder: Pa
 
 
 def children(pid: int) -> list[int]:
-    """Those that its main thread has started, which a test's server is not one of."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """Those that set pages: a test's own process has others."""
+    started = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in started if b"typesetting" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def only_child(pid: int) -> int:
