@@ -25,12 +25,14 @@ class Looking:
     def __init__(
         self, look: Callable[[], Awaitable[Looked]], on_due: Callable[[], None], on_suspect: Callable[[], None]
     ) -> None:
-        """`on_due` hears of due jobs that were found while no one waited, `on_suspect` of each due suspect."""
+        """`on_due` hears of jobs that a look found while no one waited, when they are due; `on_suspect` of each due
+        suspect."""
         self._look = look
         self._on_due = on_due
         self._on_suspect = on_suspect
         self._task: asyncio.Task[Looked] | None = None
         self._later: asyncio.TimerHandle | None = None
+        self._due: asyncio.TimerHandle | None = None
         self._is_awaited = self._has_failed = False
         self._began = self._not_before = 0.0
 
@@ -59,8 +61,9 @@ class Looking:
         return task.result() if task.done() else None
 
     async def close(self) -> None:
-        if self._later is not None:
-            self._later.cancel()
+        for timer in (self._later, self._due):
+            if timer is not None:
+                timer.cancel()
         if self._task is not None:
             await cancel_within(_CLOSE_SECONDS, self._task)
 
@@ -99,5 +102,7 @@ class Looking:
         looked = task.result()
         if looked.suspect_due_in is not None and not looked.suspect_due_in:
             self._on_suspect()
-        if looked.due_in is not None and not looked.due_in and not self._is_awaited:
-            self._on_due()
+        if looked.due_in is not None and not self._is_awaited:
+            if self._due is not None:
+                self._due.cancel()
+            self._due = asyncio.get_running_loop().call_later(looked.due_in.total_seconds(), self._on_due)
