@@ -262,3 +262,39 @@ async def test_a_suspect_that_cannot_be_claimed_keeps_no_worker_busy() -> None:
         turns = [await worker.fill(looks_first=True) for _ in range(3)]
         assert turns[-1].is_idle
         assert store.questions.count("claim suspects") <= 1
+
+
+class HeldUp(Asked):
+    """What it answers to a look waits for the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def look(self, queues: Sequence[str], kinds: Sequence[str], *, shard: Shard | None = None) -> Looked:
+        looked = await super().look(queues, kinds, shard=shard)
+        await self.may_answer.wait()
+        return looked
+
+
+async def test_a_kind_that_has_room_again_after_the_look_is_asked_for() -> None:
+    store, let_go = HeldUp(), asyncio.Event()
+
+    async def slow(job: RunningJob[Any]) -> None:
+        await let_go.wait()
+
+    async with worker_on(store, fast(), make_handler("work", slow, limit=1), make_handler("other", quick)) as worker:
+        await store.enqueue([job(), job()])
+        assert (await worker.fill()).claimed == 1
+        store.questions.clear()
+        store.may_answer.clear()
+        turn = asyncio.create_task(worker.fill(to_end=True))
+        await until(lambda: "look" in store.questions, "it looks, but not for the kind that is full")
+        let_go.set()
+        await until(lambda: worker.is_empty, "the first is done")
+        store.may_answer.set()
+        assert (await turn).claimed == 0
+        assert worker.may_claim
+        assert (await worker.fill()).claimed == 1
+        await until(lambda: worker.is_empty, "both are done")

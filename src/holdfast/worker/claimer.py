@@ -100,6 +100,7 @@ class Claimer:
             # There may be more by the time a slot is free.
             self._nothing_due = False
             return _FULL
+        was_a_kind_full = self._is_a_kind_full()
         looked = await self._looking.answer(is_patient=to_end) if looks_first else None
         found = await self._ask(wanted) if looked is None or _is_due(looked) else []
         if not found and looked is None:
@@ -114,7 +115,7 @@ class Claimer:
         if not found and self._suspect_due and not self._slots.held:
             # No other job waits for a turn.
             return await self._claim_suspect()
-        return self._turn_when_idle(found, looked)
+        return self._turn_when_idle(found, looked, was_a_kind_full=was_a_kind_full)
 
     async def close(self) -> None:
         await self._looking.close()
@@ -126,8 +127,9 @@ class Claimer:
         """
         return bool(found) and 4 * sum(len(held.job.payload) for held in found) >= self._settings.claim_bytes
 
-    def _turn_when_idle(self, found: list[HeldJob], looked: Looked | None) -> Turn:
-        self._nothing_due = not self._is_a_kind_full()
+    def _turn_when_idle(self, found: list[HeldJob], looked: Looked | None, *, was_a_kind_full: bool) -> Turn:
+        # One that was full did not take part, even if it has room by now.
+        self._nothing_due = not was_a_kind_full and not self._is_a_kind_full()
         more_in = min((handler.room().more_in for handler in self._with_room), default=math.inf)
         if found:
             return Turn(len(found), more_in, is_idle=True)
