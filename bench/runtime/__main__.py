@@ -11,13 +11,14 @@ from typing import Any
 
 from bench.markdown import table
 from bench.runtime.app import app
+from bench.runtime.crowd import idle_crowd
 from bench.runtime.lateness import beside_a_drain, beside_a_slow_job
 from bench.runtime.stopping import stopped_under_load
 from bench.runtime.waking import link_half_open, listener_killed
 from bench.runtime.workers import Scene, say
 from holdfast_lab.bench.place import scratch_place
 
-PARTS = ("lateness", "stopping", "waking")
+PARTS = ("lateness", "stopping", "waking", "crowd")
 
 
 def arguments() -> argparse.Namespace:
@@ -41,6 +42,8 @@ async def measure(chosen: argparse.Namespace, scene: Scene) -> dict[str, Any]:
     if "waking" in parts:
         figures["listener killed"] = await listener_killed(scene)
         figures["listener's link half-open"] = await link_half_open(scene)
+    if "crowd" in parts:
+        figures["workers that idle"] = await idle_crowd(scene)
     return figures
 
 

@@ -19,7 +19,7 @@ from holdfast_lab.bench.place import Place
 from holdfast_lab.faults.proxy import Proxy
 
 LISTENER = "holdfast_listener"
-_ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 _PATIENCE_SECONDS = 60.0
 
 
@@ -86,7 +86,7 @@ class Scene:
         command = [sys.executable, "-m", "holdfast.cli", "worker", "bench.runtime.app", *where, *options]
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: ASYNC220 - starting one does not block
-                command, cwd=_ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
         worker = WorkerProcess(process, log)
         try:

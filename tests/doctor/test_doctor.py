@@ -204,8 +204,10 @@ async def test_runs_that_do_not_end_are_a_warning(database: Database) -> None:
 async def test_listeners_that_fell_silent_are_a_warning(database: Database) -> None:
     await execute(
         database,
-        f"INSERT INTO holdfast.sleeper (holder, until, queue) VALUES ('{HOLDER}', clock_timestamp(), 'q')",
-        f"INSERT INTO holdfast.sleeper (holder, until, queue) VALUES ('{OTHER_HOLDER}', clock_timestamp(), 'q')",
+        "INSERT INTO holdfast.sleeper (holder, until, team, queue) "
+        f"VALUES ('{HOLDER}', clock_timestamp(), '{HOLDER}', 'q')",
+        "INSERT INTO holdfast.sleeper (holder, until, team, queue) "
+        f"VALUES ('{OTHER_HOLDER}', clock_timestamp(), '{HOLDER}', 'q')",
     )
     assert (await only(database, "listeners")).level is Level.OK
     await execute(database, "UPDATE holdfast.sleeper SET until = until - interval '10 minutes'")
@@ -216,8 +218,8 @@ async def test_listeners_that_fell_silent_are_a_warning(database: Database) -> N
     assert (finding.next_step or "").startswith("see that a worker runs")
     await execute(
         database,
-        "INSERT INTO holdfast.sleeper (holder, until, queue) "
-        "VALUES (gen_random_uuid(), clock_timestamp() + interval '1 hour', 'q')",
+        "INSERT INTO holdfast.sleeper (holder, until, team, queue) "
+        f"VALUES (gen_random_uuid(), clock_timestamp() + interval '1 hour', '{HOLDER}', 'q')",
     )
     finding = await only(database, "listeners")
     assert finding.level is Level.WARNING

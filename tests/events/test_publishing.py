@@ -23,8 +23,8 @@ from holdfast.store.opening import migrate
 from holdfast.store.postgres.events import PostgresEvents
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.sql_files import statement
-from holdfast.wake.postgres import channel
 from tests.databases import Database, connected, opened_store
+from tests.wake.ear import listening as hearing
 from tests.worker.harness import drained, until, working
 
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("server", ["embedded-18"], indirect=True)]
@@ -196,17 +196,11 @@ async def test_subscriptions_are_found_by_an_index_however_many_there_are(databa
 
 
 async def test_many_jobs_of_one_event_are_one_notification(database: Database) -> None:
-    heard: list[str] = []
-    async with connected(database.url) as listener, app_on(database) as app:
+    async with hearing(database.url) as ear, app_on(database) as app:
         await app.opened.events.declare([NewSubscription(f"s{number}", "*") for number in range(20)])
-        await listener.execute(
-            "INSERT INTO holdfast.sleeper VALUES (gen_random_uuid(), now() + interval '1 minute', 'default')"
-        )
-        await listener.add_listener(channel("holdfast"), lambda *call: heard.append(call[3]))
+        await ear.asleep("default")
         assert len((await app.publish("invoice.paid")).jobs) == 20
-        await until(lambda: heard, "a notification")
-        await listener.execute("SELECT 1")
-        assert heard == ["default"]
+        assert await ear.heard() == ["default"]
 
 
 async def test_publishers_of_one_key_at_once_make_each_job_once(database: Database) -> None:

@@ -17,10 +17,10 @@ from holdfast.store.contract import Enqueued
 from holdfast.store.postgres import copying, driver, enqueuing
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
-from holdfast.wake.postgres import channel
 from holdfast_lab.faults.proxy import Proxy
 from tests.databases import Database, connected, opened_store
 from tests.store_contract.steps import START, Options, job, wants
+from tests.wake.ear import listening
 
 if TYPE_CHECKING:
     import asyncpg
@@ -285,42 +285,30 @@ async def test_who_goes_to_sleep_while_rows_are_written_is_woken(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the database's own isolation level would show the ring only what was there at first."""
-    heard: asyncio.Queue[str] = asyncio.Queue()
     parts = copying._parts
-
-    async with connected(database.url) as sleeper:
-        await sleeper.execute(f"ALTER DATABASE \"{database.name}\" SET default_transaction_isolation = 'serializable'")
-        await sleeper.add_listener(channel("holdfast"), lambda *said: heard.put_nowait(str(said[-1])))
+    async with connected(database.url) as connection:
+        await connection.execute(
+            f"ALTER DATABASE \"{database.name}\" SET default_transaction_isolation = 'serializable'"
+        )
+    async with listening(database.url) as ear:
 
         async def late(rows: Iterator[bytes]) -> AsyncIterator[bytes]:
-            await sleeper.execute(
-                "INSERT INTO holdfast.sleeper (holder, until, queue) "
-                "VALUES (gen_random_uuid(), clock_timestamp() + interval '1 hour', 'default') ON CONFLICT DO NOTHING"
-            )
+            await ear.asleep("default")
             async for part in parts(rows):
                 yield part
 
         monkeypatch.setattr(copying, "_parts", late)
         async with opened_store(database.url) as store:
             await store.enqueue(many())
-        await sleeper.execute("SELECT pg_notify($1, 'the end')", channel("holdfast"))
-        assert await heard.get() == "default"
+        assert await ear.heard() == ["default"]
 
 
 @pytest.mark.parametrize(("delay", "is_heard"), [(timedelta(seconds=60), True), (timedelta(seconds=61), False)])
-async def test_who_sleeps_on_a_queue_is_woken_once_and_at_the_commit(
+async def test_one_who_sleeps_on_a_queue_is_woken_at_the_commit(
     database: Database, store: PostgresStore, delay: timedelta, is_heard: bool
 ) -> None:
-    heard: asyncio.Queue[str] = asyncio.Queue()
-    async with connected(database.url) as sleeper:
-        await sleeper.add_listener(channel("holdfast"), lambda *said: heard.put_nowait(str(said[-1])))
-        await sleeper.execute(
-            "INSERT INTO holdfast.sleeper (holder, until, queue) "
-            "SELECT gen_random_uuid(), clock_timestamp() + interval '1 hour', queue FROM unnest($1::text[]) AS queue",
-            ["default", "default", "mail"],
-        )
+    async with listening(database.url) as ear:
+        for queue in ("default", "default", "mail"):
+            await ear.asleep(queue)
         await store.enqueue([job(delay=delay) for _ in range(MANY)])
-        await sleeper.execute("SELECT pg_notify($1, 'the end')", channel("holdfast"))
-        assert await heard.get() == ("default" if is_heard else "the end")
-        if is_heard:
-            assert await heard.get() == "the end"
+        assert await ear.heard() == ["default"] * is_heard

@@ -18,12 +18,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from holdfast import Enqueued, Holdfast, InvalidInput, JobState, RunningJob, Statement
 from holdfast.store.contract import JobFilter
-from holdfast.wake.postgres import channel
 from tests.databases import connected
 from tests.producer.conftest import Shop
 from tests.producer.connection_kinds import KINDS, READ_COMMITTED, settled
 from tests.producer.orm_kinds import async_engine, django_databases, engine
-from tests.worker.harness import until
+from tests.wake.ear import listening
 
 pytestmark = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 
@@ -57,20 +56,14 @@ def test_a_process_without_an_event_loop_enqueues_with_an_app_that_was_never_ope
 
 async def test_a_job_that_is_due_in_more_than_a_minute_notifies_nobody(shop: Shop) -> None:
     """So that its transaction can be prepared for a two-phase commit, which one that notified cannot."""
-    heard: list[str] = []
-    async with connected(shop.url) as listener:
-        await listener.add_listener(channel("holdfast"), lambda *call: heard.append(call[3]))
+    async with listening(shop.url) as ear:
         for queue in ("late", "soon"):
-            shop.rows(
-                "INSERT INTO holdfast.sleeper VALUES (gen_random_uuid(), now() + interval '1 minute', %s) RETURNING 1",
-                queue,
-            )
+            await ear.asleep(queue)
         for delay, queue in (("61s", "late"), ("60s", "soon")):
             with psycopg.connect(shop.url) as connection:
                 shop.app.enqueue_in(connection, "ship", delay=delay, queue=queue)
                 shop.app.enqueue_many_in(connection, [shop.app.job("ship", delay=delay, queue=queue)])
-        await until(lambda: heard, "a notification")
-        assert heard == ["soon"]
+        assert await ear.heard() == ["soon"]
 
 
 @asynccontextmanager

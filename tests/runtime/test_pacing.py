@@ -48,10 +48,16 @@ def test_an_idle_process_looks_ever_less_often_up_to_a_limit() -> None:
 
 def test_who_is_told_of_new_work_may_wait_longer_and_never_shorter() -> None:
     told = replace(OF_THE_TABLE, told_max=ms(90000))
-    assert [told.idle(times, Lowest(), is_told=True) for times in range(1, 10)] == [1, 2, 4, 8, 16, 32, 64, 90, 90]
+    assert [told.idle(times, Lowest(), told_for=0) for times in range(1, 10)] == [1, 2, 4, 8, 16, 32, 64, 90, 90]
     # Three seconds are the default, of polls of one.
-    assert OF_THE_TABLE.idle(9, Lowest(), is_told=True) == 30
-    assert Pacing().idle(20, Lowest(), is_told=True) == 3
+    assert OF_THE_TABLE.idle(9, Lowest(), told_for=0) == 30
+    assert Pacing().idle(20, Lowest(), told_for=0) == 3
+
+
+def test_who_has_long_been_told_of_new_work_does_not_look_soon_again() -> None:
+    told = replace(OF_THE_TABLE, told_max=ms(90000))
+    assert [told.idle(1, Lowest(), told_for=seconds) for seconds in (0, 0.5, 1.5, 60, 3600)] == [1, 1, 1.5, 60, 90]
+    assert told.idle(4, Lowest(), told_for=2) == 8
 
 
 def test_a_failure_has_a_wait_of_its_own() -> None:

@@ -51,12 +51,14 @@ class Told:
     """Stands for a listener."""
 
     def __init__(self, is_told: bool) -> None:
-        self._is_told = is_told
+        self.told_for = 0.0 if is_told else None
 
-    def asleep(self) -> bool:
-        return self._is_told
+    def looks(self) -> None: ...
 
-    def awake(self) -> None: ...
+    def asleep(self, *, is_short: bool = False) -> float | None:
+        return self.told_for
+
+    def awake(self, *, is_full: bool) -> None: ...
 
 
 class Case:

@@ -1,41 +1,87 @@
-"""Hears every notification on a channel, and can tell that nothing more is under way."""
+"""Sleeps on queues under many names, hears every ring for them, and can tell that nothing more is under way."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from uuid import uuid4
+from datetime import timedelta
+from typing import NamedTuple
+from uuid import UUID, uuid4
 
 import asyncpg
 
+from holdfast.store.postgres.sql_files import statement
 from holdfast.wake.postgres import channel
 from tests.databases import connected
 
+MINUTE = timedelta(minutes=1)
+TEAM = UUID("00000000-0000-4000-8000-00000000000a")
+
+
+class Ring(NamedTuple):
+    holder: UUID
+    how: str
+    queue: str
+
 
 class Ear:
-    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", url: str, name: str) -> None:
+    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", url: str, schema: str) -> None:
         self._connection = connection
         self._url = url
-        self._name = name
-        self._heard: asyncio.Queue[str] = asyncio.Queue()
+        self._schema = schema
+        self._marks = f"marks_{uuid4().hex}"
+        self._heard: asyncio.Queue[Ring | str] = asyncio.Queue()
 
     async def listen(self) -> None:
-        await self._connection.add_listener(self._name, lambda *heard: self._heard.put_nowait(str(heard[3])))
+        await self._connection.add_listener(self._marks, lambda *heard: self._heard.put_nowait(str(heard[3])))
 
-    async def heard(self) -> list[str]:
+    async def asleep(
+        self, *queues: str, until: timedelta = MINUTE, team: UUID = TEAM, holder: UUID | None = None
+    ) -> UUID:
+        """Somebody goes to sleep on the queues, and is heard."""
+        holder = holder or uuid4()
+
+        def hear(_connection: object, _pid: int, _channel: str, payload: object) -> None:
+            how, _, queue = str(payload).partition(":")
+            self._heard.put_nowait(Ring(holder, how, queue))
+
+        await self._connection.add_listener(channel(holder), hear)
+        await fall_asleep(self._connection, holder, queues, until, team=team, schema=self._schema)
+        return holder
+
+    async def rings(self) -> list[Ring]:
         """Everything since the last call. Notifications come in the order of commits, so the mark comes last."""
         mark = uuid4().hex
         async with connected(self._url) as other:
-            await other.execute("SELECT pg_notify($1, $2)", self._name, mark)
-        everything = []
+            await other.execute("SELECT pg_notify($1, $2)", self._marks, mark)
+        everything: list[Ring] = []
         async with asyncio.timeout(30):
-            while (payload := await self._heard.get()) != mark:
-                everything.append(payload)
+            while (heard := await self._heard.get()) != mark:
+                assert isinstance(heard, Ring), heard
+                everything.append(heard)
         return everything
+
+    async def heard(self) -> list[str]:
+        """The queue of each who was woken, without those who are only to look later."""
+        return [ring.queue for ring in await self.rings() if ring.how != "later"]
 
 
 @asynccontextmanager
 async def listening(url: str, schema: str = "holdfast") -> AsyncIterator[Ear]:
     async with connected(url) as connection:
-        ear = Ear(connection, url, channel(schema))
+        ear = Ear(connection, url, schema)
         await ear.listen()
         yield ear
+
+
+async def fall_asleep(
+    connection: "asyncpg.Connection[asyncpg.Record]",
+    holder: UUID,
+    queues: Sequence[str],
+    until: timedelta = MINUTE,
+    *,
+    team: UUID = TEAM,
+    schema: str = "holdfast",
+) -> int:
+    """How many others of the team sleep on the first of the queues."""
+    others: int = await connection.fetchval(statement("asleep", schema), list(queues), holder, until, team, queues[0])
+    return others

@@ -14,12 +14,12 @@ from holdfast.domain.job import JobState
 from holdfast.domain.lifecycle import PLAIN_SUCCESS
 from holdfast.store.contract import Fenced, Finish
 from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
-from holdfast.store.postgres.sql_files import statement
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from holdfast.store.postgres.waiters import PostgresWaiters
 from tests.databases import Database, DatabaseMaker, connected, no_task_left, opened_store
 from tests.postgres.roles import role_of
 from tests.store_contract.steps import ENDINGS, LEASE, job, wants
+from tests.wake.ear import fall_asleep
 
 MINUTE = timedelta(minutes=1)
 Enqueue = Callable[[Holdfast, "asyncpg.Connection[asyncpg.Record]"], Awaitable[object]]
@@ -62,7 +62,7 @@ async def full_queue(url: str) -> AsyncIterator[None]:
 async def asleep(url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
     """A worker sleeps on the queue and wants to be told."""
     async with connected(url) as connection:
-        await connection.execute(statement("asleep", "holdfast"), ["default"], uuid4(), MINUTE)
+        await fall_asleep(connection, uuid4(), ["default"])
         yield connection
 
 

@@ -1,8 +1,9 @@
 """The listener: woken for its queues, back after every outage, its sleep known to producers while it lasts."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -11,13 +12,13 @@ import pytest
 
 from holdfast.domain.errors import InvalidInput
 from holdfast.store.opening import migrate
-from holdfast.store.postgres.sql_files import statement
 from holdfast.wake import postgres
-from holdfast.wake.postgres import Listener, listener_url
+from holdfast.wake.postgres import Listener, channel, listener_url
 from holdfast_lab.faults.proxy import Proxy
 from tests.databases import Database, connected, opened_store
 from tests.store_contract.steps import job
 from tests.wake.conftest import Lines
+from tests.wake.ear import TEAM, Ear, Ring, fall_asleep, listening
 from tests.worker.harness import PATIENCE, until
 
 QUICK = timedelta(milliseconds=200)
@@ -28,17 +29,23 @@ one_server = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 class Listening:
     """A running listener, and every wake-up that it gave."""
 
-    def __init__(self, url: str, schema: str = "holdfast", queues: tuple[str, ...] = ("default", "mail")) -> None:
+    def __init__(
+        self,
+        url: str,
+        schema: str = "holdfast",
+        queues: tuple[str, ...] = ("default", "mail"),
+        holder: UUID = HOLDER,
+    ) -> None:
         self.calls: list[str | None] = []
         self.listener = Listener(
-            url, schema, queues, self.calls.append, holder=HOLDER, ping=QUICK, patience=timedelta(seconds=1)
+            url, schema, queues, self.calls.append, holder=holder, team=TEAM, ping=QUICK, patience=timedelta(seconds=1)
         )
 
     async def up(self) -> None:
         await until(lambda: self.listener.is_listening and None in self.calls, "listening")
 
     async def registered(self) -> None:
-        await until(self.listener.asleep, "registered as asleep")
+        await until(lambda: self.listener.asleep() is not None, "registered as asleep")
 
     async def woken(self, queue: str | None) -> None:
         await until(lambda: queue in self.calls, f"woken for {queue}")
@@ -84,7 +91,7 @@ async def test_it_wakes_for_its_queues_and_no_others(database: Database) -> None
     async with running(Listening(database.url)) as at:
         await at.registered()
         async with connected(database.url) as connection:
-            await connection.execute(statement("asleep", "holdfast"), ["other"], uuid4(), timedelta(minutes=1))
+            await fall_asleep(connection, uuid4(), ["other"])
         at.calls.clear()
         await enqueue(database.url, "other")
         await enqueue(database.url, "mail", "mail")
@@ -97,16 +104,16 @@ async def test_each_connection_and_each_registration_asks_for_one_more_look(data
         await at.up()
         assert at.calls == [None]
         assert await rows(database.url) == []
-        assert at.listener.asleep() is False
+        assert at.listener.asleep() is None
         await until(lambda: len(at.calls) == 2, "one more look")
         assert at.calls == [None, None]
-        assert at.listener.asleep() is True
+        assert at.listener.asleep() is not None
         assert [row[:2] for row in await rows(database.url)] == [("default", HOLDER), ("mail", HOLDER)]
 
 
 async def test_who_sleeps_before_the_connection_is_there_is_registered_with_one_look(database: Database) -> None:
     at = Listening(database.url)
-    assert at.listener.asleep() is False
+    assert at.listener.asleep() is None
     async with running(at):
         await at.up()
         assert at.calls == [None]
@@ -123,25 +130,151 @@ async def test_a_flicker_between_busy_and_idle_writes_nothing(
         await at.registered()
         before = await rows(database.url)
         for _ in range(100):
-            at.listener.awake()
+            at.listener.awake(is_full=True)
             await asyncio.sleep(0.005)
-            assert at.listener.asleep()
+            assert at.listener.asleep() is not None
         assert await rows(database.url) == before
 
 
 async def test_who_stays_busy_is_no_longer_rung_for_and_can_sleep_again(database: Database) -> None:
     async with running(Listening(database.url)) as at:
         await at.registered()
-        at.listener.awake()
+        at.listener.awake(is_full=True)
 
         async def is_forgotten() -> bool:
             return await rows(database.url) == []
 
         await until(is_forgotten, "the rows are removed")
         at.calls.clear()
-        assert at.listener.asleep() is False
+        assert at.listener.asleep() is None
         await at.woken(None)
         assert len(await rows(database.url)) == 2
+
+
+async def test_a_job_wakes_one_of_those_that_sleep(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "_LATER_SECONDS", 600.0)
+    holders = [uuid4() for _ in range(5)]
+    crowd = [Listening(database.url, holder=holder) for holder in holders]
+    async with AsyncExitStack() as exits:
+        for each in crowd:
+            await exits.enter_async_context(running(each))
+            await each.registered()
+        for each in crowd:
+            each.calls.clear()
+        await enqueue(database.url, "mail")
+        await until(lambda: any(each.calls for each in crowd), "one is woken")
+        async with connected(database.url) as connection:
+            # Notifications come in the order of commits: whoever hears this has heard what came before.
+            for holder in holders:
+                await connection.execute("SELECT pg_notify($1, 'now:default')", channel(holder))
+        for each in crowd:
+            await each.woken("default")
+        assert sum(each.calls.count("mail") for each in crowd) == 1
+
+
+async def ring(url: str, how: str, queue: str = "mail", holder: UUID = HOLDER) -> None:
+    async with connected(url) as connection:
+        await connection.execute("SELECT pg_notify($1, $2)", channel(holder), f"{how}:{queue}")
+
+
+@asynccontextmanager
+async def in_company(database: Database) -> AsyncIterator[tuple[Listening, Ear, UUID]]:
+    """A listener that sleeps, and another sleeper of its team."""
+    async with listening(database.url) as ear:
+        other = await ear.asleep("mail", "default")
+        async with running(Listening(database.url)) as at:
+            await at.registered()
+            at.calls.clear()
+            yield at, ear, other
+
+
+async def no_rows_but(url: str, other: UUID) -> bool:
+    return {row[1] for row in await rows(url)} == {other}
+
+
+@pytest.mark.parametrize("how", ["now", "passed", "later"])
+async def test_whoever_is_woken_and_has_no_slot_wakes_another_and_is_woken_no_more(
+    database: Database, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_LATER_SECONDS", 0.05)
+    monkeypatch.setattr(postgres, "_LINGER_SECONDS", 600.0)
+    async with in_company(database) as (at, ear, other):
+        await ring(database.url, how)
+        await at.woken("mail")
+        at.listener.looks()
+        at.listener.awake(is_full=False)
+        assert await ear.rings() == [], "it may still find that there is nothing more"
+        at.listener.looks()
+        at.listener.awake(is_full=True)
+        await until(lambda: no_rows_but(database.url, other), "its rows are gone")
+        assert await ear.rings() == [Ring(other, "passed", "mail")]
+
+
+async def test_whoever_is_woken_and_finds_nothing_more_wakes_nobody(database: Database) -> None:
+    async with in_company(database) as (at, ear, _):
+        await ring(database.url, "now")
+        await at.woken("mail")
+        at.listener.looks()
+        assert at.listener.asleep() is not None
+        at.listener.looks()
+        at.listener.awake(is_full=True)
+        await ring(database.url, "now", "default")
+        await at.woken("default")
+        assert await ear.rings() == []
+
+
+@pytest.mark.parametrize(("how", "is_passed"), [("now", True), ("passed", False)])
+async def test_whoever_can_take_no_more_of_a_kind_passes_on_what_a_producer_rang_but_sleeps_on(
+    database: Database, how: str, is_passed: bool
+) -> None:
+    """If all of them can take no more of it, a ring must come to an end."""
+    async with in_company(database) as (at, ear, other):
+        await ring(database.url, how)
+        await at.woken("mail")
+        at.listener.looks()
+        assert at.listener.asleep(is_short=True) is not None
+        await ring(database.url, "now", "default")
+        await at.woken("default")
+        at.listener.looks()
+        assert at.listener.asleep() is not None
+
+        async def is_heard() -> bool:
+            return await ear.rings() == [Ring(other, "passed", "mail")]
+
+        if is_passed:
+            await until(is_heard, "the other is woken")
+        assert await ear.rings() == []
+        assert len(await rows(database.url)) == 4
+
+
+async def test_alone_nobody_is_woken_in_our_place(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "_LINGER_SECONDS", 600.0)
+    async with running(Listening(database.url)) as at:
+        await at.registered()
+        before = await rows(database.url)
+        await ring(database.url, "now")
+        await at.woken("mail")
+        at.listener.looks()
+        at.listener.awake(is_full=True)
+        assert at.listener.asleep() is not None
+        assert await rows(database.url) == before
+
+
+async def test_a_look_that_comes_in_between_is_the_one_that_was_asked_for(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_LATER_SECONDS", 0.2)
+    async with in_company(database) as (at, _, _other):
+        await ring(database.url, "later")
+        await ring(database.url, "now", "default")
+        await at.woken("default")
+        heard_by = time.monotonic()
+        at.listener.looks()
+        at.listener.asleep()
+        await until(lambda: time.monotonic() > heard_by + 0.3, "the time is over")
+        assert "mail" not in at.calls
+        await ring(database.url, "later")
+        await at.woken("mail")
 
 
 async def test_a_long_sleep_is_renewed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +300,7 @@ async def test_a_listener_that_stops_leaves_no_rows(database: Database) -> None:
 async def test_rows_of_the_dead_are_removed_by_whoever_comes_next(database: Database) -> None:
     async with connected(database.url) as connection:
         for left in (timedelta(minutes=-2), timedelta(minutes=2)):
-            await connection.execute(statement("asleep", "holdfast"), ["default"], uuid4(), left)
+            await fall_asleep(connection, uuid4(), ["default"], left)
     async with running(Listening(database.url)) as at:
         await at.up()
         assert len(await rows(database.url)) == 1
@@ -183,7 +316,7 @@ async def test_rows_of_the_dead_are_removed_by_whoever_sleeps_on_but_not_all_the
         await at.registered()
         async with connected(database.url) as connection:
             dead = uuid4()
-            await connection.execute(statement("asleep", "holdfast"), ["default"], dead, timedelta(minutes=-2))
+            await fall_asleep(connection, dead, ["default"], timedelta(minutes=-2))
         versions: set[str] = set()
 
         async def is_renewed() -> bool:
@@ -234,7 +367,7 @@ async def test_a_link_that_swallows_everything_is_noticed_and_replaced(
         await at.registered()
         proxy.swallow()
         await until(lambda: not at.listener.is_listening, "the dead link is noticed")
-        assert at.listener.asleep() is False
+        assert at.listener.asleep() is None
         await until(lambda: lines.outages == 1, "one warning")
         at.calls.clear()
         proxy.flow()
@@ -316,27 +449,29 @@ async def test_an_address_that_cannot_be_read_is_refused_at_once() -> None:
 
 
 @one_server
+@pytest.mark.parametrize("others", [0, 4])
 async def test_rings_that_come_too_fast_are_not_asked_for_until_it_is_quieter(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
-    monkeypatch.setattr(postgres, "_COUNTED_SECONDS", 60.0)
-    monkeypatch.setattr(postgres, "_MOST_RINGS", 10)
+    """Each of five hears a fifth of the rings, which are a hundred in a second then."""
+    monkeypatch.setattr(postgres, "_MOST_RINGS_PER_SECOND", 1)
     monkeypatch.setattr(postgres, "_QUIET_SECONDS", 5.0)
+    async with connected(database.url) as connection:
+        for _ in range(others):
+            await fall_asleep(connection, uuid4(), ["mail", "default"])
+        async with running(Listening(database.url)) as at:
+            await at.registered()
+            at.calls.clear()
+            most = 50 // (others + 1)
+            for number in range(1, most + 1):
+                await connection.execute("SELECT pg_notify($1, 'now:mail')", channel(HOLDER))
+                await until(lambda number=number: at.calls.count("mail") == number, "woken")  # type: ignore[misc]
 
-    async def no_rows() -> bool:
-        return not await rows(database.url)
+            async def has_no_rows() -> bool:
+                return HOLDER not in {row[1] for row in await rows(database.url)}
 
-    async with running(Listening(database.url)) as at, opened_store(database.url) as store:
-        await at.registered()
-        at.calls.clear()
-        for number in range(1, 11):
-            await store.enqueue([job(queue="mail")])
-            await until(lambda number=number: at.calls.count("mail") == number, "woken")  # type: ignore[misc]
-        # Nobody rings now, and then somebody looks once for all that came meanwhile: without a word from the worker.
-        await until(no_rows, "the rows are gone")
-        await store.enqueue([job(queue="mail")])
-        await at.woken(None)
-        assert at.calls.count("mail") == 10
-        assert len(await rows(database.url)) == 2
-        await store.enqueue([job(queue="mail")])
-        await until(lambda: at.calls.count("mail") == 11, "woken again")
+            # No ring comes now. Then it looks once for all that came meanwhile, without a word from the worker.
+            await until(has_no_rows, "its rows are gone")
+            await at.woken(None)
+            assert at.calls.count("mail") == most
+            assert len([row for row in await rows(database.url) if row[1] == HOLDER]) == 2

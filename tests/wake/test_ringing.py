@@ -1,9 +1,10 @@
-"""Who makes a job ready rings for those who sleep on its queue, once, when it commits; and for nobody else."""
+"""Who makes a job ready rings when it commits: for one of each team that sleeps on its queue."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -16,9 +17,7 @@ from holdfast.store.postgres.sql_files import statement
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from tests.databases import Database, OneConnectionStore, connected, opened_store
 from tests.store_contract.steps import BROKEN, START, job, wants
-from tests.wake.ear import Ear, listening
-
-MINUTE = timedelta(minutes=1)
+from tests.wake.ear import MINUTE, TEAM, Ear, Ring, listening
 
 
 @dataclass(frozen=True)
@@ -29,11 +28,6 @@ class Scene:
     store: PostgresStore
     connection: "asyncpg.Connection[asyncpg.Record]"
     ear: Ear
-
-    async def asleep(self, *queues: str, until: timedelta = MINUTE, schema: str = "holdfast") -> UUID:
-        holder = uuid4()
-        await self.connection.execute(statement("asleep", schema), queues, holder, until)
-        return holder
 
 
 @pytest.fixture
@@ -53,26 +47,78 @@ async def test_nobody_is_rung_for_while_nobody_sleeps(scene: Scene) -> None:
     assert await scene.ear.heard() == []
 
 
-async def test_a_thousand_jobs_ring_once_for_each_queue(scene: Scene) -> None:
+async def test_a_thousand_jobs_wake_one_sleeper_for_each_queue(scene: Scene) -> None:
     for _ in range(3):
-        await scene.asleep("mail", "default")
+        await scene.ear.asleep("mail", "default")
     await scene.store.enqueue([job(queue=queue) for queue in ("default", "mail", "default") * 333])
     assert sorted(await scene.ear.heard()) == ["default", "mail"]
 
 
-async def test_a_transaction_rings_once_however_often_it_enqueues(scene: Scene) -> None:
-    await scene.asleep("default")
-    await scene.asleep("default")
+async def test_a_transaction_rings_once_for_a_sleeper_however_often_it_enqueues(scene: Scene) -> None:
+    await scene.ear.asleep("default")
     async with scene.connection.transaction():
         for _ in range(3):
             await scene.connection.execute("SELECT holdfast.enqueue('work', '{}')")
         await OneConnectionStore(scene.connection).enqueue([job()])
-        assert await scene.ear.heard() == []
+        assert await scene.ear.rings() == []
     assert await scene.ear.heard() == ["default"]
 
 
+async def test_whoever_sleeps_alone_is_woken_and_nobody_looks_later(scene: Scene) -> None:
+    alone = await scene.ear.asleep("default")
+    await scene.store.enqueue([job()])
+    assert await scene.ear.rings() == [Ring(alone, "now", "default")]
+
+
+async def test_jobs_are_spread_over_the_sleepers_and_one_of_them_looks_later(scene: Scene) -> None:
+    sleepers = sorted([await scene.ear.asleep("default") for _ in range(10)])
+    for _ in range(60):
+        await scene.store.enqueue([job()])
+    rings = await scene.ear.rings()
+    woken = Counter(ring.holder for ring in rings if ring.how == "now")
+    later = Counter(ring.holder for ring in rings if ring.how == "later")
+    assert (woken.total(), later.total()) == (60, 60)
+    assert len(woken) >= 7, "all of ten, by lot"
+    assert set(later) <= set(sleepers[:2])
+    assert later[sleepers[0]] == 60 - woken[sleepers[0]], "the first, unless it is the one that was woken"
+
+
+async def test_of_each_team_one_is_woken(scene: Scene) -> None:
+    """Its members have the same handlers and the same shard; others may not be able to take the job."""
+    teams = {await scene.ear.asleep("default", team=team): team for team in [TEAM, uuid4(), uuid4()] for _ in range(3)}
+    await scene.store.enqueue([job()])
+    rings = await scene.ear.rings()
+    for how in ("now", "later"):
+        assert sorted(teams[ring.holder] for ring in rings if ring.how == how) == sorted(set(teams.values()))
+    assert len({ring.holder for ring in rings}) == 6
+
+
+async def test_whoever_did_not_renew_lately_is_woken_only_if_there_is_no_other(scene: Scene) -> None:
+    """It died or hangs. A row is renewed every five seconds for fifteen."""
+    lively = [await scene.ear.asleep("default", until=timedelta(seconds=15)) for _ in range(2)]
+    dead = [await scene.ear.asleep("default", until=timedelta(seconds=8)) for _ in range(8)]
+    for _ in range(20):
+        await scene.store.enqueue([job()])
+    assert {ring.holder for ring in await scene.ear.rings()} == set(lively)
+    for holder in lively:
+        await scene.connection.execute(statement("awake", "holdfast"), ["default"], holder)
+    await scene.store.enqueue([job()])
+    assert {ring.holder for ring in await scene.ear.rings()} < set(dead)
+
+
+async def test_a_ring_is_passed_on_to_two_others_of_the_team(scene: Scene) -> None:
+    passing = await scene.ear.asleep("default", "mail")
+    team = {await scene.ear.asleep("default") for _ in range(3)}
+    await scene.ear.asleep("default", team=uuid4())
+    await scene.connection.execute(statement("pass_on", "holdfast"), ["default", "mail"], passing, TEAM)
+    rings = await scene.ear.rings()
+    assert {(ring.how, ring.queue) for ring in rings} == {("passed", "default")}
+    assert len(rings) == 2
+    assert {ring.holder for ring in rings} < team
+
+
 async def test_a_job_that_was_rolled_back_rings_for_nobody(scene: Scene) -> None:
-    await scene.asleep("default")
+    await scene.ear.asleep("default")
     transaction = scene.connection.transaction()
     await transaction.start()
     await scene.connection.execute("SELECT holdfast.enqueue('work', '{}')")
@@ -81,35 +127,35 @@ async def test_a_job_that_was_rolled_back_rings_for_nobody(scene: Scene) -> None
 
 
 async def test_a_sleep_that_ran_out_or_is_on_another_queue_is_not_disturbed(scene: Scene) -> None:
-    await scene.asleep("default", until=timedelta(0))
-    await scene.asleep("mail")
+    await scene.ear.asleep("default", until=timedelta(0))
+    await scene.ear.asleep("mail")
     await scene.store.enqueue([job()])
     await scene.connection.execute("SELECT holdfast.enqueue('work', '{}')")
     assert await scene.ear.heard() == []
 
 
 async def test_whoever_is_awake_again_is_not_rung_for(scene: Scene) -> None:
-    holder = await scene.asleep("default", "mail")
+    holder = await scene.ear.asleep("default", "mail")
     await scene.connection.execute(statement("awake", "holdfast"), ["default", "mail"], holder)
     await scene.store.enqueue([job(), job(queue="mail")])
     assert await scene.ear.heard() == []
 
 
 @pytest.mark.parametrize("schema", ["other", "Jobs of-today"])
-async def test_each_schema_has_sleepers_and_a_channel_of_its_own(scene: Scene, schema: str) -> None:
+async def test_each_schema_has_sleepers_of_its_own(scene: Scene, schema: str) -> None:
     await migrate(scene.url, schema)
     async with opened_store(scene.url, schema=schema) as other, listening(scene.url, schema) as other_ear:
-        await scene.asleep("default")
+        await scene.ear.asleep("default")
         await other.enqueue([job()])
         assert (await scene.ear.heard(), await other_ear.heard()) == ([], [])
-        await scene.asleep("default", schema=schema)
+        await other_ear.asleep("default")
         await other.enqueue([job()])
         await scene.connection.execute(f"SELECT \"{schema}\".enqueue('work', '{{}}')")
         assert (await scene.ear.heard(), await other_ear.heard()) == ([], ["default", "default"])
 
 
 async def test_only_a_key_that_makes_a_job_rings(scene: Scene) -> None:
-    await scene.asleep("default")
+    await scene.ear.asleep("default")
     await scene.store.enqueue([job(key="a"), job(key="b")])
     assert await scene.ear.heard() == ["default"]
     await scene.store.enqueue([job(key="a"), job(key="b")])
@@ -118,7 +164,7 @@ async def test_only_a_key_that_makes_a_job_rings(scene: Scene) -> None:
 
 @pytest.mark.parametrize("key", [None, "a"], ids=["statement", "function"])
 async def test_a_job_that_is_due_within_a_minute_rings_and_a_later_one_does_not(scene: Scene, key: str | None) -> None:
-    await scene.asleep("default")
+    await scene.ear.asleep("default")
     await PostgresClock(scene.store).freeze(START)
     second = timedelta(seconds=1)
     cases: list[tuple[NewJob, list[str]]] = [
@@ -134,14 +180,17 @@ async def test_a_job_that_is_due_within_a_minute_rings_and_a_later_one_does_not(
         assert await scene.ear.heard() == expected, new
 
 
-async def test_a_job_that_others_may_run_at_once_rings(scene: Scene) -> None:
-    await scene.store.enqueue([job() for _ in range(6)])
-    leases = [leased.lease for leased in await scene.store.claim(wants(limit=6))]
-    await scene.asleep("default")
+async def test_a_job_that_others_may_run_soon_rings(scene: Scene) -> None:
+    """The worker that had it may be full, or gone, when it is due."""
+    await scene.store.enqueue([job() for _ in range(8)])
+    leases = [leased.lease for leased in await scene.store.claim(wants(limit=8))]
+    await scene.ear.asleep("default")
     cases = [
         (Transition(Move.SUCCEED), []),
         (Transition(Move.FAIL, error=BROKEN), []),
-        (Transition(Move.RETRY, delay=timedelta(seconds=5), error=BROKEN), []),
+        (Transition(Move.RETRY, delay=timedelta(minutes=2), error=BROKEN), []),
+        (Transition(Move.SNOOZE, delay=timedelta(minutes=2)), []),
+        (Transition(Move.RETRY, delay=timedelta(seconds=5), error=BROKEN), ["default"]),
         (Transition(Move.RETRY, delay=timedelta(0), error=BROKEN), ["default"]),
         (Transition(Move.SNOOZE, delay=timedelta(0)), ["default"]),
         (Transition(Move.RELEASE), ["default"]),
@@ -150,6 +199,17 @@ async def test_a_job_that_others_may_run_at_once_rings(scene: Scene) -> None:
         await scene.store.finish([Finish(lease, transition)])
         assert await scene.ear.heard() == expected, transition
     await scene.store.retry([leases[0].id, leases[1].id])
+    assert await scene.ear.heard() == ["default"]
+
+
+async def test_rescued_jobs_ring(scene: Scene) -> None:
+    clock = PostgresClock(scene.store)
+    await clock.freeze(START)
+    await scene.store.enqueue([job() for _ in range(3)])
+    assert len(await scene.store.claim(wants(limit=3))) == 3
+    await scene.ear.asleep("default")
+    await clock.advance(timedelta(hours=1))
+    assert len(await scene.store.rescue(10)) == 3
     assert await scene.ear.heard() == ["default"]
 
 
@@ -181,7 +241,7 @@ async def test_renewals_that_a_pinned_snapshot_keeps_do_not_make_enqueuing_slow(
         pinning.transaction(isolation="repeatable_read"),
     ):
         await pinning.execute("SELECT FROM holdfast.ready")
-        await scene.asleep("default", until=timedelta(0))
+        await scene.ear.asleep("default", until=timedelta(0))
         await sleeping.execute(_RENEW_OFTEN)
         await sleeping.execute("VACUUM holdfast.sleeper")
         pages = await sleeping.fetchval("SELECT pg_relation_size('holdfast.sleeper') / 8192")

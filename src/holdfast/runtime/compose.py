@@ -30,7 +30,7 @@ from holdfast.settings import Settings
 from holdfast.store.events import NewSubscription
 from holdfast.store.opening import OpenStore
 from holdfast.wake import Wake
-from holdfast.wake.postgres import Listener, listener_url
+from holdfast.wake.postgres import Listener, listener_url, team_of
 from holdfast.worker.settings import WorkerSettings
 from holdfast.worker.worker import Worker
 
@@ -62,7 +62,7 @@ def build_process(app: AppParts, worker_settings: WorkerSettings, names: Sequenc
         store.store, store.renewer, app.handlers, app.failures, worker_settings, lambda: store.finish_in, signals
     )
     is_served = len(app.handlers) > 0 and (not names or QUEUE in names)
-    listener = _listener(app, worker, wake) if is_served else None
+    listener = _listener(app, worker, worker_settings, wake) if is_served else None
     queue = QueueRunner(
         worker,
         settings.pacing,
@@ -130,13 +130,14 @@ def _chosen(runners: Sequence[Runner], names: Sequence[str]) -> list[Runner]:
     return [known[name] for name in names] if names else list(runners)
 
 
-def _listener(app: AppParts, worker: Worker, wake: Wake) -> Listener | None:
+def _listener(app: AppParts, worker: Worker, settings: WorkerSettings, wake: Wake) -> Listener | None:
     if not app.settings.listen or not app.store.url.startswith("postgres"):
         return None
     url = listener_url(app.store.url, app.settings.listen_url)
     if url is None:
         return None
-    return Listener(url, app.settings.db_schema, worker.queues, wake, holder=worker.holder)
+    team = team_of((handler.kind for handler in app.handlers), settings.shard)
+    return Listener(url, app.settings.db_schema, worker.queues, wake, holder=worker.holder, team=team)
 
 
 def _process_settings(given: Settings, worker: WorkerSettings) -> ProcessSettings:

@@ -28,10 +28,18 @@ class Pacing:
     def busy(self, random: Random) -> float:
         return (self.busy_delay + self.idle_jitter * random.random()).total_seconds() if self.busy_delay else 0.0
 
-    def idle(self, times: int, random: Random, *, is_told: bool = False) -> float:
-        """The wait after the `times`-th look in a row that found nothing, from 1; longer if we are told of new work."""
-        most = max(self.idle_max, self.told_max) if is_told else self.idle_max
-        return _doubled(self.idle_min, most, times) + self.idle_jitter.total_seconds() * random.random()
+    def idle(self, times: int, random: Random, *, told_for: float | None = None) -> float:
+        """The wait after the `times`-th look in a row that found nothing, from 1.
+
+        `told_for`: for so many seconds we have been told of new work. What we were not told of was enqueued before that
+        and is not committed yet, so there is no hurry.
+        """
+        if told_for is None:
+            wait = _doubled(self.idle_min, self.idle_max, times)
+        else:
+            most = max(self.idle_max, self.told_max)
+            wait = max(_doubled(self.idle_min, most, times), min(told_for, most.total_seconds()))
+        return wait + self.idle_jitter.total_seconds() * random.random()
 
     def error(self, times: int, random: Random) -> float:
         """The wait after the `times`-th failure in a row, from 1."""

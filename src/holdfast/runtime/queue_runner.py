@@ -40,11 +40,18 @@ async def _nothing() -> None:
 class Sleeper(Protocol):
     """What can be told of new work while it waits with free slots, such as a listener on PostgreSQL."""
 
-    def asleep(self) -> bool:
-        """Said before a wait for work. True: we are told of new work. False: for once we are not."""
+    def looks(self) -> None:
+        """Said before each claim. One of the others below follows, and says what became of it."""
 
-    def awake(self) -> None:
-        """Said while all slots are taken: nobody needs to tell us about more."""
+    def asleep(self, *, is_short: bool = False) -> float | None:
+        """Said before a wait for work. For how many seconds we have been told of new work; None: for once we are not.
+
+        `is_short`: of a kind we can take no more, so others are to hear of what we were told.
+        """
+
+    def awake(self, *, is_full: bool) -> None:
+        """Said instead of waiting. `is_full`: all slots are taken, so others are to hear of what we were told;
+        otherwise the next claim follows at once."""
 
 
 class QueueRunner:
@@ -114,6 +121,8 @@ class QueueRunner:
         looks_first = self._is_poll and self._turn_at != _NOW and not self._worker.may_claim
         # Set before the claim and not after it: a wake-up meanwhile must not be forgotten.
         self._turn_at = math.inf
+        if self._sleeper is not None:
+            self._sleeper.looks()
         try:
             turn = await self._worker.fill(budget.items_left, looks_first=looks_first)
         except BaseException:
@@ -169,13 +178,13 @@ class QueueRunner:
         self._is_poll = False
         if turn.is_idle:
             self._empty_turns = 1 if turn.claimed else self._empty_turns + 1
-            is_told = None if self._sleeper is None else self._sleeper.asleep()
+            told_for = None if self._sleeper is None else self._sleeper.asleep(is_short=turn.is_short)
             is_busy = bool(turn.claimed and self._pacing.busy_delay)
             if is_busy:
                 self._empty_turns, idle = 0, self._pacing.busy(self._random)
             else:
-                idle = self._pacing.idle(self._empty_turns, self._random, is_told=is_told is True)
-            if is_told is False and not is_busy:
+                idle = self._pacing.idle(self._empty_turns, self._random, told_for=told_for)
+            if self._sleeper is not None and told_for is None and not is_busy:
                 # Producers do not ring: jobs come so fast that nobody is told of each, or in a moment they will know.
                 # Where neither is so, the waits soon are the usual ones.
                 soonest = self._pacing.idle_min.total_seconds() * _UNTOLD
@@ -184,7 +193,7 @@ class QueueRunner:
             self._is_poll = self._pacing.idle_max.total_seconds() <= idle < wait
             wait = min(wait, idle)
         elif self._sleeper is not None:
-            self._sleeper.awake()
+            self._sleeper.awake(is_full=not turn.claimed)
         self._turn_at = min(self._turn_at, time.monotonic() + wait)
 
     async def _wait(self, budget: Budget, seconds: float) -> None:

@@ -4,12 +4,16 @@ Say `asleep()` before each wait with free slots; while the rows are there it doe
 written at once, and `wake(None)` follows: look once more, for a producer that committed before did not see them. Say
 `awake()` when there is no time to wait: the rows go when no `asleep()` follows for about a second. They go for a second
 when rings come faster than a hundred a second, because each of them makes commits wait for each other.
+
+A producer wakes one sleeper of each team, and one that is woken and cannot take the job wakes others. So say `looks()`
+before each claim: how it ends answers the rings that came before.
 """
 
 import asyncio
 import hashlib
+import random
 import time
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID, uuid4
@@ -18,7 +22,7 @@ from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.retry import exponential
 from holdfast.log import get_logger
 from holdfast.store.postgres.driver import Address, open_session
-from holdfast.store.postgres.sql_files import quoted, statement
+from holdfast.store.postgres.sql_files import statement
 from holdfast.wake import Wake
 from holdfast.wake.answers import answered
 from holdfast.wake.link import Link
@@ -35,20 +39,28 @@ _SLEEP = timedelta(seconds=15)
 _RENEW_SECONDS = 5.0
 _PING = timedelta(seconds=_RENEW_SECONDS)
 """Together with the renewals, which are as good as pings."""
-_COUNTED_SECONDS = 0.5
-_MOST_RINGS = 50
-"""In that time; more are not worth what they cost the producers."""
+_MOST_RINGS_PER_SECOND = 100
+"""For all that sleep together; more are not worth what they cost the producers."""
+_COUNTED_RINGS = 50
+_FEWEST_COUNTED_RINGS = 8
 _QUIET_SECONDS = 1.0
+_LATER_SECONDS = 0.5
+"""So long has a sleeper that was woken before another one looks."""
 _LINGER_SECONDS = 1.0
 _FORGET_SECONDS = 60.0
 _CONNECT_SECONDS = 5.0
 _LAST_WORD_SECONDS = 1.0
 
 
-def channel(schema: str) -> str:
-    """Keep in sync with schema/functions/ring.sql, where the quoted schema takes the place of `holdfast`."""
-    name = f"{quoted(schema)}.wake"
-    return f"holdfast_{hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()}"
+def channel(holder: UUID) -> str:
+    """Keep in sync with schema/functions/ring.sql and sql/pass_on.sql."""
+    return f"holdfast_sleeper_{holder}"
+
+
+def team_of(kinds: Iterable[str], shard: object) -> UUID:
+    """Workers with the same handlers and the same shard are a team: whichever is woken can take the job."""
+    words = "\n".join([*sorted(kinds), repr(shard)])
+    return UUID(bytes=hashlib.md5(words.encode(), usedforsecurity=False).digest())
 
 
 def listener_url(store_url: str, listen_url: str | None) -> str | None:
@@ -76,6 +88,7 @@ class Listener:
         wake: Wake,
         *,
         holder: UUID | None = None,
+        team: UUID | None = None,
         ping: timedelta = _PING,
         patience: timedelta = timedelta(seconds=2),
     ) -> None:
@@ -85,6 +98,15 @@ class Listener:
         self._queues = frozenset(queues)
         self._wake = wake
         self._holder = holder or uuid4()
+        self._team = team or self._holder
+        self._others = 0
+        """How many more of the team sleep, when we last asked."""
+        self._rings: dict[str, bool] = {}
+        """Queues for which we were woken since the last look; whether by a producer and not by another sleeper."""
+        self._answered: dict[str, bool] = {}
+        """Those that the look under way answers."""
+        self._to_pass_on: set[str] = set()
+        self._later: asyncio.TimerHandle | None = None
         self._ping_seconds = ping.total_seconds()
         self._patience = patience.total_seconds()
         self._link = Link("PostgreSQL", self._session, _BACKOFF)
@@ -92,29 +114,60 @@ class Listener:
         self._busy_since: float | None = float("-inf")
         self._registered: float | None = None
         """When the rows were last written; None if there are none, or none that can be relied on."""
+        self._known_since = 0.0
+        """Since when there are rows without a break, if there are."""
         self._is_relied_on = False
         """Somebody sleeps for long, because it would be told."""
         self._forgot = float("-inf")
         self._quiet_until = float("-inf")
         """Rings came too fast: until then there are no rows, and then one `wake(None)` for all that came meanwhile."""
-        self._rings = 0
+        self._counted = 0
         self._counting_since = float("-inf")
 
     @property
     def is_listening(self) -> bool:
         return self._link.is_up
 
-    def asleep(self) -> bool:
-        """Whether producers know; if not, they soon will, and then `wake(None)` is called."""
+    def looks(self) -> None:
+        for queue, is_first_hand in self._rings.items():
+            self._answered[queue] = is_first_hand or self._answered.get(queue, False)
+        self._rings.clear()
+        self._cancel_later()
+
+    def asleep(self, *, is_short: bool = False) -> float | None:
+        """For how many seconds producers have known; None if they do not, but then they will soon, and `wake(None)` is
+        called.
+
+        `is_short`: of a kind we can take no more. What a producer woke us for may be of that kind, so others look too.
+        """
+        if is_short:
+            self._pass_on(queue for queue, is_first_hand in self._answered.items() if is_first_hand)
+        else:
+            self._to_pass_on.clear()
+        self._answered.clear()
         self._busy_since = None
         self._is_relied_on = self._registered is not None
         if not self._is_relied_on:
             self._changed.set()
-        return self._is_relied_on
+            return None
+        return time.monotonic() - self._known_since
 
-    def awake(self) -> None:
+    def awake(self, *, is_full: bool = True) -> None:
+        """Not `is_full`: the next look comes at once, and tells what becomes of the rings."""
+        if is_full and self._answered:
+            if self._pass_on(self._answered):
+                # At once, or others that are full would pass their rings on to us.
+                self._busy_since = float("-inf")
+            self._answered.clear()
         if self._busy_since is None:
             self._busy_since = time.monotonic()
+
+    def _pass_on(self, queues: Iterable[str]) -> bool:
+        """Whether there is anybody to pass them on to."""
+        if self._others:
+            self._to_pass_on.update(queues)
+            self._changed.set()
+        return self._others > 0
 
     async def run(self) -> None:
         await self._link.run()
@@ -128,13 +181,14 @@ class Listener:
         connection = await self._link.within(_CONNECT_SECONDS, open_session(self._url))
         try:
             connection.add_termination_listener(lambda _: self._changed.set())
-            await self._answer(connection, connection.add_listener(channel(self._schema), self._heard))
+            await self._answer(connection, connection.add_listener(channel(self._holder), self._heard))
             # Also shows whether there is such a table and whether it may be written, before anybody says "back".
             await self._forget_sleepers(connection)
             self._link.up()
             await self._serve(connection)
         finally:
             self._registered = None
+            self._cancel_later()
             connection.terminate()
             if self._is_relied_on and not self._link.stopping.is_set():
                 self._wake_all()
@@ -148,6 +202,10 @@ class Listener:
             if connection.is_closed():
                 raise StoreUnavailable("PostgreSQL closed the connection")
             now = time.monotonic()
+            if self._to_pass_on:
+                queues, self._to_pass_on = sorted(self._to_pass_on), set()
+                passing = connection.execute(statement("pass_on", self._schema), queues, self._holder, self._team)
+                await self._answer(connection, passing)
             wrote, is_fresh = await self._keep_rows(connection, now)
             if not greeted or is_fresh:
                 self._wake_all()
@@ -183,8 +241,13 @@ class Listener:
         if now >= self._forgot + _FORGET_SECONDS:
             await self._forget_sleepers(connection)
         asleep = statement("asleep", self._schema)
-        await self._answer(connection, connection.execute(asleep, sorted(self._queues), self._holder, _SLEEP))
+        queues = sorted(self._queues)
+        one_of_them = random.choice(queues)  # noqa: S311 - guards nothing
+        writing = connection.fetchval(asleep, queues, self._holder, _SLEEP, self._team, one_of_them)
+        self._others = await self._answer(connection, writing)
         self._registered = now
+        if is_fresh:
+            self._known_since = time.monotonic()
         return True, is_fresh
 
     def _remove_rows(self, connection: "asyncpg.Connection[asyncpg.Record]") -> Coroutine[Any, Any, str]:
@@ -195,16 +258,34 @@ class Listener:
         self._forgot = time.monotonic()
 
     def _heard(self, connection: object, pid: int, channel: str, payload: object) -> None:  # noqa: ARG002
-        if payload in self._queues:
+        how, _, queue = str(payload).partition(":")
+        if queue not in self._queues:
+            return
+        if how == "later":
+            if self._later is None:
+                self._later = asyncio.get_running_loop().call_later(_LATER_SECONDS, self._ring, queue)
+        else:
             self._count_ring()
-            self._wake(str(payload))
+            self._ring(queue, is_first_hand=how == "now")
+
+    def _cancel_later(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+
+    def _ring(self, queue: str, *, is_first_hand: bool = True) -> None:
+        self._rings[queue] = is_first_hand or self._rings.get(queue, False)
+        self._wake(queue)
 
     def _count_ring(self) -> None:
         now = time.monotonic()
-        if now >= self._counting_since + _COUNTED_SECONDS:
-            self._counting_since, self._rings = now, 0
-        self._rings += 1
-        if self._rings == _MOST_RINGS:
+        # Each of those that sleep hears of its share.
+        sleepers = self._others + 1
+        most = max(_FEWEST_COUNTED_RINGS, _COUNTED_RINGS // sleepers)
+        if now >= self._counting_since + most * sleepers / _MOST_RINGS_PER_SECOND:
+            self._counting_since, self._counted = now, 0
+        self._counted += 1
+        if self._counted == most:
             # Every ring makes a commit wait for the one before it. Where they come so often, one a second is enough.
             self._quiet_until = now + _QUIET_SECONDS
             self._changed.set()

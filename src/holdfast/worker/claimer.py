@@ -32,12 +32,14 @@ class Turn(NamedTuple):
     """What one turn claimed, and when the next one makes sense.
 
     `again_in` is in seconds; infinite: nothing is known to become due. `is_idle`: slots are free and nothing more is
-    due, so that claiming again is a matter of polling; otherwise a freed slot says when.
+    due, so that claiming again is a matter of polling; otherwise a freed slot says when. `is_short`: it found
+    nothing, but of some kind it may take no more, so something may be due.
     """
 
     claimed: int
     again_in: float
     is_idle: bool = False
+    is_short: bool = False
 
 
 _FULL = Turn(0, math.inf)
@@ -129,16 +131,13 @@ class Claimer:
 
     def _turn_when_idle(self, found: list[HeldJob], looked: Looked | None, *, was_a_kind_full: bool) -> Turn:
         # One that was full did not take part, even if it has room by now.
-        self._nothing_due = not was_a_kind_full and not self._is_a_kind_full()
-        more_in = min((handler.room().more_in for handler in self._with_room), default=math.inf)
-        if found:
-            return Turn(len(found), more_in, is_idle=True)
-        if looked is None or looked.due_in is None:
-            return Turn(0, more_in, is_idle=True)
-        if looked.due_in:
-            return Turn(0, min(looked.due_in.total_seconds(), more_in), is_idle=True)
-        # A due job that could not be claimed is locked, by another claimer or by its producer.
-        return Turn(0, min(_LOCKED_SECONDS, more_in), is_idle=True)
+        is_a_kind_full = was_a_kind_full or self._is_a_kind_full()
+        self._nothing_due = not is_a_kind_full
+        again_in = min((handler.room().more_in for handler in self._with_room), default=math.inf)
+        if not found and looked is not None and looked.due_in is not None:
+            # A due job that could not be claimed is locked, by another claimer or by its producer.
+            again_in = min(looked.due_in.total_seconds() or _LOCKED_SECONDS, again_in)
+        return Turn(len(found), again_in, is_idle=True, is_short=is_a_kind_full and not found)
 
     async def _look(self) -> Looked:
         """For what could be claimed now: a full kind must not hide when others come due."""

@@ -252,9 +252,11 @@ CREATE INDEX subscription_pattern ON holdfast.subscription (pattern);
 -- are about processes, not about jobs: their times are real, not those of the clock that tests move. Both are unlogged:
 -- after a crash of the server every listener connects and registers again.
 
+-- `team`: the workers that can take the same jobs have the same one (wake/postgres.py).
 CREATE UNLOGGED TABLE holdfast.sleeper (
     holder uuid NOT NULL,
     until timestamptz NOT NULL,
+    team uuid NOT NULL,
     queue text COLLATE "C" NOT NULL
 );
 -- Renewals leave dead rows behind, and those ended earlier: in this order a look does not walk over them while a pinned

@@ -1,5 +1,5 @@
 -- One statement for any number of jobs without keys: both rows of a job are there or neither is. Finally, it wakes
--- processes that sleep on a queue which received a job due within a minute: a sleeper looks, and then waits until just then.
+-- a process that sleeps on a queue which received a job due within a minute: it looks, and then waits until just then.
 -- $1 ids, $2 kinds, $3 queues, $4 priorities, $5 delays, $6 run_ats, $7 tenants, $8 correlation ids, $9 max attempts,
 -- $10 payloads, $11 headers
 WITH moment AS MATERIALIZED (SELECT holdfast.now() AS now),
@@ -18,8 +18,10 @@ queued AS (
     INSERT INTO holdfast.ready (id, run_at, priority, queue, kind)
     SELECT id, greatest(coalesce(run_at, now + delay), now), priority, queue, kind FROM given
 )
-SELECT holdfast.hint('holdfast_' || md5('holdfast.wake'), sleeper.queue)
-FROM holdfast.sleeper
-WHERE sleeper.until > statement_timestamp() AND sleeper.queue = ANY (ARRAY(
-    SELECT queue FROM given WHERE coalesce(run_at, now + delay, now) <= now + interval '1 minute'
-))
+SELECT holdfast.ring(soon.queues)
+FROM (
+    SELECT ARRAY(SELECT queue FROM given WHERE coalesce(run_at, now + delay, now) <= now + interval '1 minute') AS queues
+) AS soon
+WHERE EXISTS (
+    SELECT FROM holdfast.sleeper WHERE sleeper.until > statement_timestamp() AND sleeper.queue = ANY (soon.queues)
+)

@@ -16,9 +16,8 @@ queued AS (
     SELECT $1::uuid, greatest(coalesce($6::timestamptz, now + $5::interval), now), $4::smallint, $3::text, $2::text
     FROM moment
 )
-SELECT holdfast.hint('holdfast_' || md5('holdfast.wake'), sleeper.queue)
-FROM holdfast.sleeper
-WHERE sleeper.until > statement_timestamp() AND sleeper.queue = $3::text AND (
+SELECT holdfast.ring(ARRAY[$3::text])
+WHERE EXISTS (SELECT FROM holdfast.sleeper WHERE sleeper.until > statement_timestamp() AND sleeper.queue = $3::text) AND (
     SELECT coalesce($6::timestamptz, now + $5::interval, now) <= now + interval '1 minute' FROM moment
 )
 LIMIT 1

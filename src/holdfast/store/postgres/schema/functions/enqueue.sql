@@ -127,9 +127,10 @@ BEGIN
     -- A replaced job starts over, with all its attempts.
     INSERT INTO holdfast.ready (id, run_at, fence, priority, queue, kind)
     VALUES (id, greatest(coalesce(run_at, moment + delay), moment), kept_fence, priority, queue, kind);
-    IF coalesce(run_at, moment + delay, moment) <= moment + interval '1 minute' THEN
-        PERFORM holdfast.hint('holdfast_' || md5('holdfast.wake'), queue)
-        FROM holdfast.sleeper WHERE sleeper.queue = queue AND sleeper.until > statement_timestamp() LIMIT 1;
+    IF coalesce(run_at, moment + delay, moment) <= moment + interval '1 minute' AND EXISTS (
+        SELECT FROM holdfast.sleeper WHERE sleeper.queue = queue AND sleeper.until > statement_timestamp()
+    ) THEN
+        PERFORM holdfast.ring(ARRAY[queue]);
     END IF;
 END
 $$;

@@ -84,10 +84,11 @@ BEGIN
         GROUP BY 1, 2, 4, 5
     ),
     rung AS MATERIALIZED (
-        -- What others may run at once. For a retry with a delay the worker comes back by itself.
+        -- As for a job that is enqueued: one that sleeps now must know of what is due soon. Its own worker may be full then.
         SELECT CASE WHEN 'ready' = ANY (states) THEN holdfast.ring(ARRAY(
             SELECT gone.queue FROM gone
-            WHERE gone.state = 'ready' AND (gone.move = 'release' OR coalesce(gone.at, moment + gone.delay) <= moment)
+            WHERE gone.state = 'ready'
+              AND (gone.move = 'release' OR coalesce(gone.at, moment + gone.delay) <= moment + interval '1 minute')
         )) END
     )
     SELECT gone.number FROM gone CROSS JOIN rung;

@@ -68,7 +68,8 @@ BEGIN
         GROUP BY 1, 2, 4, 5
     ),
     rung AS MATERIALIZED (
-        SELECT holdfast.ring_waiters(ARRAY(SELECT gone.id FROM gone WHERE gone.state <> 'ready'))
+        SELECT holdfast.ring_waiters(ARRAY(SELECT gone.id FROM gone WHERE gone.state <> 'ready')),
+               holdfast.ring(ARRAY(SELECT gone.queue FROM gone WHERE gone.state = 'ready'))
     )
     SELECT gone.id, gone.state FROM gone CROSS JOIN rung ORDER BY gone.until, gone.id;
 END

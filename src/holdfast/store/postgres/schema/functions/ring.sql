@@ -1,11 +1,31 @@
--- Wakes processes that sleep on these queues, when the transaction commits; wake/postgres.py has the channel's name too.
--- PostgreSQL sends equal notifications of one transaction once, so several sleepers do no harm here.
--- Enqueuing has the same statement written out (sql/enqueue_many.sql, holdfast.enqueue): the call alone would take 20 µs.
+-- Wakes one process of each team that sleeps on each of these queues, when the transaction commits, and asks another one to
+-- look a moment later, in case that the first does not respond. wake/postgres.py hears it, and has the channel's name too.
+-- So a job costs the same however many sleep. The first is drawn by lot, which spreads the jobs of a burst; the other is the
+-- same each time, so that it looks once for many jobs. Those who renewed their row lately go before those who may be dead or
+-- frozen. A process that can take no more passes the ring on (sql/pass_on.sql).
+-- Enqueuing asks first whether any process sleeps, because the call alone takes 20 µs.
 CREATE OR REPLACE FUNCTION holdfast.ring(queues text[]) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 BEGIN
-    PERFORM holdfast.hint('holdfast_' || md5('holdfast.wake'), sleeper.queue)
-    FROM holdfast.sleeper WHERE sleeper.queue = ANY (queues) AND sleeper.until > statement_timestamp();
+    PERFORM holdfast.hint('holdfast_sleeper_' || chosen.woken, 'now:' || chosen.queue),
+            CASE WHEN chosen.other IS NOT NULL
+                 THEN holdfast.hint('holdfast_sleeper_' || chosen.other, 'later:' || chosen.queue) END
+    FROM (
+        SELECT team.queue, team.drawn[1] AS woken,
+               CASE WHEN team.sorted[1] = team.drawn[1] THEN team.sorted[2] ELSE team.sorted[1] END AS other
+        FROM (
+            SELECT known.queue,
+                   array_agg(known.holder ORDER BY known.is_late, random()) AS drawn,
+                   array_agg(known.holder ORDER BY known.is_late, known.holder) AS sorted
+            FROM (
+                SELECT sleeper.queue, sleeper.team, sleeper.holder,
+                       sleeper.until < statement_timestamp() + interval '9 seconds' AS is_late
+                FROM holdfast.sleeper
+                WHERE sleeper.queue = ANY (queues) AND sleeper.until > statement_timestamp()
+            ) AS known
+            GROUP BY known.queue, known.team
+        ) AS team
+    ) AS chosen;
 END
 $$;
