@@ -257,7 +257,7 @@ class Settings(BaseSettings):
     )
     idle_backoff_max: Wait | None = Field(
         None,
-        description="Longest wait of an idle process while PostgreSQL rings for it; unset: three polls",
+        description="Longest wait of an idle process while PostgreSQL rings for it; unset: three polls, ten among many",
     )
     idle_backoff_min: Wait = Field(
         # A default must not contradict what was set.

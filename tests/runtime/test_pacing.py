@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.domain.errors import InvalidInput
 from holdfast.runtime.pacing import Pacing
+from holdfast.wake import Told
 
 
 def ms(number: float) -> timedelta:
@@ -48,16 +49,26 @@ def test_an_idle_process_looks_ever_less_often_up_to_a_limit() -> None:
 
 def test_who_is_told_of_new_work_may_wait_longer_and_never_shorter() -> None:
     told = replace(OF_THE_TABLE, told_max=ms(90000))
-    assert [told.idle(times, Lowest(), told_for=0) for times in range(1, 10)] == [1, 2, 4, 8, 16, 32, 64, 90, 90]
+    assert [told.idle(times, Lowest(), told=Told(0)) for times in range(1, 10)] == [1, 2, 4, 8, 16, 32, 64, 90, 90]
     # Three seconds are the default, of polls of one.
-    assert OF_THE_TABLE.idle(9, Lowest(), told_for=0) == 30
-    assert Pacing().idle(20, Lowest(), told_for=0) == 3
+    assert OF_THE_TABLE.idle(9, Lowest(), told=Told(0)) == 30
+    assert Pacing().idle(20, Lowest(), told=Told(0)) == 3
 
 
 def test_who_has_long_been_told_of_new_work_does_not_look_soon_again() -> None:
     told = replace(OF_THE_TABLE, told_max=ms(90000))
-    assert [told.idle(1, Lowest(), told_for=seconds) for seconds in (0, 0.5, 1.5, 60, 3600)] == [1, 1, 1.5, 60, 90]
-    assert told.idle(4, Lowest(), told_for=2) == 8
+    waits = [told.idle(1, Lowest(), told=Told(seconds)) for seconds in (0, 0.5, 1.5, 60, 3600)]
+    assert waits == [1, 1, 1.5, 60, 90]
+    assert told.idle(4, Lowest(), told=Told(2)) == 8
+
+
+def test_many_who_could_take_the_same_jobs_share_the_looks() -> None:
+    """Eight in a second together, and each at least every ten seconds."""
+    waits = {others: Pacing().idle(20, Lowest(), told=Told(3600, others)) for others in (0, 1, 23, 31, 63, 79, 999)}
+    assert waits == {0: 3, 1: 3, 23: 3, 31: 4, 63: 8, 79: 10, 999: 10}
+    assert Pacing().idle(20, Highest(), told=Told(3600, 63)) == 6, "not all at once"
+    asked_for = Pacing(told_max=ms(5000), crowd_max=ms(5000))
+    assert asked_for.idle(20, Lowest(), told=Told(3600, 999)) == 5
 
 
 def test_a_failure_has_a_wait_of_its_own() -> None:

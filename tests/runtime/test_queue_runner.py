@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from holdfast import wake
 from holdfast.domain.budget import Budget
 from holdfast.runtime import queue_runner
 from holdfast.runtime.pacing import Pacing
@@ -51,12 +52,12 @@ class Told:
     """Stands for a listener."""
 
     def __init__(self, is_told: bool) -> None:
-        self.told_for = 0.0 if is_told else None
+        self.told = wake.Told(0.0) if is_told else None
 
     def looks(self) -> None: ...
 
-    def asleep(self, *, is_short: bool = False) -> float | None:
-        return self.told_for
+    def asleep(self, *, is_short: bool = False) -> wake.Told | None:
+        return self.told
 
     def awake(self, *, is_full: bool) -> None: ...
 

@@ -156,6 +156,7 @@ def _pacing(given: Settings, worker: WorkerSettings) -> Pacing:
         idle_min=min(given.idle_backoff_min, worker.poll),
         idle_max=worker.poll,
         told_max=worker.longest_wait,
+        crowd_max=worker.longest_wait_in_a_crowd,
         idle_jitter=given.idle_backoff_jitter,
         error_min=given.error_backoff_min,
         error_max=given.error_backoff_max,

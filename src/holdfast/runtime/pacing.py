@@ -5,6 +5,9 @@ from datetime import timedelta
 from random import Random
 
 from holdfast.domain.errors import InvalidInput
+from holdfast.wake import Told
+
+_LOOKS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +17,8 @@ class Pacing:
     idle_max: timedelta = timedelta(seconds=1)
     told_max: timedelta = timedelta(seconds=3)
     """The longest idle wait of who is told of new work; `idle_max` if that is longer."""
+    crowd_max: timedelta = timedelta(seconds=10)
+    """The same among many others who could take the same jobs; `told_max` if that is longer."""
     idle_jitter: timedelta = timedelta(0)
     error_min: timedelta = timedelta(milliseconds=100)
     error_max: timedelta = timedelta(seconds=5)
@@ -28,18 +33,26 @@ class Pacing:
     def busy(self, random: Random) -> float:
         return (self.busy_delay + self.idle_jitter * random.random()).total_seconds() if self.busy_delay else 0.0
 
-    def idle(self, times: int, random: Random, *, told_for: float | None = None) -> float:
+    def idle(self, times: int, random: Random, *, told: Told | None = None) -> float:
         """The wait after the `times`-th look in a row that found nothing, from 1.
 
-        `told_for`: for so many seconds we have been told of new work. What we were not told of was enqueued before that
-        and is not committed yet, so there is no hurry.
+        What we were not told of was enqueued before we were, and is not committed yet: the longer that is, the less
+        hurry there is.
         """
-        if told_for is None:
+        if told is None:
             wait = _doubled(self.idle_min, self.idle_max, times)
         else:
-            most = max(self.idle_max, self.told_max)
-            wait = max(_doubled(self.idle_min, most, times), min(told_for, most.total_seconds()))
+            longest = self._told_max(told.others, random)
+            wait = max(_doubled(self.idle_min, longest, times), min(told.seconds, longest.total_seconds()))
         return wait + self.idle_jitter.total_seconds() * random.random()
+
+    def _told_max(self, others: int, random: Random) -> timedelta:
+        """Many share the looks. Together they look at least eight times in the time of `idle_max`, spread at random."""
+        alone = max(self.idle_max, self.told_max)
+        share = self.idle_max * (others + 1) / _LOOKS
+        if share <= alone:
+            return alone
+        return max(alone, min(share, self.crowd_max) * (1 - random.random() / 4))
 
     def error(self, times: int, random: Random) -> float:
         """The wait after the `times`-th failure in a row, from 1."""

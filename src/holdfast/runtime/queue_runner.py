@@ -17,6 +17,7 @@ from holdfast.domain.runner import RunnerReport
 from holdfast.log import get_logger
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.queue_runs import QueueRuns
+from holdfast.wake import Told
 from holdfast.worker.claimer import Turn
 from holdfast.worker.loop import cancel_within
 from holdfast.worker.worker import Rescue, Worker
@@ -43,8 +44,8 @@ class Sleeper(Protocol):
     def looks(self) -> None:
         """Said before each claim. One of the others below follows, and says what became of it."""
 
-    def asleep(self, *, is_short: bool = False) -> float | None:
-        """Said before a wait for work. For how many seconds we have been told of new work; None: for once we are not.
+    def asleep(self, *, is_short: bool = False) -> Told | None:
+        """Said before a wait for work. For how long we have been told of new work; None: for once we are not.
 
         `is_short`: of a kind we can take no more, so others are to hear of what we were told.
         """
@@ -178,13 +179,13 @@ class QueueRunner:
         self._is_poll = False
         if turn.is_idle:
             self._empty_turns = 1 if turn.claimed else self._empty_turns + 1
-            told_for = None if self._sleeper is None else self._sleeper.asleep(is_short=turn.is_short)
+            told = None if self._sleeper is None else self._sleeper.asleep(is_short=turn.is_short)
             is_busy = bool(turn.claimed and self._pacing.busy_delay)
             if is_busy:
                 self._empty_turns, idle = 0, self._pacing.busy(self._random)
             else:
-                idle = self._pacing.idle(self._empty_turns, self._random, told_for=told_for)
-            if self._sleeper is not None and told_for is None and not is_busy:
+                idle = self._pacing.idle(self._empty_turns, self._random, told=told)
+            if self._sleeper is not None and told is None and not is_busy:
                 # Producers do not ring: jobs come so fast that nobody is told of each, or in a moment they will know.
                 # Where neither is so, the waits soon are the usual ones.
                 soonest = self._pacing.idle_min.total_seconds() * _UNTOLD

@@ -23,7 +23,7 @@ from holdfast.domain.retry import exponential
 from holdfast.log import get_logger
 from holdfast.store.postgres.driver import Address, open_session
 from holdfast.store.postgres.sql_files import statement
-from holdfast.wake import Wake
+from holdfast.wake import Told, Wake
 from holdfast.wake.answers import answered
 from holdfast.wake.link import Link
 
@@ -134,9 +134,8 @@ class Listener:
         self._rings.clear()
         self._cancel_later()
 
-    def asleep(self, *, is_short: bool = False) -> float | None:
-        """For how many seconds producers have known; None if they do not, but then they will soon, and `wake(None)` is
-        called.
+    def asleep(self, *, is_short: bool = False) -> Told | None:
+        """For how long producers have known; None if they do not, but then they will soon, and `wake(None)` is called.
 
         `is_short`: of a kind we can take no more. What a producer woke us for may be of that kind, so others look too.
         """
@@ -150,7 +149,7 @@ class Listener:
         if not self._is_relied_on:
             self._changed.set()
             return None
-        return time.monotonic() - self._known_since
+        return Told(time.monotonic() - self._known_since, self._others)
 
     def awake(self, *, is_full: bool = True) -> None:
         """Not `is_full`: the next look comes at once, and tells what becomes of the rings."""

@@ -12,6 +12,7 @@ from holdfast.worker.processes import ProcessLimits
 
 POLLS_WHEN_TOLD = 3
 """How many polls an idle worker waits at most when producers tell it of new work, unless it is told otherwise."""
+POLLS_IN_A_CROWD = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,11 @@ class WorkerSettings:
     def longest_wait(self) -> timedelta:
         """Between two looks of a worker that has nothing to do."""
         return POLLS_WHEN_TOLD * self.poll if self.idle_backoff_max is None else self.idle_backoff_max
+
+    @property
+    def longest_wait_in_a_crowd(self) -> timedelta:
+        """Of many workers that could all take the same jobs."""
+        return POLLS_IN_A_CROWD * self.poll if self.idle_backoff_max is None else self.idle_backoff_max
 
     @property
     def process_limits(self) -> ProcessLimits:
