@@ -16,7 +16,10 @@ JOBS = 8
 
 def start(commands: Commands, *apps: str, concurrency: int = 4) -> list[Command]:
     size = {"concurrency": str(concurrency)}
-    return [commands.start("worker", app, poll="1h", idle_backoff_min="1h", **size) for app in apps]
+    workers = [commands.start("worker", app, poll="1h", idle_backoff_min="1h", **size) for app in apps]
+    for worker in workers:
+        worker.has_logged("worker started")
+    return workers
 
 
 def all_asleep(database: Database, workers: int) -> None:
@@ -47,8 +50,8 @@ async def test_another_one_takes_the_job_if_the_one_that_was_woken_is_frozen(
 async def test_a_batch_fills_the_slots_of_all_that_sleep(
     database: Database, commands: Commands, tmp_path: Path
 ) -> None:
-    workers = start(commands, *[APP] * 4, concurrency=1)
-    all_asleep(database, 4)
+    workers = start(commands, *[APP] * 3, concurrency=1)
+    all_asleep(database, 3)
     async with Holdfast(database.url) as app:
         jobs = await app.enqueue_many([app.job("gated", "gate") for _ in workers])
         for job in jobs:
