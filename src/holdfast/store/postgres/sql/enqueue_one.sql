@@ -20,4 +20,3 @@ SELECT holdfast.ring(ARRAY[$3::text])
 WHERE EXISTS (SELECT FROM holdfast.sleeper WHERE sleeper.until > statement_timestamp() AND sleeper.queue = $3::text) AND (
     SELECT coalesce($6::timestamptz, now + $5::interval, now) <= now + interval '1 minute' FROM moment
 )
-LIMIT 1
