@@ -132,9 +132,7 @@ def _of_server(error: pg.PostgresError) -> HoldfastError:
         case pg.InsufficientPrivilegeError() if error.server_source_function == _POLICY:
             return InvalidInput(f"PostgreSQL refused: {_line(error)}")
         case pg.InsufficientPrivilegeError():
-            return AccessRefused(
-                f"PostgreSQL refused: {_line(error)}; grant the role of the store's address what it lacks"
-            )
+            return AccessRefused(f"PostgreSQL refused: {_line(error)}; grant it with `holdfast migrate --grant ROLE`")
         case pg.LockNotAvailableError():
             return LeaseLocked(f"a row or table is locked by another transaction: {_line(error)}")
         case pg.InvalidCachedStatementError():
