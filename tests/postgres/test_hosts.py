@@ -159,7 +159,7 @@ async def test_after_a_failover_the_new_primary_is_written_to(tmp_path: Path) ->
             async with Holdfast(f"postgresql://postgres@{places}/postgres") as app:
                 before = await app.enqueue("work", {})
                 with psycopg.connect(primary.url(), autocommit=True) as admin:
-                    sent = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()"
+                    sent = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_insert_lsn()"
                     while admin.execute(sent).fetchall() != [(1,)]:
                         pass
                 to_primary.refuse()
