@@ -79,7 +79,7 @@ async def test_a_row_is_rescued_once_its_table_lets_it(mail: Place, monkeypatch:
     await mail.clock.advance(LEASE)
     assert await store.rescue(10) == []
     await mail.connection.execute("ALTER TABLE mail DROP CONSTRAINT known_status")
-    monkeypatch.setattr("holdfast.store.rows.rescue.monotonic", lambda: float("inf"))
+    monkeypatch.setattr("holdfast.store.rescue.monotonic", lambda: float("inf"))
     assert await store.rescue(10) == [Rescued(leased.id, JobState.DEAD)]
 
 

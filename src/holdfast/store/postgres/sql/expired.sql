@@ -1,0 +1,6 @@
+-- Leases that a rescue would take.
+-- $1 at most, $2 ids to leave alone, $3 ended by that time, even if the clock says that it is later
+SELECT id FROM holdfast.lease
+WHERE until <= least(holdfast.now(), $3::timestamptz) AND NOT id = ANY ($2::uuid[])
+ORDER BY until, id
+LIMIT $1

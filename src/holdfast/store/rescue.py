@@ -1,0 +1,79 @@
+"""Rescues leases that ran out. One that the store refuses to change is told once and left alone for a while, so that it
+keeps no other from being rescued."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from time import monotonic
+from typing import Generic, TypeVar
+
+from holdfast.domain.errors import DuplicateJob, Unstorable
+from holdfast.store.contract import Rescued
+
+Key = TypeVar("Key")
+
+_REFUSALS = (Unstorable, DuplicateJob)
+"""What may be the fault of a single row."""
+_FIRST_SECONDS = 5.0
+_LONGEST_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    times: int
+    not_before: float
+
+
+class Rescue(ABC, Generic[Key]):
+    """Over anything that can rescue several leases at once, and names each by a key."""
+
+    def __init__(self) -> None:
+        self._refused: dict[Key, _Refusal] = {}
+
+    @abstractmethod
+    async def rescue(
+        self, limit: int, left_alone: list[Key], only: list[Key] | None, ended_by: datetime | None
+    ) -> list[Rescued]:
+        """In one statement, so that a single row can make all of it fail."""
+
+    @abstractmethod
+    async def expired(self, limit: int, left_alone: list[Key], ended_by: datetime | None) -> list[Key]: ...
+
+    @abstractmethod
+    def tell(self, key: Key, error: Exception) -> None:
+        """It cannot be rescued."""
+
+    async def __call__(self, limit: int, ended_by: datetime | None) -> list[Rescued]:
+        now = monotonic()
+        waiting = {key: refusal for key, refusal in self._refused.items() if refusal.not_before > now}
+        try:
+            rescued = await self.rescue(limit, list(waiting), None, ended_by)
+        except _REFUSALS:
+            return await self._each(await self.expired(limit, list(waiting), ended_by), ended_by)
+        self._refused = waiting
+        return rescued
+
+    async def _each(self, keys: Sequence[Key], ended_by: datetime | None) -> list[Rescued]:
+        """Half by half, because hardly any of them is to blame."""
+        if not keys:
+            return []
+        try:
+            rescued = await self.rescue(len(keys), [], list(keys), ended_by)
+        except _REFUSALS as error:
+            if len(keys) == 1:
+                self._leave_alone(keys[0], error)
+                return []
+            half = len(keys) // 2
+            return [*await self._each(keys[:half], ended_by), *await self._each(keys[half:], ended_by)]
+        for key in keys:
+            self._refused.pop(key, None)
+        return rescued
+
+    def _leave_alone(self, key: Key, error: Exception) -> None:
+        before = self._refused.get(key)
+        times = 1 if before is None else before.times + 1
+        seconds = min(_FIRST_SECONDS * 2 ** min(times - 1, 10), _LONGEST_SECONDS)
+        self._refused[key] = _Refusal(times, monotonic() + seconds)
+        if before is None:
+            self.tell(key, error)
