@@ -39,6 +39,7 @@ class HandlerPolicy(TypedDict, total=False):
     lease: Duration | None
     limit: int | None
     isolation: str | None
+    crashes: int
 
 
 class HandlerOptions(HandlerPolicy, total=False):

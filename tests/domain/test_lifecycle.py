@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.job import JobError, JobState
+from holdfast.domain.job import ATTEMPTS, JobError, JobState
 from holdfast.domain.json_text import Json
 from holdfast.domain.lifecycle import (
     CANCEL_REQUESTED,
     LEASE_LOST,
-    MAX_LOSSES,
+    MOST_LOSSES,
     RULES,
-    SUSPECT_LOSSES,
+    SUSPECT,
     Move,
     Rule,
     Transition,
@@ -24,8 +24,9 @@ from holdfast.domain.lifecycle import (
     after_loss,
     after_outcome,
     allows,
+    suspicion_after_loss,
 )
-from holdfast.domain.outcome import Canceled, Failed, Outcome, Retried, Snoozed, Succeeded
+from holdfast.domain.outcome import Canceled, Failed, Interrupted, Outcome, Retried, Snoozed, Succeeded
 from holdfast.domain.retry import steps
 
 PAGE = Path(__file__).parents[2] / "docs" / "lifecycle.md"
@@ -92,6 +93,7 @@ def _after(outcome: Outcome, *, attempt: int = 1, losses: int = 0, max_attempts:
         (Snoozed(until=AT), Transition(Move.SNOOZE, at=AT)),
         (Failed(BROKEN), Transition(Move.FAIL, error=BROKEN)),
         (Canceled(BROKEN), Transition(Move.CANCEL, error=BROKEN)),
+        (Interrupted(BROKEN), Transition(Move.INTERRUPT, error=BROKEN)),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, Transition) else value.move,
 )
@@ -99,7 +101,7 @@ def test_each_outcome_has_its_transition(outcome: Outcome, transition: Transitio
     assert _after(outcome) == transition
 
 
-@given(attempt=st.integers(1, 1000), losses=st.integers(0, MAX_LOSSES - 1), max_attempts=st.integers(1, 1000))
+@given(attempt=st.integers(1, 1000), losses=st.integers(0, 10), max_attempts=st.integers(1, 1000))
 def test_a_failure_is_retried_until_as_many_attempts_failed_as_allowed(
     attempt: int, losses: int, max_attempts: int
 ) -> None:
@@ -125,30 +127,41 @@ def test_a_lost_lease_does_not_use_up_an_attempt() -> None:
 
 
 def test_other_outcomes_do_not_care_how_many_attempts_there_were() -> None:
-    for outcome in (Succeeded(), Snoozed(after=timedelta(0)), Failed(BROKEN), Canceled(BROKEN)):
+    for outcome in (Succeeded(), Snoozed(after=timedelta(0)), Failed(BROKEN), Canceled(BROKEN), Interrupted(BROKEN)):
         assert _after(outcome, attempt=1000) == _after(outcome, attempt=1)
 
 
-def test_the_third_loss_buries_the_job() -> None:
-    assert [after_loss(losses) for losses in range(4)] == [
-        Transition(Move.RESCUE, error=LEASE_LOST),
-        Transition(Move.RESCUE, error=LEASE_LOST),
-        Transition(Move.BURY, error=LEASE_LOST),
-        Transition(Move.BURY, error=LEASE_LOST),
-    ]
-    assert (SUSPECT_LOSSES, after_loss(SUSPECT_LOSSES).state) == (2, JobState.DEAD)
+def test_in_company_a_job_becomes_a_suspect_and_no_more() -> None:
+    assert [suspicion_after_loss(before, 0) for before in range(5)] == [1, SUSPECT, SUSPECT, 3, 4]
+    assert {after_loss(suspicion, 0) for suspicion in range(100)} == {Transition(Move.RESCUE, error=LEASE_LOST)}
+
+
+def test_every_loss_of_a_job_that_ran_alone_counts_and_the_last_one_buries_it() -> None:
+    assert [suspicion_after_loss(before, 3) for before in range(5)] == [1, 2, 3, 4, 5]
+    moves = [after_loss(suspicion, 3).move for suspicion in range(7)]
+    assert moves == [Move.RESCUE] * 5 + [Move.BURY] * 2
+
+
+def test_a_job_rests_after_each_crash_for_twice_as_long_up_to_a_minute() -> None:
+    rests = [after_loss(SUSPECT + crashes, 1000).delay.total_seconds() for crashes in (0, 1, 2, 3, 6, 7, 900)]
+    assert rests == [0, 1, 2, 4, 32, 60, 60]
+
+
+def test_no_count_outgrows_its_column() -> None:
+    assert suspicion_after_loss(MOST_LOSSES, 1000) == MOST_LOSSES
+    assert MOST_LOSSES + 1 + ATTEMPTS[-1] < 2**15
 
 
 @pytest.mark.parametrize(
     "rule", [rule for rule in RULES if rule.before is JobState.RUNNING], ids=lambda rule: rule.move
 )
-def test_a_request_to_cancel_counts_only_where_the_job_would_run_again(rule: Rule) -> None:
+def test_a_request_to_cancel_counts_where_the_job_would_run_again_or_be_buried(rule: Rule) -> None:
     for error in (None, BROKEN):
         transition = Transition(rule.move, delay=timedelta(seconds=1), error=error)
         assert transition.state is rule.after
         assert transition.gives_attempt_back is (rule.attempt == "-1")
         found = after_cancel_request(transition)
-        if rule.after is JobState.READY:
+        if rule.after is JobState.READY or rule.move is Move.BURY:
             assert found == Transition(Move.CANCEL, error=error or CANCEL_REQUESTED)
         else:
             assert found is transition

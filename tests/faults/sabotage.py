@@ -20,10 +20,10 @@ from holdfast.store.postgres.finishing import Finishing
 from holdfast.store.postgres.leasing import Leasing
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.wake.postgres import Listener
-from holdfast.worker.claimer import Turn
 from holdfast.worker.finisher import Finisher
 from holdfast.worker.held import HeldJob
 from holdfast.worker.lease_keeper import LeaseKeeper
+from holdfast.worker.turn import Turn
 from holdfast.worker.worker import Worker
 from holdfast_lab.faults.app import app
 

@@ -58,7 +58,7 @@ async def test_every_way_into_a_final_state_and_out_of_it_is_counted(database: D
         await is_sound(connection)
         # Leases that run out: one of a job that a person wanted canceled, the others for the last time.
         await store.cancel([leased[41].id])
-        await connection.execute("UPDATE holdfast.lease SET losses = 2 WHERE NOT cancel_requested")
+        await connection.execute("UPDATE holdfast.lease SET suspicion = 2, crash_limit = 1 WHERE NOT cancel_requested")
         await PostgresClock(store).advance(timedelta(minutes=1))
         states = [each.state for each in await store.rescue(100)]
         assert (states.count(JobState.DEAD), states.count(JobState.CANCELED)) == (8, 1)

@@ -44,6 +44,7 @@ async def test_a_kind_and_a_payload_are_enough(database: Database) -> None:
         "run_at": START.isoformat(),
         "cancel_requested": False,
         "errors": [],
+        "suspicion": 0,
     }
 
 

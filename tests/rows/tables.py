@@ -35,6 +35,8 @@ CREATE TABLE platform."OutboxEvent" (
     "result" jsonb,
     "cancelRequested" boolean NOT NULL DEFAULT false,
     "losses" integer NOT NULL DEFAULT 0,
+    "suspicion" integer NOT NULL DEFAULT 0,
+    "crashLimit" integer NOT NULL DEFAULT 0,
     "claim" uuid,
     "fence" bigint,
     "createdAt" timestamp NOT NULL DEFAULT (now() AT TIME ZONE 'UTC'),
@@ -62,6 +64,8 @@ OUTBOX = Rows(
     result="result",
     cancel_requested="cancelRequested",
     losses="losses",
+    suspicion="suspicion",
+    crash_limit="crashLimit",
     created_at="createdAt",
     updated_at="updatedAt",
 )

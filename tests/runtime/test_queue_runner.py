@@ -16,7 +16,7 @@ from holdfast.runtime.queue_runner import QueueRunner
 from holdfast.runtime.queue_runs import QueueRuns
 from holdfast.store.memory.schedules import MemoryRuns
 from holdfast.store.memory.store import MemoryStore
-from holdfast.worker.claimer import Turn
+from holdfast.worker.turn import Turn
 from holdfast.worker.worker import Rescue, Worker
 
 POLL = 1.0

@@ -149,7 +149,7 @@ async def test_what_does_not_end_within_the_time_is_stopped_or_given_back(app: H
         report = await app.tick()
         jobs = [job for id in ids if (job := await app.jobs.get(id)) is not None]
     assert report.is_fine
-    assert sorted((job.attempt, codes(job)) for job in jobs) == [(0, [])] * 3 + [(1, ["INTERRUPTED"])] * 2
+    assert sorted((job.attempt, codes(job)) for job in jobs) == [(0, [])] * 3 + [(0, ["INTERRUPTED"])] * 2
     assert {job.state for job in jobs} == {JobState.READY}
 
 
@@ -201,13 +201,13 @@ async def test_a_tick_rescues_first_and_runs_suspects_too(app: Holdfast, databas
 
 def _lose(database: Database, id: UUID, losses: int) -> None:
     """Leave the job with a lease that ran out, lost `losses` times before."""
-    database.query("UPDATE holdfast.ready SET losses = %s WHERE id = %s", losses, id)
+    database.query("UPDATE holdfast.ready SET losses = %s, suspicion = %s WHERE id = %s", losses, losses, id)
     database.query(
         "WITH gone AS (DELETE FROM holdfast.ready WHERE id = %s RETURNING *)"
         " INSERT INTO holdfast.lease"
-        " (id, claim, fence, until, claimed_at, run_at, priority, attempt, losses, queue, kind)"
+        " (id, claim, fence, until, claimed_at, run_at, priority, attempt, losses, suspicion, queue, kind)"
         " SELECT id, gen_random_uuid(), 1, holdfast.now() - interval '1s', holdfast.now(),"
-        " run_at, priority, 1, losses, queue, kind FROM gone",
+        " run_at, priority, 1, losses, suspicion, queue, kind FROM gone",
         id,
     )
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.domain.job import IfExists, Job, JobError, JobState, Lease, LeasedJob, NewJob
 from holdfast.domain.json_text import Json, encode
-from holdfast.domain.lifecycle import LEASE_LOST, Move, Transition
+from holdfast.domain.lifecycle import LEASE_LOST, SUSPECT, Move, Transition
 from holdfast.store.contract import ClaimRequest, Fenced, Finish, JobFilter, KindClaim
 from holdfast.store.parts import Part
 from tests.databases import StoreCase
@@ -33,6 +33,7 @@ ENDINGS: Mapping[str, Transition] = {
     "fail": Transition(Move.FAIL, error=BROKEN),
     "snooze": Transition(Move.SNOOZE, delay=5 * SECOND),
     "cancel": Transition(Move.CANCEL, error=JobError(code="CANCELED", type="Cancel", message="not wanted")),
+    "interrupt": Transition(Move.INTERRUPT, error=JobError(code="INTERRUPTED", type="Interrupted", message="deployed")),
 }
 FINAL_ENDINGS = [name for name, transition in ENDINGS.items() if transition.state.is_final]
 
@@ -106,12 +107,28 @@ async def finished(case: StoreCase, lease: Lease, transition: Transition) -> Fen
 
 
 async def lost(case: StoreCase, times: int, **options: Unpack[Options]) -> UUID:
-    """A new job that lost its lease so many times."""
+    """A new job that lost its lease so many times in company."""
     id = await enqueued(case, **options)
     for loss in range(times):
-        await claimed(case, wants(options.get("kind", "work"), suspects=loss >= 2))
+        await claimed(case, wants(options.get("kind", "work"), suspects=loss >= SUSPECT))
         await case.clock.advance(LEASE)
         assert [rescued.id for rescued in await case.store.rescue(10)] == [id]
+    return id
+
+
+async def crash(case: StoreCase, *, crash_limit: int = 2) -> LeasedJob:
+    """The only suspect runs alone, and its worker dies of it."""
+    leased = await claimed(case, wants(suspects=True))
+    assert await case.store.run_alone(leased.lease, crash_limit) is Fenced.DONE
+    await case.clock.advance(LEASE)
+    assert [rescued.id for rescued in await case.store.rescue(10)] == [leased.id]
+    return leased
+
+
+async def dead_of_crashes(case: StoreCase) -> UUID:
+    """A new job that ended dead because a worker died of it."""
+    id = await lost(case, SUSPECT)
+    await crash(case, crash_limit=1)
     return id
 
 

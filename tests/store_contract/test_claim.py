@@ -257,7 +257,7 @@ async def test_each_kind_has_its_own_lease(case: StoreCase) -> None:
     assert untils == {"short": START + SECOND, "long": START + timedelta(hours=1)}
 
 
-@needs(Part.LOSSES)
+@needs(Part.LOSSES, Part.SUSPECTS)
 async def test_a_job_that_lost_two_leases_is_claimed_only_as_a_suspect(case: StoreCase) -> None:
     id = await lost(case, 2)
     assert await case.store.claim(wants()) == []
@@ -271,7 +271,7 @@ async def test_a_job_that_lost_one_lease_is_no_suspect(case: StoreCase) -> None:
     assert (await claimed(case)).id == id
 
 
-@needs(Part.LOSSES, Part.ANY_KIND)
+@needs(Part.LOSSES, Part.SUSPECTS, Part.ANY_KIND)
 async def test_a_claim_of_suspects_keeps_kinds_queues_times_limits_and_order(case: StoreCase) -> None:
     ids: dict[str, UUID] = {}
     wanted = [("a1", "a", 5), ("b", "b", 4), ("a2", "a", 3), ("c", "c", 0), ("a3", "a", 9), ("a4", "a", 9)]
@@ -280,10 +280,12 @@ async def test_a_claim_of_suspects_keeps_kinds_queues_times_limits_and_order(cas
     leased = await case.store.claim(wants("a", "b", suspects=True, limits={"a": 2}))
     assert [each.id for each in leased] == [ids["a2"], ids["b"], ids["a1"]]
     assert await case.store.claim(wants("a", queues=("mail",), suspects=True)) == []
+    for each in leased:
+        await finished(case, each.lease, ENDINGS["succeed"])
     assert [each.id for each in await case.store.claim(wants("a", limit=1, suspects=True))] == [ids["a3"]]
 
 
-@needs(Part.LOSSES)
+@needs(Part.LOSSES, Part.SUSPECTS)
 async def test_a_snoozed_suspect_is_not_claimed_before_its_time(case: StoreCase) -> None:
     id = await lost(case, 2)
     leased = await claimed(case, wants(suspects=True))

@@ -65,6 +65,7 @@ async def test_a_new_job_is_ready_and_shows_everything_that_was_said(case: Store
         "result": None,
         "progress": None,
         "errors": [],
+        "suspicion": 0,
     }
 
 

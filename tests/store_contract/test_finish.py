@@ -248,7 +248,7 @@ async def test_an_expired_lease_that_nobody_rescued_can_still_finish(case: Store
     assert await finished(case, leased.lease, ENDINGS["succeed"]) is Fenced.DONE
 
 
-@needs(Part.LOSSES, Part.ANY_KIND)
+@needs(Part.LOSSES, Part.SUSPECTS, Part.ANY_KIND)
 async def test_a_suspect_that_succeeds_is_done_and_one_that_fails_stays_a_suspect(case: StoreCase) -> None:
     first, second = await lost(case, 2, kind="a"), await lost(case, 2, kind="b")
     one, two = await case.store.claim(wants("a", "b", suspects=True))

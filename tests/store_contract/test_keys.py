@@ -118,11 +118,14 @@ async def test_a_replaced_job_that_waited_for_a_retry_starts_over(case: StoreCas
     assert await finished(case, leased.lease, ENDINGS["succeed"]) is Fenced.STALE
 
 
-async def test_a_replaced_suspect_is_one_no_more(case: StoreCase) -> None:
-    id = await lost(case, 2, key="report")
+@pytest.mark.parametrize("losses", [1, 2])
+async def test_a_replaced_job_is_suspected_as_before(case: StoreCase, losses: int) -> None:
+    """Its attempts start over, but newer work of the same kind has not shown that it is harmless."""
+    id = await lost(case, losses, key="report")
     assert (await answer(case, newer(if_exists=REPLACE))).replaced
-    assert await case.store.claim(wants(suspects=True)) == []
-    assert [(each.id, each.losses) for each in await case.store.claim(wants())] == [(id, 0)]
+    assert (await shown(case, id)).suspicion == losses
+    leased = await claimed(case, wants(suspects=losses == 2))
+    assert (leased.id, leased.attempt, leased.losses) == (id, 1, 0)
 
 
 @pytest.mark.parametrize("state", [JobState.RUNNING, *FINAL])

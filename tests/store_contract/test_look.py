@@ -39,7 +39,7 @@ async def test_running_and_final_jobs_do_not_count(case: StoreCase) -> None:
     assert (await case.store.look(["default"], ["work"])).due_in is None
 
 
-@needs(Part.LOSSES)
+@needs(Part.LOSSES, Part.SUSPECTS)
 async def test_suspects_count_only_for_those_who_want_suspects(case: StoreCase) -> None:
     await lost(case, 2)
     assert (await case.store.look(["default"], ["work"])).due_in is None

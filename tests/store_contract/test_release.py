@@ -53,7 +53,7 @@ async def test_nothing_to_release_is_fine(case: StoreCase) -> None:
     assert await case.store.release([]) == []
 
 
-@needs(Part.LOSSES)
+@needs(Part.LOSSES, Part.SUSPECTS)
 async def test_a_released_suspect_stays_a_suspect(case: StoreCase) -> None:
     id = await lost(case, 2)
     (leased,) = await case.store.claim(wants(suspects=True))

@@ -13,12 +13,12 @@ from tests.store_contract.steps import (
     SECOND,
     START,
     claimed,
+    dead_of_crashes,
     enqueued,
     everything,
     finished,
     in_state,
     job,
-    lost,
     needs,
     shown,
     wants,
@@ -58,9 +58,9 @@ async def test_a_revived_job_runs_like_a_new_one(case: StoreCase, state: JobStat
     assert (await shown(case, id)).state is JobState.SUCCEEDED
 
 
-@needs(Part.LOSSES)
-async def test_a_job_that_lost_its_last_lease_is_no_suspect_in_its_new_life(case: StoreCase) -> None:
-    id = await lost(case, 3)
+@needs(Part.LOSSES, Part.SUSPECTS)
+async def test_a_job_that_crashed_its_workers_is_no_suspect_in_its_new_life(case: StoreCase) -> None:
+    id = await dead_of_crashes(case)
     assert await case.store.retry([id]) == [Retrying.READY]
     assert await case.store.claim(wants(suspects=True)) == []
     assert (await claimed(case)).id == id

@@ -52,7 +52,7 @@ async def test_a_shard_of_one_is_everything(case: StoreCase) -> None:
     assert leased.lease.id == id
 
 
-@needs(Part.LOSSES)
+@needs(Part.LOSSES, Part.SUSPECTS)
 async def test_suspects_have_their_shard_too(case: StoreCase) -> None:
     id = await lost(case, 2)
     mine = next(index for index in range(2) if Shard(index, 2).has(id))

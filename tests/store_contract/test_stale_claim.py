@@ -19,6 +19,7 @@ from tests.store_contract.steps import (
     OTHER_HOLDER,
     SECOND,
     claimed,
+    crash,
     enqueued,
     everything,
     finished,
@@ -60,10 +61,7 @@ async def _rescued_and_finished_by_another(case: StoreCase) -> Lease:
 
 async def _buried(case: StoreCase) -> Lease:
     await lost(case, 2)
-    lease = (await claimed(case, wants(suspects=True))).lease
-    await case.clock.advance(LEASE)
-    assert len(await case.store.rescue(10)) == 1
-    return lease
+    return (await crash(case, crash_limit=1)).lease
 
 
 async def _lost_and_canceled(case: StoreCase) -> Lease:
@@ -151,7 +149,7 @@ STALE_WAYS: dict[str, Way] = {
     "rescued and claimed by another": _rescued_and_claimed_by_another,
     "rescued and claimed by the same": _rescued_and_claimed_by_the_same,
     "rescued and finished by another": _rescued_and_finished_by_another,
-    "lost for the third time": _buried,
+    "lost in the last crash": _buried,
     "lost after a request to cancel": _lost_and_canceled,
     "retried": _retried,
     "retried and claimed by another": _retried_and_claimed_by_another,
@@ -206,7 +204,7 @@ async def _renew(case: StoreCase, lease: Lease, progress: Json | None) -> Fenced
     return answer.fenced
 
 
-_NEEDED = {"lost for the third time": Part.LOSSES, "lost after a request to cancel": Part.CANCEL_REQUESTS}
+_NEEDED = {"lost in the last crash": Part.SUSPECTS, "lost after a request to cancel": Part.CANCEL_REQUESTS}
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ _ENDINGS = [
     *(Transition(Move.RETRY, at=time, error=BROKEN) for time in _TIMES[::4]),
     *(Transition(Move.SNOOZE, at=time) for time in _TIMES[::4]),
     *(Transition(Move.SNOOZE, delay=delay) for delay in _SECONDS),
-    *(Transition(event, error=BROKEN) for event in (Move.EXHAUST, Move.FAIL, Move.CANCEL) * 14),
+    *(Transition(event, error=BROKEN) for event in (Move.EXHAUST, Move.FAIL, Move.CANCEL, Move.INTERRUPT) * 11),
 ]
 _NO_KEY: list[Options] = [{}] * 5
 _KEPT: list[Options] = [{"key": key} for key in "xy"]
@@ -286,14 +286,31 @@ class StoresAgree(RuleBasedStateMachine):
 
         self.agree(run)
 
-    @rule(losses=st.sampled_from([1, 2, 1, 3]))
-    def workers_crash(self, losses: int) -> None:
+    @rule(losses=st.sampled_from([1, 2, 1, 4]), crash_limit=st.sampled_from([1, 2]))
+    def workers_crash(self, losses: int, crash_limit: int) -> None:
         """Makes suspects, and dead letters of them."""
         for loss in range(losses):
             self._claim_everything(suspects=False)
-            if loss == 2:
+            if loss >= 2:
                 self._claim_everything(suspects=True)
+                self.run_alone(((0, 1, 2), crash_limit))
             self.time_passes((10 * SECOND, 10))
+
+    @rule(alone=each_of(_PLACES, (1, 2)))
+    def run_alone(self, alone: tuple[tuple[int, ...], int]) -> None:
+        chosen, crash_limit = alone
+
+        async def run_alone(store: Store, leases: list[Lease]) -> list[Fenced]:
+            return [await store.run_alone(lease, crash_limit) for lease in leases]
+
+        self._fenced(self._pairs_at(chosen), run_alone)
+
+    @rule(chosen=st.sampled_from(_PLACES))
+    def workers_live(self, chosen: tuple[int, ...]) -> None:
+        """Most of these leases are held or were finished; the others were lost."""
+        self._fenced(self._pairs_at(chosen), lambda store, leases: store.absolve(leases))
+        lost = [pair for pair in self.pairs if not self._is_held(pair)][-3:]
+        self._fenced(lost, lambda store, leases: store.absolve(leases))
 
     @rule(asked=each_of(_QUEUES, _LIMITS, (False, True)))
     def look(self, asked: tuple[tuple[str, ...], dict[str, int], bool]) -> None:

@@ -1,4 +1,4 @@
-"""How much a worker claims, and when it claims nothing: look-ahead, kind limits and suspects."""
+"""How much a worker claims, and when it claims nothing: look-ahead and kind limits. test_suspects.py has the rest."""
 
 import asyncio
 import threading
@@ -15,14 +15,7 @@ from holdfast.domain.handlers import Room, make_handler
 from holdfast.domain.job import LeasedJob
 from holdfast.domain.json_text import decode
 from holdfast.store.contract import ClaimRequest, JobFilter
-from holdfast.worker.claimer import _Clearing
 from tests.worker.harness import Database, until
-
-LEASE = 30.0
-
-
-def is_on(clearing: _Clearing) -> bool:
-    return clearing.is_on
 
 
 def settings(**given: Any) -> WorkerSettings:  # noqa: ANN401
@@ -147,52 +140,6 @@ async def test_a_handler_that_cancels_its_own_task_failed() -> None:
         assert job is not None
         assert (job.state, job.losses) == (JobState.DEAD, 0)
         assert decode(job.errors[0])["type"] == "CancelledError"
-
-
-def test_a_worker_begins_with_suspects_and_then_works() -> None:
-    clearing = _Clearing(LEASE, 300.0)
-    assert is_on(clearing)
-    clearing.succeeded()
-    assert not is_on(clearing)
-
-
-def test_a_worker_that_does_not_become_empty_goes_on_working_nine_times_as_long() -> None:
-    clearing = _Clearing(LEASE, 300.0)
-    clearing.succeeded()
-    clearing.begin(1000.0)
-    assert clearing.goes_on(1000.0 + 0.99 * LEASE)
-    assert not clearing.goes_on(1000.0 + LEASE)
-    assert not is_on(clearing)
-    clearing.begin(1000.0 + 9.9 * LEASE)
-    assert not is_on(clearing)
-    clearing.begin(1000.0 + 10.1 * LEASE)
-    assert is_on(clearing)
-
-
-def test_a_worker_becomes_more_patient_up_to_the_longest_timeout_of_its_handlers() -> None:
-    clearing = _Clearing(LEASE, 100.0)
-    clearing.succeeded()
-    now, patience = 0.0, []
-    for _ in range(4):
-        now += 10_000
-        clearing.begin(now)
-        lasted = next(seconds for seconds in range(1000) if not clearing.goes_on(now + seconds))
-        patience.append(lasted)
-    assert patience == [30, 60, 100, 100]
-
-
-def test_other_jobs_have_their_turn_between_suspects() -> None:
-    clearing = _Clearing(LEASE, 300.0)
-    clearing.succeeded()
-    clearing.begin(1000.0)
-    clearing.suspect_over(1000.0 + 0.5 * LEASE)
-    assert is_on(clearing)
-    clearing.suspect_over(1000.0 + LEASE)
-    assert not is_on(clearing)
-    clearing.begin(1000.0 + 1.9 * LEASE)
-    assert not is_on(clearing)
-    clearing.begin(1000.0 + 2.1 * LEASE)
-    assert is_on(clearing)
 
 
 async def test_no_claim_takes_more_than_it_may_and_the_next_one_follows_at_once(

@@ -125,7 +125,7 @@ async def test_handlers_are_stopped_before_a_lease_that_cannot_be_renewed_ends(
 
     async def waits(job: RunningJob[Any]) -> None:
         attempts.append(job.attempt)
-        if job.attempt == 1:
+        if len(attempts) == 1:
             try:
                 await asyncio.sleep(60)
             finally:
@@ -157,7 +157,7 @@ async def test_handlers_are_stopped_before_a_lease_that_cannot_be_renewed_ends(
             if isolation == "async":
                 # Whoever comes first: the interrupted outcome, kept until the store was back, or the rescue.
                 job = await final_job(direct, id)
-                assert (job.state, job.attempt) == (JobState.SUCCEEDED, 2)
+                assert (job.state, job.attempt - job.losses) == (JobState.SUCCEEDED, 1)
                 assert decode(job.errors[0])["code"] == ("LEASE_LOST" if job.losses else "INTERRUPTED")
             else:
                 await direct.cancel([id])

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.fault]
 
 
 @pytest.mark.parametrize("kind", ["gated", "gated_thread", "gated_child", "stubborn"])
-async def test_a_handler_that_outlives_the_shutdown_time_is_interrupted_and_counts(
+async def test_a_handler_that_outlives_the_shutdown_time_is_interrupted_and_gives_its_attempt_back(
     kind: str, database: Database, workers: Workers, tmp_path: Path
 ) -> None:
     async with jobs.build(database.url) as app:
@@ -34,7 +34,7 @@ async def test_a_handler_that_outlives_the_shutdown_time_is_interrupted_and_coun
         worker.send(signal.SIGTERM)
         assert await worker.exit_code() == 0
         job = await job_in_state(app, id, JobState.READY)
-    assert job.attempt == 1
+    assert job.attempt == 0
     assert job.losses == 0
     assert codes(job) == ["INTERRUPTED"]
 

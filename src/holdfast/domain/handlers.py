@@ -25,7 +25,7 @@ from holdfast.domain.errors import InvalidInput
 from holdfast.domain.event import PublishedEvent
 from holdfast.domain.job import DEFAULT_QUEUE, Lease, check_attempts, check_name
 from holdfast.domain.json_text import LARGEST_RESULT, Json, decode, encode
-from holdfast.domain.lifecycle import DEFAULT_ATTEMPTS
+from holdfast.domain.lifecycle import DEFAULT_ATTEMPTS, DEFAULT_CRASHES
 from holdfast.domain.limits import check_lease
 from holdfast.domain.options import options_of
 from holdfast.domain.retry import Backoff, to_backoff
@@ -34,6 +34,7 @@ from holdfast.domain.statement import Statement
 Payload = TypeVar("Payload")
 
 DEFAULT_TIMEOUT = timedelta(minutes=5)
+MOST_CRASHES = 1000
 
 
 class Isolation(StrEnum):
@@ -147,7 +148,8 @@ class Room(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """One kind's function and policy. `limit` caps how many of the kind one worker process runs at once.
+    """One kind's function and policy. `limit` caps how many of the kind one worker process runs at once, `crashes` how
+    many workers a job may take down while it runs alone.
 
     `room` lowers that for a while: a handler that cannot work now leaves its jobs in the store, unclaimed.
     """
@@ -163,6 +165,7 @@ class Handler:
     limit: int | None
     isolation: Isolation
     adapter: TypeAdapter[Any] | None
+    crashes: int = DEFAULT_CRASHES
     room: Callable[[], Room] = Room
 
     def read_payload(self, payload: Json) -> Any:  # noqa: ANN401
@@ -234,6 +237,7 @@ def make_handler(
     lease: Duration | None = None,
     limit: int | None = None,
     isolation: str | None = None,
+    crashes: int = DEFAULT_CRASHES,
 ) -> Handler:
     """Check everything that can be checked when the program starts rather than when the first job comes."""
     check_name("kind", kind)
@@ -241,6 +245,8 @@ def make_handler(
     payload_type = payload if payload is not None else _annotated_payload(function)
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise InvalidInput(f"limit: {limit!r} is not a number of at least 1")
+    if not isinstance(crashes, int) or isinstance(crashes, bool) or not 1 <= crashes <= MOST_CRASHES:
+        raise InvalidInput(f"crashes: {crashes!r} is not a number from 1 to {MOST_CRASHES}")
     return Handler(
         kind=kind,
         function=function,
@@ -253,6 +259,7 @@ def make_handler(
         limit=limit,
         isolation=_isolation(function, isolation),
         adapter=_adapter(kind, payload_type),
+        crashes=crashes,
     )
 
 

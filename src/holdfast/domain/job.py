@@ -214,6 +214,8 @@ class Job:
     result: Json | None = None
     progress: Json | None = None
     errors: tuple[Json, ...] = ()
+    suspicion: int = 0
+    """Lost leases that may mean that the job kills its workers; from 2 on it runs alone."""
 
     @property
     def value(self) -> Any:  # noqa: ANN401

@@ -12,12 +12,19 @@ from typing import assert_never
 
 from holdfast.domain.job import JobError, JobState
 from holdfast.domain.json_text import Json
-from holdfast.domain.outcome import Canceled, Failed, Outcome, Retried, Snoozed, Succeeded
+from holdfast.domain.outcome import Canceled, Failed, Interrupted, Outcome, Retried, Snoozed, Succeeded
 from holdfast.domain.retry import Backoff
 
 DEFAULT_ATTEMPTS = 4
-MAX_LOSSES = 3
-SUSPECT_LOSSES = MAX_LOSSES - 1
+SUSPECT = 2
+"""The suspicion from which on a job runs alone. In company it rises no further."""
+DEFAULT_CRASHES = 5
+"""docs/decisions/0013-suspects.md has the calculation."""
+MOST_LOSSES = 30_000
+"""How far lost leases are counted: with as many attempts as may fail, they still fit two bytes."""
+MOST_LOSSES_IN_COMPANY = SUSPECT + DEFAULT_CRASHES
+"""Where a store has no place for suspicions, and so no suspects: then the job ends dead."""
+LONGEST_REST = timedelta(minutes=1)
 KEPT_ERRORS = 20
 _SHOWN_CODE = 50
 
@@ -42,6 +49,7 @@ class Move(StrEnum):
     RELEASE = "release"
     RESCUE = "rescue"
     BURY = "bury"
+    INTERRUPT = "interrupt"
     REVIVE = "revive"
 
 
@@ -69,8 +77,9 @@ RULES: tuple[Rule, ...] = (
     Rule(_RUNNING, Move.SNOOZE, _READY, "-1", "same", "the handler asks for a later time"),
     Rule(_RUNNING, Move.CANCEL, JobState.CANCELED, "same", "same", "the handler ends it, or a person's request did"),
     Rule(_RUNNING, Move.RELEASE, _READY, "-1", "same", "a worker gives back a job that it has not started"),
-    Rule(_RUNNING, Move.RESCUE, _READY, "same", "+1", "the lease ran out, fewer than three times so far"),
-    Rule(_RUNNING, Move.BURY, JobState.DEAD, "same", "+1", "the lease ran out for the third time"),
+    Rule(_RUNNING, Move.INTERRUPT, _READY, "-1", "same", "its worker shut down or lost the store before it was done"),
+    Rule(_RUNNING, Move.RESCUE, _READY, "same", "+1", "the lease ran out"),
+    Rule(_RUNNING, Move.BURY, JobState.DEAD, "same", "+1", "the lease ran out while the job ran alone, once too often"),
     Rule(JobState.SUCCEEDED, Move.REVIVE, _READY, "0", "0", "a person retries it"),
     Rule(JobState.FAILED, Move.REVIVE, _READY, "0", "0", "a person retries it"),
     Rule(JobState.DEAD, Move.REVIVE, _READY, "0", "0", "a person retries it"),
@@ -136,6 +145,8 @@ def after_outcome(
             return Transition(Move.FAIL, error=error)
         case Canceled(error):
             return Transition(Move.CANCEL, error=error)
+        case Interrupted(error):
+            return Transition(Move.INTERRUPT, error=error)
         case _:
             assert_never(outcome)
 
@@ -148,13 +159,29 @@ def without_data(transition: Transition, why: str) -> Transition:
     return replace(transition, result=None, error=JobError(code="OUTCOME_UNWRITABLE", type="Unstorable", message=said))
 
 
-def after_loss(losses: int) -> Transition:
-    """What a rescue does to a running job whose lease ran out, `losses` being the count before it."""
-    return Transition(Move.BURY if losses + 1 >= MAX_LOSSES else Move.RESCUE, error=LEASE_LOST)
+def suspicion_after_loss(suspicion: int, crash_limit: int) -> int:
+    """In company any of the jobs may have killed the worker, so that proves nothing however often it happens."""
+    return min(suspicion + 1, MOST_LOSSES) if crash_limit else max(suspicion, min(suspicion + 1, SUSPECT))
+
+
+def after_loss(suspicion: int, crash_limit: int) -> Transition:
+    """What a rescue does to a running job whose lease ran out.
+
+    `suspicion` includes this loss; `crash_limit` is zero unless the job ran alone.
+    """
+    crashes = suspicion - SUSPECT if crash_limit else 0
+    if crash_limit and crashes >= crash_limit:
+        return Transition(Move.BURY, error=LEASE_LOST)
+    return Transition(Move.RESCUE, delay=rest_after_crash(crashes), error=LEASE_LOST)
+
+
+def rest_after_crash(crashes: int) -> timedelta:
+    """What befell the worker that many times may be over by then; and a worker that lives has reported its loss."""
+    return min(timedelta(seconds=2 ** min(crashes - 1, 6)), LONGEST_REST) if crashes > 0 else timedelta(0)
 
 
 def after_cancel_request(transition: Transition) -> Transition:
-    """A job that a person asked to cancel is not made ready again, whatever ended its attempt."""
-    if transition.state is not JobState.READY:
+    """A job that a person asked to cancel is not made ready again, whatever ended its attempt, nor buried."""
+    if transition.state is not JobState.READY and transition.move is not Move.BURY:
         return transition
     return Transition(Move.CANCEL, error=transition.error or CANCEL_REQUESTED)

@@ -39,4 +39,11 @@ class Canceled:
     error: JobError
 
 
-Outcome = Succeeded | Retried | Snoozed | Failed | Canceled
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Stopped by a shutdown or an outage, which is no fault of the job's: the attempt is given back."""
+
+    error: JobError
+
+
+Outcome = Succeeded | Retried | Snoozed | Failed | Canceled | Interrupted

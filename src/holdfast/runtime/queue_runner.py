@@ -18,8 +18,8 @@ from holdfast.log import get_logger
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.queue_runs import QueueRuns
 from holdfast.wake import Told
-from holdfast.worker.claimer import Turn
 from holdfast.worker.loop import cancel_within
+from holdfast.worker.turn import Turn
 from holdfast.worker.worker import Rescue, Worker
 
 log = get_logger("holdfast.worker")

@@ -59,7 +59,9 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """`suspects` asks for jobs that lost their lease twice, and only for those; they must run alone.
+    """`suspects` asks for jobs that lost leases in company twice, and only for those; each must run alone.
+
+    None is granted while another suspect in these queues has a lease, so that one worker at a time runs empty for them.
 
     `most_bytes`: the payloads of the answer end with the one that brings them there. What is beyond stays ready.
     """
@@ -116,7 +118,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Rescued:
-    """`id` lost its lease and is now in `state`: ready, canceled if that was asked for, or dead after the last loss."""
+    """`id` lost its lease and is now in `state`: ready, canceled if that was asked for, or dead after a crash."""
 
     id: UUID
     state: JobState
@@ -176,13 +178,26 @@ class Store(Renewer, Protocol):
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
         """Make unstarted jobs ready again where they stood in the queue; the attempt is not counted."""
 
+    async def run_alone(self, lease: Lease, crash_limit: int) -> Fenced:
+        """Note that this job runs alone from now on: what its worker dies of, it has done.
+
+        Lost leases count towards `crash_limit` only if they were noted so. The note ends with the lease.
+        """
+
     async def now(self) -> datetime:
         """The store's clock."""
 
     async def rescue(self, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
-        """Make jobs whose lease ran out ready again, or dead after the last loss allowed. Skips locked leases.
+        """Make jobs whose lease ran out ready again, or dead once they have crashed as many workers as they may.
 
+        Skips locked leases, and leaves one alone for a while that the store cannot rescue: the others must not wait.
         `ended_by`: by that time, even if the store's clock says that it is later.
+        """
+
+    async def absolve(self, leases: Sequence[Lease]) -> None:
+        """The worker that lost these leases is alive, so they do not count towards the suspicion of their jobs.
+
+        Each is taken back once. What was never counted changes nothing, nor does a job that is final.
         """
 
     async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:

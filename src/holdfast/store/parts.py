@@ -27,8 +27,10 @@ class Part(StrEnum):
     ATTEMPT_LIMITS = "attempt limits"
     """A limit of attempts that one job brings along; those of the handler and the mapping always count."""
     LOSSES = "losses"
-    """Lost leases counted apart from failures, and so suspects that run alone. Without them a lost lease uses up an
-    attempt."""
+    """Lost leases counted apart from failures. Without them a lost lease uses up an attempt."""
+    SUSPECTS = "suspects"
+    """Jobs that lost leases in company run alone, and only what is lost then counts against them. Without them a job
+    that lost too many leases ends dead, whatever they were lost by."""
     CANCEL_REQUESTS = "cancel requests"
     """A running job is asked to cancel. Without them it ends canceled at once, and its worker loses the lease."""
     RESULTS = "results"

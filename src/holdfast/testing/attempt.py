@@ -13,7 +13,7 @@ from holdfast.domain.failures import Failures
 from holdfast.domain.handlers import CURRENT_JOB, FinishInTransaction, Handler, Isolation
 from holdfast.domain.job import Lease, LeasedJob
 from holdfast.domain.lease_clock import lease_now
-from holdfast.domain.lifecycle import SUSPECT_LOSSES, after_outcome
+from holdfast.domain.lifecycle import SUSPECT, after_outcome
 from holdfast.domain.outcome import Outcome
 from holdfast.store.contract import ClaimRequest, Finish, KindClaim
 from holdfast.store.opening import OpenStore
@@ -64,7 +64,7 @@ async def claimed(opened: OpenStore, id: UUID) -> LeasedJob:
         limit=_AT_ONCE,
         queues=(job.queue,),
         kinds={job.kind: KindClaim(LEASE, _AT_ONCE)},
-        suspects=job.losses >= SUSPECT_LOSSES,
+        suspects=job.suspicion >= SUSPECT,
     )
     await opened.store.look([job.queue], [job.kind])
     others: list[Lease] = []

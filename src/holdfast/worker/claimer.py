@@ -1,14 +1,12 @@
 """Asks the store for as many jobs as there are free slots, plus a look-ahead, of the kinds this worker handles.
 
-A job that lost its lease twice (a suspect) is claimed only when the worker holds nothing else, and runs alone, so that
-a job that kills workers takes no other with it.
+`suspects.py` says when nothing else may be claimed, because a job has to run alone.
 """
 
 import asyncio
 import math
-import time
+import sys
 from collections.abc import Callable
-from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.domain.crash_points import reach
@@ -19,30 +17,14 @@ from holdfast.store.contract import ClaimRequest, KindClaim, Looked, Store
 from holdfast.worker.held import HeldJob, Slots
 from holdfast.worker.looking import Looking
 from holdfast.worker.settings import WorkerSettings
+from holdfast.worker.suspects import Suspects
+from holdfast.worker.turn import FULL, Turn
 from holdfast.worker.unheard import Unheard
 
 log = get_logger("holdfast.worker")
 
-_CLEARING_SECONDS = 0.05
 _LOCKED_SECONDS = 0.1
-_NO_SUSPECT_SECONDS = 1.0
-
-
-class Turn(NamedTuple):
-    """What one turn claimed, and when the next one makes sense.
-
-    `again_in` is in seconds; infinite: nothing is known to become due. `is_idle`: slots are free and nothing more is
-    due, so that claiming again is a matter of polling; otherwise a freed slot says when. `is_short`: it found
-    nothing, but of some kind it may take no more, so something may be due.
-    """
-
-    claimed: int
-    again_in: float
-    is_idle: bool = False
-    is_short: bool = False
-
-
-_FULL = Turn(0, math.inf)
+_NO_LIMIT = sys.maxsize
 
 
 class Claimer:
@@ -55,9 +37,10 @@ class Claimer:
         settings: WorkerSettings,
         unheard: Unheard,
         on_due: Callable[[], None],
+        give_back: Callable[[list[HeldJob]], None],
     ) -> None:
         """`unheard` hears of claims whose answer was lost, `on_due` of due jobs that a look found too late for the turn
-        that asked."""
+        that asked. `give_back` takes jobs that have not started."""
         self._store = store
         self._slots = slots
         self._handlers = handlers
@@ -66,9 +49,6 @@ class Claimer:
         self.queues = settings.queues or tuple(sorted({handler.queue for handler in handlers}))
         self._nothing_due = False
         self._unheard = unheard
-        self._suspect: HeldJob | None = None
-        self._suspect_due = False
-        self._no_suspects_before = 0.0
         self._with_room = [handler for handler in handlers if handler.room is not Room]
         self._processes = settings.process_limits.most
         in_processes = [handler.kind for handler in handlers if handler.isolation is Isolation.PROCESS]
@@ -78,10 +58,10 @@ class Claimer:
             not self._with_room and not self._in_processes and all(handler.limit is None for handler in handlers)
         )
         self._last_requests: dict[bool, ClaimRequest] = {}
-        self._looking = Looking(self._look, on_due, self._make_way)
-        self._clearing = _Clearing(
-            settings.lease.total_seconds(), max((h.timeout.total_seconds() for h in handlers), default=0)
-        )
+        lease = settings.lease.total_seconds()
+        longest = max((handler.timeout.total_seconds() for handler in handlers), default=0)
+        self._suspects = Suspects(store, slots, self._ask_for_suspects, give_back, lease, longest)
+        self._looking = Looking(self._look, on_due, self._suspects.note_due)
 
     @property
     def may_have_more(self) -> bool:
@@ -94,14 +74,13 @@ class Claimer:
         `looks_first`: most likely there is nothing. `to_end`: nothing means that nothing is there, however long that
         takes to find out.
         """
-        turn = await self._turn_for_suspects()
-        if turn is not None:
-            return turn
-        wanted = min(most for most in (self._slots.wanted, limit, self._settings.claim_max) if most is not None)
-        if not wanted:
+        most = min(most for most in (_NO_LIMIT, limit, self._settings.claim_max) if most is not None)
+        turn = await self._suspects.turn(most)
+        wanted = min(self._slots.wanted, most)
+        if turn is not None or not wanted:
             # There may be more by the time a slot is free.
             self._nothing_due = False
-            return _FULL
+            return turn or FULL
         was_a_kind_full = self._is_a_kind_full()
         looked = await self._looking.answer(is_patient=to_end) if looks_first else None
         found = await self._ask(wanted) if looked is None or _is_due(looked) else []
@@ -114,10 +93,9 @@ class Claimer:
         if len(found) >= wanted or self._may_be_cut(found):
             self._nothing_due = False
             return Turn(len(found), 0)
-        if not found and self._suspect_due and not self._slots.held:
-            # No other job waits for a turn.
-            return await self._claim_suspect()
-        return self._turn_when_idle(found, looked, was_a_kind_full=was_a_kind_full)
+        if not found and self._suspects.is_due and not self._slots.held:
+            turn = await self._suspects.turn(most, nothing_else=True)
+        return turn or self._turn_when_idle(found, looked, was_a_kind_full=was_a_kind_full)
 
     async def close(self) -> None:
         await self._looking.close()
@@ -144,42 +122,8 @@ class Claimer:
         kinds = [handler.kind for handler in self._handlers if self._is_unlimited or self._room(handler) > 0]
         return await self._store.look(self.queues, kinds, shard=self._settings.shard)
 
-    def _make_way(self) -> None:
-        """A suspect is due: let the worker run empty for it."""
-        now = time.monotonic()
-        if now >= self._no_suspects_before:
-            self._suspect_due = True
-            self._clearing.begin(now)
-
-    async def _turn_for_suspects(self) -> Turn | None:
-        """Nothing is claimed beside a suspect, nor while the worker runs empty for one."""
-        now = time.monotonic()
-        if self._suspect is not None:
-            if self._suspect in self._slots.held:
-                self._nothing_due = False
-                return _FULL
-            self._suspect = None
-            self._clearing.suspect_over(now)
-        if self._clearing.is_on:
-            if not self._slots.held:
-                return await self._claim_suspect()
-            if self._clearing.goes_on(now):
-                return Turn(0, _CLEARING_SECONDS)
-        return None
-
-    async def _claim_suspect(self) -> Turn:
-        claimed = await self._ask(1, suspects=True)
-        if not claimed:
-            if self._suspect_due:
-                # Another worker has it, or its row is locked.
-                self._no_suspects_before = time.monotonic() + _NO_SUSPECT_SECONDS
-            self._suspect_due = False
-            self._clearing.succeeded()
-            return Turn(0, 0)
-        self._suspect_due = True
-        (self._suspect,) = claimed
-        log.warning("job lost its lease twice and runs alone", **self._suspect.named, losses=self._suspect.job.losses)
-        return Turn(1, 0)
+    async def _ask_for_suspects(self, limit: int) -> list[HeldJob]:
+        return await self._ask(limit, suspects=True)
 
     async def _ask(self, limit: int, *, suspects: bool = False) -> list[HeldJob]:
         request = self._request(limit, suspects=suspects)
@@ -197,7 +141,10 @@ class Claimer:
         reach("claim.answered")
         policies = {kind: (self._handlers[kind], claim.lease.total_seconds()) for kind, claim in request.kinds.items()}
         held_jobs = [HeldJob(job, *policies[job.kind], sent, loop) for job in jobs]
-        self._slots.add(held_jobs)
+        if suspects:
+            self._slots.set_aside(held_jobs)
+        else:
+            self._slots.add(held_jobs)
         reach("claim.held")
         return held_jobs
 
@@ -239,44 +186,3 @@ class Claimer:
 
 def _is_due(looked: Looked) -> bool:
     return looked.due_in is not None and not looked.due_in
-
-
-class _Clearing:
-    """The times at which nothing is claimed, so that the worker becomes empty for a suspect.
-
-    A worker with long handlers may not become empty in time. It then works nine times as long as it waited, and is more
-    patient the next time, up to the longest timeout of its handlers: by then it must be empty.
-    """
-
-    def __init__(self, patience: float, longest: float) -> None:
-        self._first_patience = self._patience = patience
-        self._longest = max(patience, longest)
-        # A worker that starts is empty anyway, so it begins with suspects.
-        self._since: float | None = 0.0
-        self._not_before = 0.0
-
-    @property
-    def is_on(self) -> bool:
-        return self._since is not None
-
-    def begin(self, now: float) -> None:
-        if self._since is None and now >= self._not_before:
-            self._since = now
-
-    def goes_on(self, now: float) -> bool:
-        """False once patience is at an end."""
-        if self._since is None or now < self._since + self._patience:
-            return self._since is not None
-        self._not_before = now + 9 * self._patience
-        self._patience = min(2 * self._patience, self._longest)
-        self._since = None
-        return False
-
-    def suspect_over(self, now: float) -> None:
-        """Other jobs have their turn after as much time as they have waited."""
-        if self._since is not None and now >= self._since + self._first_patience:
-            self._not_before = now + min(now - self._since, self._first_patience)
-            self.succeeded()
-
-    def succeeded(self) -> None:
-        self._since, self._patience = None, self._first_patience

@@ -22,7 +22,7 @@ from holdfast.domain.job import JobError
 from holdfast.domain.json_text import Json, decode
 from holdfast.domain.lease_clock import lease_now
 from holdfast.domain.lifecycle import CANCEL_REQUESTED
-from holdfast.domain.outcome import Canceled, Failed, Outcome, Retried, Succeeded
+from holdfast.domain.outcome import Canceled, Failed, Interrupted, Outcome, Retried, Succeeded
 from holdfast.worker.held import HeldJob, Interruption
 from holdfast.worker.processes import Attempt, Processes, ProcessLimits
 from holdfast.worker.threads import HandlerThreads
@@ -159,11 +159,10 @@ def outcome_of_interruption(held: HeldJob) -> Outcome | None:
         case Interruption.TIMEOUT:
             return Retried(_timeout_error(held.handler.timeout))
         case Interruption.SHUTDOWN:
-            return Retried(_interrupted("the worker shut down before the handler was done"), after=timedelta(0))
+            return Interrupted(_interrupted("the worker shut down before the handler was done"))
         case Interruption.UNRENEWED:
-            # The lease may still be ours when the store is back. Left to run out, it would count as a lost one, and
-            # an innocent job would end dead after three outages.
-            return Retried(_interrupted("the store could not be reached to renew the lease"), after=timedelta(0))
+            # The lease may still be ours when the store is back.
+            return Interrupted(_interrupted("the store could not be reached to renew the lease"))
         case _:
             assert_never(held.interruption)
 

@@ -135,15 +135,33 @@ class Slots:
         self.held: dict[HeldJob, None] = {}
         """Dictionaries for their order, and because the lease keeper's thread copies them in one step."""
         self.waiting: deque[HeldJob] = deque()
+        self.suspects: deque[HeldJob] = deque()
+        """Held until the worker is empty, for each of them to run alone."""
         self.running: dict[HeldJob, None] = {}
         self.by_kind: Counter[str] = Counter()
         self._ahead = _LookAhead(most_ahead)
 
     def add(self, jobs: Iterable[HeldJob]) -> None:
+        self._hold(jobs, self.waiting)
+
+    def set_aside(self, suspects: Iterable[HeldJob]) -> None:
+        self._hold(suspects, self.suspects)
+
+    def _hold(self, jobs: Iterable[HeldJob], queue: "deque[HeldJob]") -> None:
         for job in jobs:
             self.held[job] = None
             self.by_kind[job.job.kind] += 1
-            self.waiting.append(job)
+            queue.append(job)
+
+    @property
+    def has_only_suspects(self) -> bool:
+        """Nothing is held but suspects that wait for their turn."""
+        return len(self.held) == len(self.suspects)
+
+    def let_next_suspect_start(self) -> HeldJob:
+        suspect = self.suspects.popleft()
+        self.waiting.append(suspect)
+        return suspect
 
     @property
     def startable(self) -> int:
@@ -176,6 +194,10 @@ class Slots:
         """All jobs that wait for a slot; none waits any more."""
         waiting, self.waiting = list(self.waiting), deque()
         return waiting
+
+    def take_suspects(self) -> list[HeldJob]:
+        suspects, self.suspects = list(self.suspects), deque()
+        return suspects
 
     def give_up_waiting(self, claimed_before: float) -> list[HeldJob]:
         """Jobs that have waited for a slot since then: their turn came later than the look-ahead expected.

@@ -30,14 +30,16 @@ from holdfast.domain.retry import DEFAULT_BACKOFF
 from holdfast.domain.signals import Signals
 from holdfast.log import get_logger
 from holdfast.store.contract import Fenced, Renewer, Store
-from holdfast.worker.claimer import Claimer, Turn
+from holdfast.worker.claimer import Claimer
 from holdfast.worker.executor import Executor, outcome_of_interruption
 from holdfast.worker.finisher import Finisher
 from holdfast.worker.held import HeldJob, Interruption, Slots
 from holdfast.worker.lease_keeper import GRACE_SECONDS, LeaseKeeper
 from holdfast.worker.loop import Loop, cancel_within
+from holdfast.worker.losses import Losses
 from holdfast.worker.settings import WorkerSettings
 from holdfast.worker.store_time import StoreTime
+from holdfast.worker.turn import Turn
 from holdfast.worker.unheard import Unheard
 
 log = get_logger("holdfast.worker")
@@ -100,9 +102,12 @@ class Worker:
         leases = [(handler.lease or settings.lease).total_seconds() for handler in handlers]
         default_lease = settings.lease.total_seconds()
         self._store_time = StoreTime(min(leases, default=default_lease), max(leases, default=default_lease))
-        self._claimer = Claimer(store, self._slots, handlers, self.holder, settings, self._unheard, self._note_due)
+        self._claimer = Claimer(
+            store, self._slots, handlers, self.holder, settings, self._unheard, self._note_due, self._give_back
+        )
         self._executor = Executor(failures, settings.process_limits, finish_in)
         self._finisher = Finisher(store, self._written)
+        self._losses = Losses(store)
         self._keeper = LeaseKeeper(
             lambda: list(self._slots.held), renewer, min(leases, default=default_lease), settings.renew_at
         )
@@ -144,7 +149,7 @@ class Worker:
             self._next_starts = None
         if self._is_stopping:
             # A claim that was under way when the worker was told to stop.
-            self._give_back(self._slots.take_waiting())
+            self._give_back_unstarted()
         turn_ends = time.monotonic() + _TURN_SECONDS
         while not self._is_stopping and (held := self._slots.next_to_start()) is not None:
             context = self._context.copy()
@@ -215,6 +220,7 @@ class Worker:
             self._finisher.put(held, transition)
         else:
             self.tally["lost"] += 1
+            self._losses.note(held.job.lease)
             self._slots.forget([held])
             self.something_ended.set()
 
@@ -248,6 +254,7 @@ class Worker:
                 self._come_back_for(transition)
             else:
                 self.tally["stale"] += 1
+                self._losses.note(held.job.lease)
         if plain:
             self.tally[Move.SUCCEED] += plain
 
@@ -308,7 +315,8 @@ class Worker:
         # Every attempt has a copy of it: none inherits anything from another.
         self._context = contextvars.copy_context()
         self._keeper.start()
-        self._tasks = [asyncio.create_task(each.run()) for each in (self._finisher, self._watch, self._unheard)]
+        loops = (self._finisher, self._watch, self._unheard, self._losses)
+        self._tasks = [asyncio.create_task(each.run()) for each in loops]
 
     def stop(self) -> None:
         """Start no handler any more. A claim that is under way may still bring jobs; `close` gives them back."""
@@ -327,6 +335,7 @@ class Worker:
             self._finisher.stop()
             self._watch.stop()
             self._unheard.stop()
+            self._losses.stop()
             self._keeper.stop()
             await self._claimer.close()
             await self._unheard.close()
@@ -334,6 +343,7 @@ class Worker:
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=_LAST_STEP_SECONDS)
             await cancel_within(_LAST_STEP_SECONDS, *self._tasks)
+            await self._losses.close()
             await asyncio.to_thread(self._keeper.join, _KEEPER_SECONDS)
             self._executor.close()
             log.info("worker stopped", holder=str(self.holder), **self.tally)
@@ -343,7 +353,7 @@ class Worker:
         end = time.monotonic() + grace
         log.info("worker is stopping", running=len(self._slots.running), waiting=len(self._slots.waiting))
         reach("shutdown.release")
-        self._give_back(self._slots.take_waiting())
+        self._give_back_unstarted()
         for held in list(self._slots.running):
             if held.waits_for_process:
                 held.interrupt(Interruption.SHUTDOWN)
@@ -390,6 +400,10 @@ class Worker:
         if held.task is not None and held.task.done():
             self._give_back([held])
             self._leave_slot(held)
+
+    def _give_back_unstarted(self) -> None:
+        self._give_back(self._slots.take_waiting())
+        self._give_back(self._slots.take_suspects())
 
     def _give_back(self, unstarted: list[HeldJob]) -> None:
         for held in unstarted:

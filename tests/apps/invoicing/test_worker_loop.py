@@ -18,7 +18,7 @@ from apps.invoicing.settings import BILLING, REMINDERS
 from apps.invoicing.worker import runner_names
 from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.schedules import DueSchedules
-from holdfast.worker.claimer import Turn
+from holdfast.worker.turn import Turn
 from holdfast.worker.worker import Worker
 from tests.apps.invoicing.issuing import Bench, opened_bench, worker_settings
 from tests.apps.invoicing.patience import until

@@ -22,6 +22,11 @@ class Record:
     state: JobState = JobState.READY
     attempt: int = 0
     losses: int = 0
+    suspicion: int = 0
+    crash_limit: int = 0
+    """Of a job that runs alone."""
+    counted: set[Lease] = field(default_factory=set)
+    """Lost leases that raised the suspicion, and may be absolved."""
     lease: Lease | None = None
     until: datetime | None = None
     started_at: datetime | None = None
@@ -102,6 +107,7 @@ class Entrance:
             run_at=self._run_at(new),
             attempt=0,
             losses=0,
+            # The suspicion stays: what killed workers may be the kind, or what both payloads have in common.
         )
 
     def _run_at(self, new: NewJob) -> datetime:

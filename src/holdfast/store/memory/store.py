@@ -16,11 +16,13 @@ from holdfast.domain.job import Job, JobError, JobState, Lease, LeasedJob, NewJo
 from holdfast.domain.json_text import Json, encode
 from holdfast.domain.lifecycle import (
     KEPT_ERRORS,
-    SUSPECT_LOSSES,
+    MOST_LOSSES,
+    SUSPECT,
     Move,
     Transition,
     after_cancel_request,
     after_loss,
+    suspicion_after_loss,
 )
 from holdfast.domain.limits import at_least
 from holdfast.store.contract import (
@@ -92,6 +94,8 @@ class MemoryStore:
     def _claim(self, request: ClaimRequest, claim: UUID) -> list[LeasedJob]:
         with self._lock:
             now = self.clock.read()
+            if request.suspects and self._has_leased_suspects(request.queues, now):
+                return []
             wanted = {kind: each.limit for kind, each in request.kinds.items()}
             claimed: list[LeasedJob] = []
             bytes_claimed = 0
@@ -112,8 +116,15 @@ class MemoryStore:
             if record.state is _READY
             and record.run_at <= now
             and _is_of(record, request.queues, request.kinds, request.shard)
-            and (record.losses >= SUSPECT_LOSSES) is request.suspects
+            and (record.suspicion >= SUSPECT) is request.suspects
         ]
+
+    def _has_leased_suspects(self, queues: Collection[str], now: datetime) -> bool:
+        return any(
+            record.until is not None and record.until > now and record.suspicion >= SUSPECT
+            for record in self._jobs.values()
+            if record.new.queue in queues
+        )
 
     def _lease(self, record: Record, request: ClaimRequest, claim: UUID, now: datetime) -> LeasedJob:
         self._fence += 1
@@ -184,8 +195,36 @@ class MemoryStore:
             expired = [record for record in self._jobs.values() if record.until is not None and record.until <= by]
             expired.sort(key=lambda record: (record.until, record.new.id))
             for record in expired[:limit]:
-                self._write(record, after_loss(record.losses))
+                self._lose(record)
             return [Rescued(record.new.id, record.state) for record in expired[:limit]]
+
+    def _lose(self, record: Record) -> None:
+        before, crash_limit, lease = record.suspicion, record.crash_limit, record.lease
+        record.suspicion = suspicion_after_loss(before, crash_limit)
+        if lease is not None and record.suspicion > before:
+            record.counted.add(lease)
+        self._write(record, after_loss(record.suspicion, crash_limit))
+        if record.losses < MOST_LOSSES:
+            record.losses += 1
+        else:
+            record.attempt -= 1
+
+    async def run_alone(self, lease: Lease, crash_limit: int) -> Fenced:
+        with self._lock:
+            record = self._held(lease)
+            if record is None:
+                return self._not_held(lease)
+            record.crash_limit = crash_limit
+            return Fenced.DONE
+
+    async def absolve(self, leases: Sequence[Lease]) -> None:
+        with self._lock:
+            for lease in leases:
+                record = self._jobs.get(lease.id)
+                if record is not None and lease in record.counted:
+                    record.counted.remove(lease)
+                    if not record.state.is_final:
+                        record.suspicion = max(0, record.suspicion - 1)
 
     def _write(self, record: Record, transition: Transition) -> None:
         now = self.clock.read()
@@ -196,9 +235,9 @@ class MemoryStore:
         if transition.error is not None:
             record.errors.append(_stored_error(transition.error, record.attempt, now))
             del record.errors[:-KEPT_ERRORS]
-        record.losses += lost
         record.attempt -= transition.gives_attempt_back
         record.lease = record.until = None
+        record.crash_limit = 0
         record.cancel_requested = False
         record.state = transition.state
         if transition.state is JobState.READY:
@@ -256,7 +295,8 @@ class MemoryStore:
         if not record.state.is_final:
             return Retrying.LIVE
         record.state = JobState.READY
-        record.attempt = record.losses = 0
+        record.attempt = record.losses = record.suspicion = 0
+        record.counted.clear()
         record.run_at = self.clock.read()
         record.started_at = record.finished_at = record.final_claim = record.result = None
         return Retrying.READY
@@ -267,7 +307,7 @@ class MemoryStore:
             first: dict[bool, datetime] = {}
             for record in self._jobs.values():
                 if record.state is _READY and _is_of(record, queues, kinds, shard):
-                    is_suspect = record.losses >= SUSPECT_LOSSES
+                    is_suspect = record.suspicion >= SUSPECT
                     first[is_suspect] = min(record.run_at, first.get(is_suspect, record.run_at))
             in_time = {is_suspect: max(timedelta(0), run_at - now) for is_suspect, run_at in first.items()}
             return Looked(in_time.get(False), in_time.get(True))
@@ -375,4 +415,5 @@ def _shown(record: Record) -> Job:
         result=record.result,
         progress=record.progress,
         errors=tuple(record.errors),
+        suspicion=0 if record.state.is_final else record.suspicion,
     )

@@ -34,7 +34,11 @@ class Claiming(Claims, ConnectedStore):
         now = time.monotonic()
         # Decoding a timestamp for each job makes a drain a tenth slower, and floors stay behind by a margin anyway.
         wants_floors = now - self._asked_floors_at >= MARGIN.total_seconds()
-        rows = await self.fetch("claim", claim, MARGIN if wants_floors else None, *self._arguments(request, starts))
+        arguments = (claim, MARGIN if wants_floors else None, *self._arguments(request, starts))
+        if request.suspects:
+            rows = await self.fetch("claim_suspects", list(request.queues), *arguments)
+        else:
+            rows = await self.fetch("claim", *arguments)
         floors: dict[Lane, Position] = {}
         if wants_floors and rows:
             self._asked_floors_at = now

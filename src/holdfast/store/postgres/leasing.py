@@ -1,22 +1,32 @@
 """Leases between claim and finish: renewed by their holder, or rescued from one that is gone."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from holdfast.domain.claim import claims_of
 from holdfast.domain.job import JobState, Lease
 from holdfast.domain.json_text import encode
-from holdfast.domain.lifecycle import KEPT_ERRORS, LEASE_LOST, MAX_LOSSES
+from holdfast.domain.lifecycle import KEPT_ERRORS, LEASE_LOST, MOST_LOSSES
+from holdfast.log import get_logger
 from holdfast.store.contract import Fenced, Renewal, Renewed, Rescued
 from holdfast.store.postgres.claiming import Claiming
+from holdfast.store.postgres.connected import ConnectedStore
 from holdfast.store.postgres.driver import translated
 from holdfast.store.postgres.sql_files import statement
+from holdfast.store.rescue import Rescue
 
 if TYPE_CHECKING:
     import asyncpg
+
+log = get_logger("holdfast.store")
+
+_LOCKED_TRIES = 20
+_LOCKED_SECONDS = 0.05
 
 
 class Leasing(Claiming):
@@ -39,10 +49,51 @@ class Leasing(Claiming):
         return now
 
     async def rescue(self, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
-        rows = await self.fetch("rescue", limit, MAX_LOSSES, encode(LEASE_LOST.as_dict()), KEPT_ERRORS, ended_by)
-        if rows:
+        rescued = await self._rescue(limit, ended_by)
+        if rescued:
             self.forget_floors()
+        return rescued
+
+    @cached_property
+    def _rescue(self) -> "_LeaseRescue":
+        return _LeaseRescue(self)
+
+    async def run_alone(self, lease: Lease, crash_limit: int) -> Fenced:
+        ((is_noted,),) = await self.fetch("run_alone", lease.id, lease.claim, crash_limit)
+        if is_noted:
+            return Fenced.DONE
+        ((_, why),) = await self.fetch("why_not_held", *lease_columns([lease]))
+        return Fenced(why)
+
+    async def absolve(self, leases: Sequence[Lease]) -> None:
+        wanted = list(leases)
+        for _ in range(_LOCKED_TRIES):
+            wanted = [wanted[row["number"] - 1] for row in await self.fetch("absolve", *lease_columns(wanted))]
+            if not wanted:
+                return
+            # A claim has its row, or a transaction is finishing the job, which then needs no absolution.
+            await asyncio.sleep(_LOCKED_SECONDS)
+
+
+class _LeaseRescue(Rescue[UUID]):
+    def __init__(self, store: ConnectedStore) -> None:
+        super().__init__()
+        self._store = store
+
+    async def rescue(
+        self, limit: int, left_alone: list[UUID], only: list[UUID] | None, ended_by: datetime | None
+    ) -> list[Rescued]:
+        error = encode(LEASE_LOST.as_dict())
+        rows = await self._store.fetch("rescue", limit, left_alone, only, ended_by, error, KEPT_ERRORS, MOST_LOSSES)
         return [Rescued(row["id"], JobState(row["state"])) for row in rows]
+
+    async def expired(self, limit: int, left_alone: list[UUID], ended_by: datetime | None) -> list[UUID]:
+        return [row["id"] for row in await self._store.fetch("expired", limit, left_alone, ended_by)]
+
+    def tell(self, key: UUID, error: Exception) -> None:
+        told = "job cannot be rescued and stays leased; `holdfast doctor` counts it"
+        # As PostgreSQL says it: translated, it would be advice for a producer.
+        log.error(told, job_id=str(key), error=str(error.__cause__ or error).partition("\n")[0])
 
 
 class PostgresRenewer:

@@ -22,6 +22,7 @@ log = get_logger("holdfast.rows")
 _LEFT_ALONE_SECONDS = 60.0
 _MOST_REFUSALS = 100
 _PAYLOADS_AT_ONCE = 32
+_LOCK_SUSPECTS = "SELECT pg_try_advisory_xact_lock(hashtextextended('holdfast.suspects ' || $1::text, 0))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class RowClaim:
     ) -> list[ClaimedRow]:
         past = bool(left_alone) or only is not None
         async with self._table.transaction() as (connection, sql):
+            if suspects and not await self._may_take_suspects(connection, sql):
+                return []
             claim = sql.claim(suspects=suspects, past=past)
             rows = await connection.fetch(claim, *arguments, *((left_alone, only) if past else ()))
             left_out = [row["key"] for row in rows if row["payload"] is None]
@@ -89,6 +92,12 @@ class RowClaim:
             most_bytes -= sum(len(payload.encode()) for payload in some.values() if isinstance(payload, str))
             read |= some
         return read
+
+    async def _may_take_suspects(self, connection: "Connection", sql: RowSql) -> bool:
+        """Only if no other claim has or takes some: one worker at a time runs empty for them."""
+        is_ours = await connection.fetchval(_LOCK_SUSPECTS, self._table.mapping.name)
+        # Apart, because it must see what the last owner of the lock has done.
+        return bool(is_ours) and not await connection.fetchval(sql.has_leased_suspects)
 
     async def _payloads(self, connection: "Connection", sql: RowSql, keys: Sequence[str]) -> dict[str, str | JobError]:
         """Half by half where one cannot be read."""

@@ -33,6 +33,8 @@ def insert_statement(sql: RowSql) -> str:
         mapping.created_at: "moment.now",
         mapping.updated_at: "moment.now",
         mapping.losses: "0",
+        mapping.suspicion: "0",
+        mapping.crash_limit: "0",
         mapping.priority: "given.priority",
         mapping.tenant: "given.tenant",
         mapping.correlation_id: "given.correlation_id",

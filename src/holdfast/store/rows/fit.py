@@ -23,6 +23,8 @@ _TYPES: dict[str, frozenset[str]] = {
     "locked_by": TEXTS | {"uuid"},
     "attempt": INTEGERS,
     "losses": INTEGERS,
+    "suspicion": INTEGERS,
+    "crash_limit": INTEGERS,
     "priority": INTEGERS,
     "max_attempts": INTEGERS,
     "cancel_requested": frozenset({"boolean"}),

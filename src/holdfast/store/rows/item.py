@@ -11,7 +11,7 @@ from functools import cached_property
 from hashlib import md5
 
 from holdfast.domain.job import DEFAULT_PRIORITY, JobState
-from holdfast.domain.lifecycle import MAX_LOSSES, SUSPECT_LOSSES
+from holdfast.domain.lifecycle import MOST_LOSSES, MOST_LOSSES_IN_COMPANY, SUSPECT
 from holdfast.store.postgres.sql_files import quoted
 from holdfast.store.rows.columns import INTEGERS, LOCAL_TIME, TEXTS, Column, Columns, table_name
 from holdfast.store.rows.mapping import Rows
@@ -255,16 +255,55 @@ class Item:
 
     @property
     def is_last_loss(self) -> str:
-        """A lost lease ends the row: its third one, or where losses are not counted the last attempt."""
+        """A lost lease ends the row: its last crash, or without suspects so many, or uncounted its last attempt."""
+        if self.mapping.suspicion is not None:
+            return f"({self.runs_alone} AND {self.suspicion_after_loss} - {SUSPECT} >= {self.crash_limit})"
         if self.mapping.losses is not None:
-            return f"{self.losses} + 1 >= {MAX_LOSSES}"
-        return f"{self.attempt} >= coalesce({self.limit_of_attempts}, {MAX_LOSSES})"
+            return f"{self.losses} + 1 >= {MOST_LOSSES_IN_COMPANY}"
+        return f"{self.attempt} >= coalesce({self.limit_of_attempts}, {MOST_LOSSES_IN_COMPANY})"
+
+    def after_loss(self) -> dict[str | None, str]:
+        """Assignments for the counters. At the limit both stay, and so does what is left of the attempts."""
+        losses = self.mapping.losses
+        return {
+            losses: f"least({self.losses} + 1, {MOST_LOSSES})",
+            self.mapping.attempt if losses else None: f"{self.attempt} - ({self.losses} >= {MOST_LOSSES})::integer",
+            self.mapping.suspicion: self.suspicion_after_loss,
+        }
+
+    @property
+    def suspicion(self) -> str:
+        return "0" if self.mapping.suspicion is None else f"coalesce({self.at(self.mapping.suspicion)}, 0)"
+
+    @property
+    def crash_limit(self) -> str:
+        return "0" if self.mapping.crash_limit is None else f"coalesce({self.at(self.mapping.crash_limit)}, 0)"
+
+    @property
+    def runs_alone(self) -> str:
+        return f"{self.crash_limit} > 0"
+
+    @property
+    def suspicion_after_loss(self) -> str:
+        """As lifecycle.suspicion_after_loss has it."""
+        more = f"{self.suspicion} + 1"
+        return f"""CASE WHEN {self.runs_alone} THEN least({more}, {MOST_LOSSES})
+                 ELSE greatest({self.suspicion}, least({more}, {SUSPECT})) END"""
+
+    @property
+    def rest_after_loss(self) -> str:
+        """As lifecycle.rest_after_crash has it."""
+        if self.mapping.suspicion is None:
+            return "interval '0'"
+        seconds = f"least(2 ^ least({self.suspicion} - {SUSPECT}, 6), 60)"
+        return f"""CASE WHEN {self.runs_alone} AND {self.suspicion} >= {SUSPECT}
+                 THEN {seconds} * interval '1 second' ELSE interval '0' END"""
 
     def suspects(self, *, wanted: bool) -> str:
-        if self.mapping.losses is None:
+        if self.mapping.suspicion is None:
             return "true"
-        column = self.at(self.mapping.losses)
-        return f"{column} >= {SUSPECT_LOSSES}" if wanted else f"({column} < {SUSPECT_LOSSES} OR {column} IS NULL)"
+        column = self.at(self.mapping.suspicion)
+        return f"{column} >= {SUSPECT}" if wanted else f"({column} < {SUSPECT} OR {column} IS NULL)"
 
     @property
     def cancel_requested(self) -> str:

@@ -21,6 +21,8 @@ _PART_OF_COLUMN: Final = {
     "headers": Part.HEADERS,
     "max_attempts": Part.ATTEMPT_LIMITS,
     "losses": Part.LOSSES,
+    "suspicion": Part.SUSPECTS,
+    "crash_limit": Part.SUSPECTS,
     "cancel_requested": Part.CANCEL_REQUESTS,
     "result": Part.RESULTS,
     "error": Part.WHOLE_ERRORS,
@@ -31,7 +33,7 @@ _PART_OF_COLUMN: Final = {
 _NEEDED = ("key", "attempt", "locked_by", "locked_until", "claim", "fence")
 _WRITTEN = (
     "attempt", "locked_by", "locked_until", "claim", "fence", "locked_at", "started_at", "completed_at", "updated_at",
-    "losses", "result", "cancel_requested", "error", "error_code", "error_message",
+    "losses", "suspicion", "crash_limit", "result", "cancel_requested", "error", "error_code", "error_message",
 )  # fmt: skip
 _OPTIONAL = (
     *_PART_OF_COLUMN, "error_code", "error_message", "locked_at", "updated_at", "created_at", "payload",
@@ -148,6 +150,9 @@ class Rows:
     limits the attempts of every row that does not say otherwise. Without it the handler's limit counts, which takes a
     `losses` column, for otherwise a lost lease is an attempt and somebody must say how many there may be. Without
     `states` a row ends by `completed_at`, and `error_code` tells a failure from a success.
+
+    With `losses`, `suspicion` and `crash_limit` a row that lost leases in company runs alone, and ends dead only if it
+    kills its workers then.
     """
 
     name: str
@@ -175,6 +180,8 @@ class Rows:
     updated_at: str | None = None
     created_at: str | None = None
     losses: str | None = None
+    suspicion: str | None = None
+    crash_limit: str | None = None
     priority: str | None = None
     tenant: str | None = None
     correlation_id: str | None = None
@@ -252,6 +259,8 @@ class Rows:
             raise InvalidInput(
                 "without a losses column a lost lease counts as an attempt, so say how many there may be: attempts=…"
             )
+        if len({self.suspicion is None, self.crash_limit is None, self.losses is None or self.suspicion is None}) > 1:
+            raise InvalidInput("suspicion and crash_limit belong together, and take a losses column; name all of them")
         if self.states is None and (self.completed_at is None or self.error_code is None):
             raise InvalidInput(
                 "without states completed_at ends a row and error_code tells a failure; name both, or give states"

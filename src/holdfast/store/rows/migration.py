@@ -25,6 +25,8 @@ _ADDED = {
     "updated_at": "time",
     "attempt": _COUNT,
     "losses": _COUNT,
+    "suspicion": _COUNT,
+    "crash_limit": _COUNT,
     "priority": "smallint NOT NULL DEFAULT 5",
     "max_attempts": "integer",
     "headers": "jsonb",
@@ -99,7 +101,7 @@ def index_statements(mapping: Rows, columns: Columns) -> list[str]:
     statements = [_index(mapping, "claim", ordered, item.ready)]
     if item.order[0][0] != item.run_at:
         statements.append(_index(mapping, "due", [*kind, f"({item.run_at})"], item.ready))
-    if mapping.losses is not None:
+    if mapping.suspicion is not None:
         statements.append(_index(mapping, "suspect", ordered, f"{item.ready} AND {item.suspects(wanted=True)}"))
     until = identifier(mapping.locked_until)
     statements.append(_index(mapping, "locks", [until], f"{until} IS NOT NULL"))

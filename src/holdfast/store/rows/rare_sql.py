@@ -57,6 +57,45 @@ SELECT given.id,
 FROM given"""
 
 
+def run_alone(sql: RowSql) -> str:
+    """$1 id, $2 claim, $3 limit of crashes"""
+    item, column = sql.item, sql.item.mapping.crash_limit
+    return f"""
+WITH given AS MATERIALIZED (SELECT $1::uuid AS id, $2::uuid AS claim),
+locked AS MATERIALIZED (
+    SELECT {item.key} AS key FROM {item.table} AS item, given
+    WHERE {item.has_id("given.id")} AND {item.is_held("given")} AND {item.is_live}
+    FOR NO KEY UPDATE OF item SKIP LOCKED
+)
+UPDATE {item.table} AS item SET {item.set({column: "$3::integer"})}
+FROM locked WHERE {item.is_row("locked.key")} RETURNING 1"""
+
+
+def absolve(sql: RowSql) -> str:
+    """The lost lease is known by the last error, which a later one replaces; then it stays counted.
+
+    $1 ids, $2 claims
+    """
+    item, mapping = sql.item, sql.item.mapping
+    whole = item.text(mapping.error)
+    mark = """'%"lost": "' || given.claim || '"%'"""
+    assigned = {
+        mapping.suspicion: f"greatest({item.suspicion} - 1, 0)",
+        mapping.error: item.value(mapping.error or "", f"({whole}::jsonb - 'lost')::text"),
+    }
+    return f"""
+WITH locked AS MATERIALIZED (
+    SELECT found.key FROM unnest($1::uuid[], $2::uuid[]) AS given (id, claim)
+    CROSS JOIN LATERAL (
+        SELECT {item.key} AS key FROM {item.table} AS item
+        WHERE {item.has_id("given.id")} AND {item.is_live} AND {whole} LIKE {mark}
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS found
+)
+UPDATE {item.table} AS item SET {item.set(assigned)}
+FROM locked WHERE {item.is_row("locked.key")}"""
+
+
 def retry(sql: RowSql) -> str:
     """$1 ids"""
     item, mapping = sql.item, sql.item.mapping
@@ -66,6 +105,7 @@ def retry(sql: RowSql) -> str:
         mapping.claim: "NULL",
         mapping.attempt: "0",
         mapping.losses: "0",
+        mapping.suspicion: "0",
         mapping.run_at_columns[0]: item.value(mapping.run_at_columns[0], "moment.now"),
         mapping.completed_at: "NULL",
         mapping.started_at: "NULL",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from holdfast.domain.job import Job, JobError, JobState, to_id
-from holdfast.domain.json_text import Json, encode
+from holdfast.domain.json_text import Json, decode, encode
 from holdfast.domain.limits import at_least
 from holdfast.store.contract import MOST_DUE, Backlog, JobFilter
 from holdfast.store.rows.access import RowRefused, RowTable
@@ -70,10 +70,18 @@ class RowReader:
 
 def _errors(code: str | None, message: str | None, whole: str | None) -> tuple[Json, ...]:
     if whole is not None:
-        return (Json(whole),)
+        return (_without_mark(whole),)
     if code is None and message is None:
         return ()
     return (encode(JobError(code=code or "", message=message or "").as_dict()),)
+
+
+def _without_mark(whole: str) -> Json:
+    """Of a lost lease, by which it is known if it is absolved."""
+    if '"lost"' not in whole:
+        return Json(whole)
+    error = decode(Json(whole))
+    return encode({name: value for name, value in error.items() if name != "lost"})
 
 
 def _uuid(text: str | None) -> UUID | None:
@@ -100,6 +108,7 @@ SELECT {item.job(payload=payload)}, shown.state,
        CASE WHEN {live} THEN {item.text(mapping.locked_by)} END AS holder,
        CASE WHEN {live} THEN {item.time(mapping.locked_until)} END AS lease_until,
        {live} AND {item.cancel_requested} AS cancel_requested,
+       CASE WHEN {final} THEN 0 ELSE {item.suspicion} END AS suspicion,
        CASE WHEN {final} THEN {item.text(mapping.result)} END AS result,
        {item.text(mapping.error_code)} AS error_code, {item.text(mapping.error_message)} AS error_message,
        {item.text(mapping.error)} AS error

@@ -44,6 +44,8 @@ class RowSql:
             mapping.locked_until: "NULL",
             mapping.locked_at: "NULL",
         }
+        if mapping.crash_limit is not None:
+            cleared[mapping.crash_limit] = "0"
         if mapping.cancel_requested is not None:
             cleared[mapping.cancel_requested] = "false"
         return cleared
@@ -207,7 +209,7 @@ RETURNING ended.number"""
 
     def _finished(self) -> dict[str | None, str]:
         item, mapping = self.item, self.item.mapping
-        gives_back = "ended.is_ready AND ended.move IN ('release', 'snooze')"
+        gives_back = "ended.is_ready AND ended.move IN ('release', 'snooze', 'interrupt')"
         attempt = f"{item.attempt} - CASE WHEN {gives_back} THEN 1 ELSE 0 END"
         first_run_at = mapping.run_at_columns[0]
         next_time = item.value(first_run_at, "greatest(coalesce(ended.at, moment.now + ended.delay), moment.now)")
@@ -271,14 +273,20 @@ ORDER BY given.number"""
         item, mapping = self.item, self.item.mapping
         first_run_at = mapping.run_at_columns[0]
         error = LEASE_LOST
+        whole = literal(encode(error.as_dict()))
+        if mapping.suspicion is not None:
+            # By this the loss is known if it is absolved.
+            is_counted = f"{item.suspicion_after_loss} > {item.suspicion}"
+            whole = f"""({whole}::jsonb || CASE WHEN {is_counted}
+                 THEN jsonb_build_object('lost', {item.at(mapping.claim)}) ELSE '{{}}' END)"""
+        again = item.value(first_run_at, f"moment.now + {item.rest_after_loss}")
         assigned = {
             **self.unlocked,
             **self.now_in(mapping.updated_at),
             mapping.claim: "NULL",
-            mapping.losses: f"{item.losses} + 1",
-            first_run_at: f"CASE WHEN lost.then = 'ready' THEN {item.value(first_run_at, 'moment.now')} "
-            f"ELSE {item.run_at_when_final} END",
-            **item.note_error(literal(error.code), literal(error.message), literal(encode(error.as_dict()))),
+            **item.after_loss(),
+            first_run_at: f"CASE WHEN lost.then = 'ready' THEN {again} ELSE {item.run_at_when_final} END",
+            **item.note_error(literal(error.code), literal(error.message), whole),
         }
         if mapping.states is not None:
             assigned[mapping.states.column] = (
@@ -299,7 +307,7 @@ ORDER BY given.number"""
 WITH {self.moment},
 lost AS MATERIALIZED (
     SELECT {item.key} AS key, {item.at(mapping.locked_until)} AS until, {item.id} AS id,
-           CASE WHEN {item.is_last_loss} THEN 'dead' WHEN {item.cancel_requested} THEN 'canceled'
+           CASE WHEN {item.cancel_requested} THEN 'canceled' WHEN {item.is_last_loss} THEN 'dead'
                 ELSE 'ready' END AS then
     {self._expired_rows}
     FOR NO KEY UPDATE SKIP LOCKED
@@ -332,6 +340,16 @@ SELECT rescued.id, rescued.state FROM rescued ORDER BY rescued.until, rescued.id
         """The parameters are those of the rescue."""
         return f"WITH {self.moment} SELECT {self.item.key}::text AS key {self._expired_rows}"
 
+    @property
+    def has_leased_suspects(self) -> str:
+        """Whether another claim has some. Asked after taking the lock of their claims."""
+        item, until = self.item, self.item.mapping.locked_until
+        return f"""
+WITH {self.moment}
+SELECT EXISTS (SELECT FROM {item.table} AS item
+               WHERE {item.running} AND {item.suspects(wanted=True)}
+                 AND {item.at(until)} > (SELECT {item.value(until, "moment.now")} FROM moment)) AS is_so"""
+
     def look(self, *, past: bool = False) -> str:
         """When the first row may run, and the first suspect where losses are counted; one index probe a kind.
 
@@ -340,7 +358,7 @@ SELECT rescued.id, rescued.state FROM rescued ORDER BY rescued.until, rescued.id
         item = self.item
         first = f"SELECT {item.run_at_time} AS run_at {self._waiting(suspects=False, past=past)}"
         suspect_due_in = "NULL::interval"
-        if item.mapping.losses is not None:
+        if item.mapping.suspicion is not None:
             # All of them: they are few, and with a LIMIT the planner may walk over all other rows to the first one.
             suspects = f"SELECT min({item.run_at_time}) AS run_at {self._waiting(suspects=True, past=past)}"
             suspect_due_in = self._first_due(suspects)

@@ -114,8 +114,8 @@ class RowStore:
         return leased
 
     def _serves(self, queues: Sequence[str], *, suspects: bool) -> bool:
-        """Where losses are not counted, nothing is a suspect."""
-        return self.mapping.queue in queues and not (suspects and self.mapping.losses is None)
+        """Where suspicions are not kept, nothing is a suspect."""
+        return self.mapping.queue in queues and not (suspects and self.mapping.suspicion is None)
 
     def _leased(self, row: "asyncpg.Record", claim: UUID, payload: Json) -> LeasedJob:
         return LeasedJob(
@@ -198,6 +198,16 @@ class RowStore:
 
     async def rescue(self, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
         return await self._rescue(limit, ended_by)
+
+    async def run_alone(self, lease: Lease, crash_limit: int) -> Fenced:
+        if await self.table.fetch(rare_sql.run_alone, lease.id, lease.claim, crash_limit):
+            return Fenced.DONE
+        (row,) = await self.table.fetch(lambda sql: sql.why_not_held, *lease_columns([lease]))
+        return Fenced(row["fenced"])
+
+    async def absolve(self, leases: Sequence[Lease]) -> None:
+        if self.mapping.suspicion is not None and self.mapping.error is not None:
+            await self.table.fetch(rare_sql.absolve, *lease_columns(leases))
 
     async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:
         answers = await self._until_unlocked(rare_sql.cancel, ids)

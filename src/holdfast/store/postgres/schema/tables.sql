@@ -8,7 +8,9 @@
 --   finish              moves the row of `lease` to `finished` (succeeded, canceled), to `dead_letter` (failed, dead), or
 --                       back to `ready` (a retry, a snooze, a release)
 --   renew               extends a lease
---   rescue              moves a lease that ran out back to `ready`, or to `dead_letter` after too many losses
+--   run_alone           notes that a suspect starts; what its worker dies of from now on, it has done
+--   rescue              moves a lease that ran out back to `ready`, or to `dead_letter` after too many crashes
+--   absolve             takes a lost lease out of the suspicion: the worker that lost it is alive
 --   cancel, retry       a person moves a job to `finished`, or a final job back to `ready`
 --   maintenance         drops partitions of `job` and `finished` once they are older than the retention
 --
@@ -87,7 +89,8 @@ CREATE TABLE holdfast.ready (
     priority smallint NOT NULL,
     attempt smallint NOT NULL DEFAULT 0,
     losses smallint NOT NULL DEFAULT 0,
-    -- It lost its lease twice and runs alone.
+    -- Lost leases that may mean that the job kills workers; from 2 on it is a suspect and runs alone.
+    suspicion smallint NOT NULL DEFAULT 0,
     is_suspect boolean NOT NULL DEFAULT false,
     queue text COLLATE "C" NOT NULL,
     kind text COLLATE "C" NOT NULL,
@@ -107,6 +110,9 @@ CREATE TABLE holdfast.lease (
     priority smallint NOT NULL,
     attempt smallint NOT NULL,
     losses smallint NOT NULL,
+    suspicion smallint NOT NULL DEFAULT 0,
+    -- More than zero: the job runs alone, and may crash so many workers. A null would make every row 8 bytes longer.
+    crash_limit smallint NOT NULL DEFAULT 0,
     cancel_requested boolean NOT NULL DEFAULT false,
     queue text COLLATE "C" NOT NULL,
     kind text COLLATE "C" NOT NULL
@@ -114,6 +120,8 @@ CREATE TABLE holdfast.lease (
     fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
     autovacuum_analyze_threshold = 5000
 );
+-- Hardly any lease is in it, and a renewal changes nothing that it has.
+CREATE INDEX lease_suspect ON holdfast.lease (queue) WHERE suspicion >= 2;
 
 -- `claim` is the one that finished the job: after a lost reply to COMMIT it separates "already mine" from "stale".
 CREATE TABLE holdfast.finished (
@@ -156,6 +164,8 @@ CREATE INDEX dead_letter_finished ON holdfast.dead_letter (finished_at);
 CREATE TABLE holdfast.attempt_error (
     job_id uuid NOT NULL,
     number bigint GENERATED ALWAYS AS IDENTITY,
+    -- Of a lost lease that raised the suspicion, until it is absolved.
+    lost_claim uuid,
     error jsonb NOT NULL,
     PRIMARY KEY (job_id, number)
 );

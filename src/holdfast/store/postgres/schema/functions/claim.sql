@@ -79,14 +79,14 @@ BEGIN
     ),
     taken AS (
         DELETE FROM holdfast.ready USING chosen WHERE ready.ctid = chosen.place
-        RETURNING ready.id, ready.run_at, ready.fence, ready.priority, ready.attempt, ready.losses, ready.queue, ready.kind,
-                  chosen.lease
+        RETURNING ready.id, ready.run_at, ready.fence, ready.priority, ready.attempt, ready.losses, ready.suspicion,
+                  ready.queue, ready.kind, chosen.lease
     ),
     leased AS (
         INSERT INTO holdfast.lease AS new_lease
-            (id, claim, fence, until, claimed_at, run_at, priority, attempt, losses, queue, kind)
+            (id, claim, fence, until, claimed_at, run_at, priority, attempt, losses, suspicion, queue, kind)
         SELECT taken.id, as_claim, greatest(fence_now, taken.fence + 1), moment + taken.lease, moment, taken.run_at,
-               taken.priority, (taken.attempt + 1)::smallint, taken.losses, taken.queue, taken.kind
+               taken.priority, (taken.attempt + 1)::smallint, taken.losses, taken.suspicion, taken.queue, taken.kind
         FROM taken
         RETURNING new_lease.id, new_lease.fence, new_lease.run_at, new_lease.priority, new_lease.attempt,
                   new_lease.losses, new_lease.queue, new_lease.kind

@@ -32,6 +32,7 @@ DECLARE
     answer text;
     kept_id uuid;
     kept_fence bigint := 0;
+    kept_suspicion smallint;
 BEGIN
     IF kind IS NULL OR kind = '' OR length(kind) > 200 THEN
         RAISE EXCEPTION 'kind: give 1 to 200 characters' USING ERRCODE = 'HF002';
@@ -79,7 +80,8 @@ BEGIN
             INSERT INTO holdfast.key AS kept (job_id, tenant, kind, key, until)
             VALUES (id, coalesce(tenant, ''), kind, key, moment + key_window) ON CONFLICT DO NOTHING;
             EXIT WHEN FOUND;
-            SELECT met.answer, met.kept_id, coalesce(met.kept_fence, 0) INTO answer, kept_id, kept_fence
+            SELECT met.answer, met.kept_id, coalesce(met.kept_fence, 0), met.kept_suspicion
+            INTO answer, kept_id, kept_fence, kept_suspicion
             FROM holdfast.meet_key(coalesce(tenant, ''), kind, key, id, if_exists = 'replace', key_window) AS met;
             EXIT WHEN answer IS NOT NULL;
             tries := tries + 1;
@@ -124,9 +126,11 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    -- A replaced job starts over, with all its attempts.
-    INSERT INTO holdfast.ready (id, run_at, fence, priority, queue, kind)
-    VALUES (id, greatest(coalesce(run_at, moment + delay), moment), kept_fence, priority, queue, kind);
+    -- A replaced job starts over, with all its attempts. If its kind or what both payloads have in common kills workers, it
+    -- still does, so the suspicion stays.
+    INSERT INTO holdfast.ready (id, run_at, fence, priority, suspicion, is_suspect, queue, kind)
+    VALUES (id, greatest(coalesce(run_at, moment + delay), moment), kept_fence, priority, coalesce(kept_suspicion, 0),
+            coalesce(kept_suspicion >= 2, false), queue, kind);
     IF coalesce(run_at, moment + delay, moment) <= moment + interval '1 minute' AND EXISTS (
         SELECT FROM holdfast.sleeper WHERE sleeper.queue = queue AND sleeper.until > statement_timestamp()
     ) THEN

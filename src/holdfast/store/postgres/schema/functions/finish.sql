@@ -32,7 +32,8 @@ BEGIN
     gone AS (
         DELETE FROM holdfast.lease USING held WHERE lease.id = ANY (ARRAY[held.id]) AND lease.claim = held.claim
         RETURNING lease.id, lease.claim, lease.fence, lease.claimed_at, lease.run_at, lease.priority, lease.attempt,
-                  lease.losses, lease.queue, lease.kind, held.number, held.move, held.delay, held.at, held.result,
+                  lease.losses, lease.suspicion, lease.queue, lease.kind, held.number, held.move, held.delay, held.at,
+                  held.result,
                   -- A job that a person asked to cancel is not made ready again, whatever ended its attempt.
                   CASE WHEN lease.cancel_requested AND held.state = 'ready' THEN 'canceled' ELSE held.state END AS state,
                   CASE WHEN lease.cancel_requested AND held.state = 'ready' AND held.error IS NULL
@@ -40,13 +41,13 @@ BEGIN
                        ELSE held.error END AS error
     ),
     again AS (
-        INSERT INTO holdfast.ready (id, run_at, fence, priority, attempt, losses, is_suspect, queue, kind)
+        INSERT INTO holdfast.ready (id, run_at, fence, priority, attempt, losses, suspicion, is_suspect, queue, kind)
         SELECT gone.id,
                CASE WHEN gone.move = 'release' THEN gone.run_at
                     ELSE greatest(coalesce(gone.at, moment + gone.delay), moment) END,
                gone.fence, gone.priority,
-               (gone.attempt - CASE WHEN gone.move IN ('release', 'snooze') THEN 1 ELSE 0 END)::smallint,
-               gone.losses, gone.losses >= 2, gone.queue, gone.kind
+               (gone.attempt - CASE WHEN gone.move IN ('release', 'snooze', 'interrupt') THEN 1 ELSE 0 END)::smallint,
+               gone.losses, gone.suspicion, gone.suspicion >= 2, gone.queue, gone.kind
         FROM gone WHERE gone.state = 'ready'
     ),
     ended AS (

@@ -7,7 +7,7 @@
 -- With that lock, a DELETE that finds nothing met a job that is running or final, or became so just then.
 CREATE OR REPLACE FUNCTION holdfast.meet_key(
     of_tenant text, of_kind text, met text, new_id uuid, replacing boolean, key_window interval,
-    OUT answer text, OUT kept_id uuid, OUT kept_fence bigint
+    OUT answer text, OUT kept_id uuid, OUT kept_fence bigint, OUT kept_suspicion smallint
 ) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
@@ -52,7 +52,8 @@ BEGIN
         RETURN;
     END IF;
     IF answer = 'replace' THEN
-        DELETE FROM holdfast.ready WHERE ready.id = kept_id RETURNING ready.fence INTO kept_fence;
+        DELETE FROM holdfast.ready WHERE ready.id = kept_id
+        RETURNING ready.fence, ready.suspicion INTO kept_fence, kept_suspicion;
         answer := CASE WHEN FOUND THEN 'replace' ELSE 'new' END;
     END IF;
     IF answer = 'new' THEN

@@ -1,10 +1,12 @@
 -- Puts jobs back whose lease ran out. It scans the leases, which are only what is running, and skips those that a
 -- transaction is finishing. The qualification is checked again on the newest version of each row, so a lease that was
 -- renewed in between is not rescued.
+-- What a loss means is decided by the lease alone (lifecycle.after_loss): in company a job becomes a suspect and no more; of
+-- one that ran alone the loss is a crash, after which it rests. `left_alone`: not these; `from_these`: no others.
 CREATE OR REPLACE FUNCTION holdfast.rescue(
-    at_most integer, deadly_losses integer, error text, kept_errors integer, ended_by timestamptz DEFAULT NULL
-)
-RETURNS TABLE (id uuid, state text)
+    at_most integer, left_alone uuid[], from_these uuid[], ended_by timestamptz, error text, kept_errors integer,
+    most_losses integer
+) RETURNS TABLE (id uuid, state text)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -18,59 +20,78 @@ BEGIN
     RETURN QUERY
     WITH lost AS MATERIALIZED (
         SELECT lease.id, lease.claim FROM holdfast.lease
-        WHERE lease.until <= least(moment, ended_by)
+        WHERE lease.until <= least(moment, ended_by) AND NOT lease.id = ANY (left_alone)
+          AND (from_these IS NULL OR lease.id = ANY (from_these))
         ORDER BY lease.until, lease.id
         LIMIT at_most
         FOR UPDATE SKIP LOCKED
     ),
     gone AS (
         DELETE FROM holdfast.lease USING lost WHERE lease.id = ANY (ARRAY[lost.id]) AND lease.claim = lost.claim
-        RETURNING lease.id, lease.fence, lease.claimed_at, lease.until, lease.priority, lease.attempt, lease.queue, lease.kind,
-                  (lease.losses + 1)::smallint AS losses,
-                  CASE WHEN lease.losses + 1 >= deadly_losses THEN 'dead'
-                       WHEN lease.cancel_requested THEN 'canceled'
-                       ELSE 'ready' END AS state
+        RETURNING lease.*
+    ),
+    counted AS MATERIALIZED (
+        SELECT gone.*,
+               CASE WHEN gone.crash_limit > 0 THEN least(gone.suspicion + 1, most_losses)
+                    ELSE greatest(gone.suspicion, least(gone.suspicion + 1, 2)) END AS new_suspicion
+        FROM gone
+    ),
+    judged AS MATERIALIZED (
+        SELECT counted.*,
+               CASE WHEN counted.cancel_requested THEN 'canceled'
+                    WHEN counted.crash_limit > 0 AND counted.new_suspicion - 2 >= counted.crash_limit THEN 'dead'
+                    ELSE 'ready' END AS state,
+               CASE WHEN counted.crash_limit > 0 AND counted.new_suspicion > 2
+                    THEN least(2 ^ least(counted.new_suspicion - 3, 6), 60) * interval '1 second'
+                    ELSE interval '0' END AS rest,
+               -- At the limit both stay, and so does what is left of the attempts.
+               least(counted.losses + 1, most_losses)::smallint AS new_losses,
+               (counted.attempt - (counted.losses >= most_losses)::integer)::smallint AS new_attempt
+        FROM counted
     ),
     again AS (
-        INSERT INTO holdfast.ready (id, run_at, fence, priority, attempt, losses, is_suspect, queue, kind)
-        SELECT id, moment, fence, priority, attempt, losses, losses >= 2, queue, kind FROM gone WHERE state = 'ready'
+        INSERT INTO holdfast.ready (id, run_at, fence, priority, attempt, losses, suspicion, is_suspect, queue, kind)
+        SELECT id, moment + rest, fence, priority, new_attempt, new_losses, new_suspicion, new_suspicion >= 2, queue, kind
+        FROM judged WHERE state = 'ready'
     ),
     canceled AS (
         INSERT INTO holdfast.finished (id, fence, started_at, finished_at, attempt, losses, state)
-        SELECT id, fence, claimed_at, moment, attempt, losses, 'canceled'::holdfast.job_state
-        FROM gone WHERE state = 'canceled'
+        SELECT id, fence, claimed_at, moment, new_attempt, new_losses, 'canceled'::holdfast.job_state
+        FROM judged WHERE state = 'canceled'
     ),
     dead AS (
         INSERT INTO holdfast.dead_letter (id, fence, created_at, started_at, finished_at, priority, max_attempts, attempt,
             losses, state, queue, kind, tenant, correlation_id, key, payload, headers)
-        SELECT gone.id, gone.fence, job.created_at, gone.claimed_at, moment, gone.priority, job.max_attempts, gone.attempt,
-               gone.losses, 'dead'::holdfast.job_state, gone.queue, gone.kind, job.tenant, job.correlation_id, job.key,
-               job.payload, job.headers
-        FROM gone
-        CROSS JOIN LATERAL (SELECT * FROM holdfast.job WHERE job.id = gone.id LIMIT 1) AS job
-        WHERE gone.state = 'dead'
+        SELECT judged.id, judged.fence, job.created_at, judged.claimed_at, moment, judged.priority, job.max_attempts,
+               judged.new_attempt, judged.new_losses, 'dead'::holdfast.job_state, judged.queue, judged.kind, job.tenant,
+               job.correlation_id, job.key, job.payload, job.headers
+        FROM judged
+        CROSS JOIN LATERAL (SELECT * FROM holdfast.job WHERE job.id = judged.id LIMIT 1) AS job
+        WHERE judged.state = 'dead'
     ),
     noted AS (
-        INSERT INTO holdfast.attempt_error (job_id, error)
-        SELECT gone.id, noted_error || jsonb_build_object('attempt', gone.attempt) FROM gone
+        INSERT INTO holdfast.attempt_error (job_id, lost_claim, error)
+        SELECT judged.id, CASE WHEN judged.new_suspicion > judged.suspicion THEN judged.claim END,
+               noted_error || jsonb_build_object('attempt', judged.attempt)
+        FROM judged
     ),
     trimmed AS (
         -- This statement does not see the error that it adds, so the newest but one less stay.
-        DELETE FROM holdfast.attempt_error USING gone
-        WHERE attempt_error.job_id = ANY (ARRAY[gone.id])
-          AND attempt_error.number <= (SELECT old.number FROM holdfast.attempt_error AS old WHERE old.job_id = gone.id
+        DELETE FROM holdfast.attempt_error USING judged
+        WHERE attempt_error.job_id = ANY (ARRAY[judged.id])
+          AND attempt_error.number <= (SELECT old.number FROM holdfast.attempt_error AS old WHERE old.job_id = judged.id
                                        ORDER BY old.number DESC OFFSET kept_errors - 1 LIMIT 1)
     ),
     entered AS (
         INSERT INTO holdfast.ledger (day, state, amount, queue, kind)
-        SELECT holdfast.day_of(gone.id), gone.state::holdfast.job_state, count(*), gone.queue, gone.kind
-        FROM gone WHERE gone.state <> 'ready'
+        SELECT holdfast.day_of(judged.id), judged.state::holdfast.job_state, count(*), judged.queue, judged.kind
+        FROM judged WHERE judged.state <> 'ready'
         GROUP BY 1, 2, 4, 5
     ),
     rung AS MATERIALIZED (
-        SELECT holdfast.ring_waiters(ARRAY(SELECT gone.id FROM gone WHERE gone.state <> 'ready')),
-               holdfast.ring(ARRAY(SELECT gone.queue FROM gone WHERE gone.state = 'ready'))
+        SELECT holdfast.ring_waiters(ARRAY(SELECT judged.id FROM judged WHERE judged.state <> 'ready')),
+               holdfast.ring(ARRAY(SELECT judged.queue FROM judged WHERE judged.state = 'ready'))
     )
-    SELECT gone.id, gone.state FROM gone CROSS JOIN rung ORDER BY gone.until, gone.id;
+    SELECT judged.id, judged.state FROM judged CROSS JOIN rung ORDER BY judged.until, judged.id;
 END
 $$;

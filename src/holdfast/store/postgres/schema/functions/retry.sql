@@ -1,4 +1,5 @@
--- A person gives final jobs a new life: attempts and losses start at zero. A job whose row in `job` is gone stays as it is.
+-- A person gives final jobs a new life: attempts and losses start at zero, and no loss
+-- of the old life can be absolved. A job whose row in `job` is gone stays as it is.
 CREATE OR REPLACE FUNCTION holdfast.retry(ids uuid[]) RETURNS TABLE (id uuid, retrying text)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
@@ -44,6 +45,10 @@ BEGIN
         UNION ALL
         SELECT id, moment, fence, priority, queue, kind FROM reopened
         RETURNING new_ready.id, new_ready.queue
+    ),
+    forgiven AS (
+        UPDATE holdfast.attempt_error SET lost_claim = NULL
+        FROM again WHERE attempt_error.job_id = ANY (ARRAY[again.id]) AND attempt_error.lost_claim IS NOT NULL
     ),
     entered AS (
         INSERT INTO holdfast.ledger (day, state, amount, queue, kind)

@@ -3,7 +3,7 @@ CREATE OR REPLACE FUNCTION holdfast.show(ids uuid[]) RETURNS TABLE (
     id uuid, kind text, queue text, priority smallint, tenant text, correlation_id text, key text, max_attempts smallint,
     created_at timestamptz, payload text, headers text, state text, attempt smallint, losses smallint, run_at timestamptz,
     started_at timestamptz, finished_at timestamptz, fence bigint, claim uuid, lease_until timestamptz,
-    cancel_requested boolean, result text, progress text, errors text[]
+    cancel_requested boolean, result text, progress text, errors text[], suspicion smallint
 )
 LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan SET jit = off
@@ -29,7 +29,8 @@ BEGIN
            lease.claim, lease.until, coalesce(lease.cancel_requested, false),
            finished.result::text, progress.value::text,
            ARRAY(SELECT attempt_error.error::text FROM holdfast.attempt_error
-                 WHERE attempt_error.job_id = given.id ORDER BY attempt_error.number)
+                 WHERE attempt_error.job_id = given.id ORDER BY attempt_error.number),
+           coalesce(ready.suspicion, lease.suspicion, 0::smallint)
     FROM unnest(ids) AS given (id)
     LEFT JOIN LATERAL (SELECT * FROM holdfast.job WHERE job.id = given.id LIMIT 1) AS job ON true
     LEFT JOIN LATERAL (SELECT * FROM holdfast.ready WHERE ready.id = given.id LIMIT 1) AS ready ON true

@@ -1,0 +1,117 @@
+"""Runs suspects, each alone in its worker, so that a job that kills workers takes no other with it.
+
+A worker first claims them and then runs empty. While it has their leases the store grants no suspect to any other, so
+one worker at a time does this. It gives back what it could not run; that costs the jobs nothing.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+
+from holdfast.log import get_logger
+from holdfast.store.contract import Fenced, Store
+from holdfast.worker.held import HeldJob, Interruption, Slots
+from holdfast.worker.turn import FULL, Turn
+
+log = get_logger("holdfast.worker")
+
+_CLEARING_SECONDS = 0.05
+_LOCKED_SECONDS = 0.1
+_REFUSED_SECONDS = 1.0
+_REST = 9
+"""A worker that did not become empty works so many times as long as it waited."""
+
+
+class Suspects:
+    """Times are monotonic seconds."""
+
+    def __init__(
+        self,
+        store: Store,
+        slots: Slots,
+        claim: Callable[[int], Awaitable[list[HeldJob]]],
+        give_back: Callable[[list[HeldJob]], None],
+        lease: float,
+        longest: float,
+    ) -> None:
+        """`longest`: what a handler may take, and so by when a worker that claims nothing must be empty."""
+        self._store = store
+        self._slots = slots
+        self._claim = claim
+        self._give_back = give_back
+        self._lease = self._patience = lease
+        self._longest = max(lease, longest)
+        # A worker that starts is empty anyway, so it begins with suspects.
+        self._is_due = self._is_new = True
+        self._deaf_until = self._not_before = 0.0
+        self._began: float | None = None
+        """When it claimed the suspects that it has."""
+        self._ends = 0.0
+        self._is_clear = False
+        self._alone: HeldJob | None = None
+
+    @property
+    def is_due(self) -> bool:
+        return self._is_due
+
+    def note_due(self) -> None:
+        """A look has found one."""
+        if time.monotonic() >= self._deaf_until:
+            self._is_due = True
+
+    async def turn(self, limit: int, *, nothing_else: bool = False) -> Turn | None:
+        """None: it is the turn of other jobs. `nothing_else`: there are none, and so there is no reason to rest."""
+        if self._alone is not None and self._alone in self._slots.held:
+            return FULL
+        self._alone = None
+        now = time.monotonic()
+        if self._began is not None and (not self._slots.suspects or now >= self._ends):
+            self._end(now)
+        if self._began is None:
+            if self._is_due and limit and (nothing_else or now >= self._not_before):
+                await self._take(limit)
+            if self._began is None:
+                return None
+        if not self._slots.has_only_suspects:
+            return Turn(0, _CLEARING_SECONDS)
+        return await self._start_next()
+
+    async def _take(self, limit: int) -> None:
+        claimed = await self._claim(min(limit, self._slots.capacity))
+        now = time.monotonic()
+        self._is_due = False
+        if claimed:
+            self._began, self._ends, self._is_clear = now, now + self._patience, False
+            self._give_back(self._slots.take_waiting())
+        elif not self._is_new:
+            # Another worker has some, or their rows are locked.
+            self._deaf_until = now + _REFUSED_SECONDS
+        self._is_new = False
+
+    async def _start_next(self) -> Turn:
+        if not self._is_clear:
+            self._is_clear, self._patience = True, self._lease
+            self._ends = time.monotonic() + self._lease
+        suspect = self._slots.suspects[0]
+        if suspect.interruption is None:
+            fenced = await self._store.run_alone(suspect.job.lease, suspect.handler.crashes)
+            if suspect not in self._slots.suspects:
+                # The worker was told to stop meanwhile.
+                return FULL
+            if fenced is Fenced.LOCKED:
+                return Turn(0, _LOCKED_SECONDS)
+            if fenced is not Fenced.DONE:
+                suspect.interrupt(Interruption.LEASE_LOST)
+        self._alone = self._slots.let_next_suspect_start()
+        log.warning("job is suspected of killing workers and runs alone", **suspect.named, losses=suspect.job.losses)
+        return Turn(1, 0)
+
+    def _end(self, now: float) -> None:
+        """Give back what is left; then other jobs have their turn, after as much time as they have waited."""
+        took = now - (self._began or now)
+        if self._is_clear:
+            rest = min(took, self._lease)
+        else:
+            rest, self._patience = _REST * took, min(2 * self._patience, self._longest)
+        self._not_before = now + rest
+        self._began = None
+        self._give_back(self._slots.take_suspects())
