@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.job import JobState, Lease, LeasedJob
-from holdfast.domain.lifecycle import Transition
+from holdfast.domain.lifecycle import SUSPECT, Transition
 from holdfast.domain.outcome import Outcome, Succeeded
 from holdfast.store.contract import Canceling, ClaimRequest, Fenced, Finish, Renewal, Renewer, Rescued
 from holdfast.store.floors import First, Floors
@@ -19,7 +19,7 @@ from holdfast.store.memory.jobs import Record
 from holdfast.store.memory.store import MemoryStore
 from holdfast.worker.executor import Executor
 from holdfast.worker.finisher import Finisher
-from holdfast.worker.held import HeldJob
+from holdfast.worker.held import HeldJob, Slots
 from holdfast.worker.lease_keeper import KeeperRules, LeaseKeeper, Stop
 from holdfast.worker.worker import Rescue, Worker
 from holdfast_lab.faults.simulation import engine
@@ -233,6 +233,49 @@ def floors_only_rise(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Floors, "looked", looked_ahead)
 
 
+def suspect_in_company(patch: pytest.MonkeyPatch) -> None:
+    """A worker starts a suspect beside what it runs already."""
+    patch.setattr(Slots, "has_only_suspects", property(lambda slots: True))
+
+
+def suspects_for_all(patch: pytest.MonkeyPatch) -> None:
+    """Every worker is given suspects, and so all of them run empty at once."""
+    patch.setattr(MemoryStore, "_has_leased_suspects", lambda store, queues, now: False)
+
+
+def company_kills(patch: pytest.MonkeyPatch) -> None:
+    """The third lost lease is the last, whatever it was lost by."""
+    lose = MemoryStore._lose
+
+    def lose_for_good(store: MemoryStore, record: Record) -> None:
+        record.crash_limit = int(record.suspicion >= SUSPECT)
+        lose(store, record)
+
+    patch.setattr(MemoryStore, "_lose", lose_for_good)
+
+
+def crash_not_counted(patch: pytest.MonkeyPatch) -> None:
+    """The store forgets that a job ran alone, and so a killer kills for ever."""
+    lose = MemoryStore._lose
+
+    def lose_in_company(store: MemoryStore, record: Record) -> None:
+        record.crash_limit = 0
+        lose(store, record)
+
+    patch.setattr(MemoryStore, "_lose", lose_in_company)
+
+
+def absolved_twice(patch: pytest.MonkeyPatch) -> None:
+    """Every report takes something off, also the second one of a loss, or one of a loss that did not count."""
+
+    async def absolve(store: MemoryStore, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            record = store._jobs[lease.id]
+            record.suspicion = max(0, record.suspicion - 1)
+
+    patch.setattr(MemoryStore, "absolve", absolve)
+
+
 SABOTAGES: Mapping[Sabotage, str] = {
     no_fence_check: "^stale write accepted: ",
     no_rescue: "^stuck: ",
@@ -252,5 +295,10 @@ SABOTAGES: Mapping[Sabotage, str] = {
     failed_renewal_costs_a_lease: "^unexplained duplicate: .* lost the lease",
     error_not_kept: "^unexpected: .* the store has the errors",
     floors_only_rise: "^stuck: ",
+    suspect_in_company: "^two at once: .* one of them is a suspect",
+    suspects_for_all: "^two at once: .* was given suspects while",
+    company_kills: "^unexpected: .* rescued as dead",
+    crash_not_counted: "^unexpected: .* suspicion is|^unexpected: .* rescued as ready, not as dead|^stuck: ",
+    absolved_twice: "^unexpected: .* suspicion",
 }
 """By what each is to be found out. An error that nobody foresaw only says that the sabotage itself is broken."""

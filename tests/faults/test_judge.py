@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from holdfast_lab.faults.app import EFFECT, EXIT, THREAD, WORK
+from holdfast_lab.faults.app import EFFECT, EXIT, KILL, THREAD, WORK
 from holdfast_lab.faults.judge import (
     CHANGED,
     DISAGREE,
@@ -142,7 +142,9 @@ def test_every_start_is_an_attempt_more() -> None:
     assert kinds(snoozed, final(2)) == set()
     shutdown = fault(0.5, What.TERMINATE)
     stopped = [*enqueued(), shutdown, start(1, 1, attempt=1), end(1.1, 1, "CancelledError"), start(2, 2, attempt=1)]
-    assert kinds([*stopped, end(2.1, 2)], final(2)) == {UNCOUNTED}, "given back is only what has not started"
+    assert kinds([*stopped, end(2.1, 2)], final(2)) == set(), "what a shutdown stops is given back"
+    timed_out = [*enqueued(), start(1, 1, attempt=1), end(1.1, 1, "CancelledError"), start(2, 2, attempt=1)]
+    assert UNCOUNTED in kinds([*timed_out, end(2.1, 2)], final(2))
 
 
 def test_a_kill_excuses_an_end_that_was_not_written_only_if_it_came_soon() -> None:
@@ -181,6 +183,8 @@ def test_only_who_kills_workers_dies_of_lost_leases() -> None:
     assert kinds(lost, final(1, "dead", losses=3)) == {INNOCENT_DEATH}
     assert not kinds(lost, final(1, "dead", EXIT, losses=3))
     assert kinds(lost, final(1, "dead", EXIT, losses=2)) == {WRONG_END}
+    assert kinds(lost, final(1, "dead", KILL, losses=6)) == {WRONG_END}
+    assert not kinds(lost, final(1, "dead", KILL, losses=7))
 
 
 def test_what_is_final_stays_as_it_is() -> None:

@@ -3,20 +3,23 @@
 import asyncio
 import ctypes
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 
 from holdfast import Holdfast, RunningJob
+from holdfast.domain.lifecycle import DEFAULT_CRASHES
 from holdfast.domain.retry import exponential
 from holdfast_lab.faults.bad_ends import badly
-from holdfast_lab.faults.record import DONE, Record, What
+from holdfast_lab.faults.record import DONE, RECORD, Record, What
 from holdfast_lab.faults.sql_files import fault_statement
 
-WORK, EFFECT, THREAD, BLOCK, SPIN, HOLD_GIL, EXIT, SEGFAULT, FLAKY, BAD = (
+WORK, EFFECT, THREAD, BLOCK, SPIN, HOLD_GIL, EXIT, SEGFAULT, KILL, FLAKY, BAD = (
     "fault.work",
     "fault.effect",
     "fault.thread",
@@ -25,13 +28,14 @@ WORK, EFFECT, THREAD, BLOCK, SPIN, HOLD_GIL, EXIT, SEGFAULT, FLAKY, BAD = (
     "fault.hold_gil",
     "fault.exit",
     "fault.segfault",
+    "fault.kill",
     "fault.flaky",
     "fault.bad",
 )
 NOBODYS = "fault.nobodys"
 """A kind that no worker handles, but for those of `other_app`."""
-GUILTY = frozenset({EXIT, SEGFAULT})
-"""Kinds that kill the worker they run in: they alone may end dead by lost leases."""
+GUILTY = {EXIT: 1, SEGFAULT: 1, KILL: DEFAULT_CRASHES}
+"""Kinds that kill the worker they run in, and how many they may take down alone: they may end dead by lost leases."""
 ELSEWHERE = frozenset({THREAD, HOLD_GIL})
 """Kinds whose handler runs outside of the event loop: it may end well after its worker has given it up."""
 UNSTOPPABLE = frozenset({THREAD, BLOCK, SPIN})
@@ -70,9 +74,18 @@ def _note(what: What, job: Job, **more: Any) -> None:  # noqa: ANN401
 
 
 def _seconds(job: Job) -> float:
-    """`again`: how long every attempt but the first takes, so that a case need not wait for what it interrupted."""
-    name = "again" if job.attempt > 1 and "again" in job.payload else "seconds"
+    """`again`: how long every start but the first takes, so that a case need not wait for what it interrupted."""
+    name = "again" if "again" in job.payload and _has_started_before(job) else "seconds"
     return float(job.payload.get(name, 0))
+
+
+def _has_started_before(job: Job) -> bool:
+    """The attempt does not tell: that of a handler that was interrupted is given back."""
+    try:
+        Path(os.environ[RECORD]).with_name(f"started-{job.id}").touch(exist_ok=False)
+    except FileExistsError:
+        return True
+    return False
 
 
 @app.handler(WORK)
@@ -137,18 +150,25 @@ def hold_gil(job: Job) -> dict[str, int]:
         return {"fence": job.fence}
 
 
-@app.handler(EXIT)
+@app.handler(EXIT, crashes=GUILTY[EXIT])
 async def leave(job: Job) -> None:
     _note_start(job)
     _note(What.KILL, job)
     os._exit(3)
 
 
-@app.handler(SEGFAULT)
+@app.handler(SEGFAULT, crashes=GUILTY[SEGFAULT])
 async def crash(job: Job) -> None:
     _note_start(job)
     _note(What.KILL, job)
     ctypes.string_at(0)
+
+
+@app.handler(KILL)
+async def kill(job: Job) -> None:
+    _note_start(job)
+    _note(What.KILL, job)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.handler(FLAKY, attempts=10, backoff=exponential(base="100ms", max="100ms"))

@@ -12,7 +12,7 @@ from datetime import timedelta
 from itertools import pairwise
 from uuid import UUID
 
-from holdfast.domain.lifecycle import MAX_LOSSES
+from holdfast.domain.lifecycle import SUSPECT
 from holdfast.worker.settings import WorkerSettings
 from holdfast_lab.faults.app import EFFECT, EFFECTIVE, ELSEWHERE, GUILTY, UNSTOPPABLE
 from holdfast_lab.faults.excuses import Excuses
@@ -212,6 +212,14 @@ def _is_tried_again(job: _Job, start: Note, excuses: Excuses) -> bool:
     return how not in _STATE_AFTER
 
 
+def _is_no_attempt(job: _Job, start: Note, until: float, excuses: Excuses) -> bool:
+    """What is snoozed, and what a shutdown or an outage has stopped. Other than by its own process it is not noted."""
+    if job.how(start.fence) == _SNOOZED:
+        return True
+    end = job.ends.get(start.fence)
+    return (end is None or job.how(start.fence) == _STOPPED or job.kind in ELSEWHERE) and excuses.stopped(start, until)
+
+
 def _attempts(job: _Job, excuses: Excuses) -> _Found:
     claims = Counter(start.more["claim"] for start in job.starts if "claim" in start.more)
     for claim, times in claims.items():
@@ -222,10 +230,9 @@ def _attempts(job: _Job, excuses: Excuses) -> _Found:
         is_late = excuses.forgot_claim_of(second) and not excuses.forgot(first.at)
         if second.fence <= first.fence and not is_late:
             yield STALE_WRITE, f"fence {second.fence} started after fence {first.fence}"
-        # What is snoozed is no attempt. What is given back at a shutdown is none either, but that has not started.
         elif (
             second.more["attempt"] <= first.more["attempt"]
-            and job.how(first.fence) != _SNOOZED
+            and not _is_no_attempt(job, first, second.at, excuses)
             and not excuses.forgot_claim_of(first)
             # Its worker gives back what it does not know any more, as if that had not begun.
             and not excuses.forgot_end(job.ends.get(first.fence))
@@ -282,7 +289,7 @@ def _in_vain(final: Final, job: _Job) -> _Found:
         case "dead" if not _is_exhausted(final, job):
             if final.losses and final.kind not in GUILTY:
                 yield INNOCENT_DEATH, f"ended dead after {final.losses} lost leases, and has killed nobody"
-            elif final.losses < MAX_LOSSES:
+            elif final.losses < SUSPECT + GUILTY.get(final.kind, 0):
                 yield WRONG_END, f"ended dead at attempt {final.attempt}, and more of them were to be tried"
 
 

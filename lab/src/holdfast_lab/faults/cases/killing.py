@@ -16,7 +16,6 @@ _BATCH = 50
 _WORKERS = 3
 _SECONDS_PER_KILL = 1.2
 _DRAINED_SECONDS = 10.0
-_KILLS_OF_ONE_JOB = 2
 _NOISE_SECONDS = 1.0
 _TURN_SECONDS = 0.05
 
@@ -61,11 +60,7 @@ def _interrupted(lab: Lab) -> int:
 
 
 async def _at_work(lab: Lab, crew: Crew) -> list[FaultyProcess]:
-    """Those with a job that has started and not ended; all, if there are none for a while.
-
-    A job that two kills have met already is spared the third: nobody could tell it from one that kills workers.
-    """
-    spared: set[int] = set()
+    """Those with a job that has started and not ended; all, if there are none for a while."""
     patience = time.monotonic() + _NOISE_SECONDS
     while time.monotonic() < patience:
         running: dict[Attempt, Note] = {}
@@ -74,12 +69,11 @@ async def _at_work(lab: Lab, crew: Crew) -> list[FaultyProcess]:
                 running[note.attempt] = note
             elif note.what is What.END:
                 running.pop(note.attempt, None)
-        spared = {note.pid for note in running.values() if note.more["attempt"] > _KILLS_OF_ONE_JOB}
-        working = {note.pid for note in running.values()} - spared
+        working = {note.pid for note in running.values()}
         if busy := [each for each in crew.alive if each.pid in working]:
             return busy
         await asyncio.sleep(_TURN_SECONDS)
-    return [each for each in crew.alive if each.pid not in spared] or crew.alive
+    return crew.alive
 
 
 async def _enqueue(lab: Lab, jobs: int, random: Random, seconds: float) -> None:
@@ -143,7 +137,7 @@ async def deadly_jobs(lab: Lab) -> None:
     for job in neighbours:
         if states.get(job) != "succeeded":
             lab.violation(INNOCENT_DEATH, f"job {job}: has killed nobody, and is {states.get(job)}", job)
-    # A job is dead when it has lost its lease three times.
+    # After two of them in company each job may crash one more alone.
     lab.check("workers that died", deaths, at_most=3 * len(guilty))
 
 

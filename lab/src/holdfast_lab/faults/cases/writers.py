@@ -162,7 +162,7 @@ class _Mix:
                 self._lab.violation(TARGET, "a finish was refused, although its lease was never lost")
 
     async def abandon(self, store: OpenStore, random: Random) -> None:
-        """Leave some to be rescued, each once: after two losses a job is claimed alone, and after three it is dead."""
+        """Leave some to be rescued, each once: after two losses a job is a suspect, and nobody asks for those here."""
         claimed = await self._claim(store)
         abandoned = [job for job in claimed if not job.losses][:_ABANDONED]
         for job in abandoned:

@@ -15,13 +15,26 @@ from uuid import UUID
 from holdfast.domain import budget, claim, failures
 from holdfast.runtime import background, queue_runner, queue_runs, tick
 from holdfast.scheduling import board, due, job_schedules
-from holdfast.worker import claimer, executor, finisher, held, lease_keeper, looking, loop, store_time, unheard, worker
+from holdfast.worker import (
+    claimer,
+    executor,
+    finisher,
+    held,
+    lease_keeper,
+    looking,
+    loop,
+    losses,
+    store_time,
+    suspects,
+    unheard,
+    worker,
+)
 from holdfast.worker.lease_keeper import LeaseKeeper
 from holdfast_lab.faults.simulation.loop import Machine
 
 _MODULES: tuple[ModuleType, ...] = (
     *(budget, claim, failures),
-    *(claimer, executor, finisher, held, lease_keeper, looking, loop, store_time, unheard, worker),
+    *(claimer, executor, finisher, held, lease_keeper, looking, loop, losses, store_time, suspects, unheard, worker),
     *(background, queue_runner, queue_runs, tick),
     *(board, due, job_schedules),
 )

@@ -5,7 +5,7 @@ from datetime import datetime
 from uuid import UUID
 
 from holdfast.domain.job import JobState, NewJob
-from holdfast.domain.lifecycle import SUSPECT_LOSSES
+from holdfast.domain.lifecycle import SUSPECT
 from holdfast.store.claims import Taken
 from holdfast.store.contract import ClaimRequest, Enqueued, Shard
 from holdfast.store.floors import MARGIN, First, Lane, Position, Starts
@@ -24,6 +24,11 @@ class LanedStore(MemoryStore):
         enqueued = [entrance.take(new) for new in jobs]
         entrance.admit()
         return enqueued
+
+    def lost_before(self, id: UUID, losses: int) -> None:
+        """A new job that has lost leases in company."""
+        record = self._jobs[id]
+        record.attempt = record.losses = record.suspicion = losses
 
     async def claim_from(self, request: ClaimRequest, starts: Starts, claim: UUID) -> Taken:
         before = {record.new.id: _position(record) for record in self._jobs.values()}
@@ -64,7 +69,7 @@ class LanedStore(MemoryStore):
 
 
 def _lane(record: Record) -> Lane:
-    return Lane(record.new.queue, record.losses >= SUSPECT_LOSSES, record.new.priority, record.new.kind)
+    return Lane(record.new.queue, record.suspicion >= SUSPECT, record.new.priority, record.new.kind)
 
 
 def _position(record: Record) -> Position:

@@ -65,9 +65,9 @@ class _Network:
         self._witness = process.witness
         self._oracle = world.oracle
 
-    async def ask(self, what: str, effect: Callable[[], Answer], *, spared: bool = False) -> Answer:
+    async def ask(self, what: str, effect: Callable[[], Answer]) -> Answer:
         machine = self._world.machine
-        fate = self._fate(spared=spared)
+        fate = self._fate()
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         if fate.fails:
             told = "lost" if fate.effect_in is None else "late" if fate.effect_in > fate.known_in else "unanswered"
@@ -79,7 +79,7 @@ class _Network:
         else:
             if fate.is_slow:
                 self._is_cut(what, (fate.effect_in or 0.0) + fate.known_in)
-            machine.after(fate.effect_in or 0.0, self._take_effect, effect, answer, fate, spared)
+            machine.after(fate.effect_in or 0.0, self._take_effect, effect, answer, fate)
         return await answer
 
     def _is_cut(self, what: str, seconds: float) -> None:
@@ -91,22 +91,15 @@ class _Network:
         self._is_cut(what, 0.0)
         effect()
 
-    def _take_effect(
-        self, effect: Callable[[], Answer], answer: "asyncio.Future[Answer]", fate: _Fate, spared: bool
-    ) -> None:
-        if spared and not self._process.is_alive:
-            return
+    def _take_effect(self, effect: Callable[[], Answer], answer: "asyncio.Future[Answer]", fate: _Fate) -> None:
         self._world.machine.after(fate.known_in, tell, answer, effect())
-        if spared:
-            self._process.pause(0.0)
-        elif self._world.random.random() < self._world.plan.weather.pause and self._is_exposed():
+        if self._world.random.random() < self._world.plan.weather.pause and self._is_exposed():
             self._world.pause(self._process)
 
     def _is_exposed(self) -> bool:
-        process = self._process
-        return process.is_alive and not self._world.is_calm and not self._oracle.holds_suspect(process.witness)
+        return self._process.is_alive and not self._world.is_calm
 
-    def _fate(self, *, spared: bool) -> _Fate:
+    def _fate(self) -> _Fate:
         random, weather = self._world.random, self._world.plan.weather
         effect_in, known_in = 0.0001 + random.random() * 0.002, 0.0001 + random.random() * 0.002
         chance = random.random()
@@ -119,11 +112,9 @@ class _Network:
         if self._process.is_cut_off:
             # Refused at once, or swallowed.
             return _Fate(None, known_in if random.random() < 0.5 else long, fails=True)
-        if spared and chance >= weather.cut:
-            return _Fate(long * random.random(), known_in, is_slow=True)
         if chance >= weather.cut:
             return _Fate(long * random.random(), long * random.random(), is_slow=True)
-        match 0 if spared else random.randrange(3):
+        match random.randrange(3):
             case 0:
                 return _Fate(None, random.choice((known_in, long)), fails=True)
             case 1:
@@ -169,13 +160,15 @@ class Link(Claims):
     async def claim_from(self, request: ClaimRequest, starts: Starts, claim: UUID) -> Taken:
         def effect() -> Taken:
             taken = done(self._store.claim_from(request, starts, claim))
-            self._oracle.claimed(taken.jobs, self._witness, lambda kind: request.kinds[kind].lease.total_seconds())
+            self._oracle.claimed(
+                taken.jobs,
+                self._witness,
+                lambda kind: request.kinds[kind].lease.total_seconds(),
+                suspects=request.suspects,
+            )
             return taken
 
-        # A suspect has no loss left: an answer that is lost or late would kill an innocent job. So what befalls its
-        # claim does so before it takes effect, and a process that is dead by then gets no suspect.
-        what = "claim of a suspect" if request.suspects else "claim"
-        return await self._ask(what, effect, spared=request.suspects)
+        return await self._ask("claim of suspects" if request.suspects else "claim", effect)
 
     async def firsts(self, queues: Sequence[str], shard: Shard | None) -> tuple[list[First], datetime]:
         return await self._ask("look", lambda: done(self._store.firsts(queues, shard)))
@@ -206,6 +199,21 @@ class Link(Claims):
 
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
         return await self.finish([Finish(lease, Transition(Move.RELEASE)) for lease in leases])
+
+    async def run_alone(self, lease: Lease, crash_limit: int) -> Fenced:
+        def effect() -> Fenced:
+            answer = done(self._store.run_alone(lease, crash_limit))
+            self._oracle.ran_alone(lease, crash_limit, answer, self._witness)
+            return answer
+
+        return await self._ask("run alone", effect)
+
+    async def absolve(self, leases: Sequence[Lease]) -> None:
+        def effect() -> None:
+            done(self._store.absolve(leases))
+            self._oracle.absolved(leases, self._witness)
+
+        await self._ask("absolve", effect)
 
     async def now(self) -> datetime:
         """Asked before each rescue, whose own request meets the faults."""

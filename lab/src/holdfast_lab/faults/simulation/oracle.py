@@ -17,13 +17,12 @@ from holdfast.domain.lifecycle import (
     DEFAULT_ATTEMPTS,
     KEPT_ERRORS,
     LEASE_LOST,
-    MAX_LOSSES,
-    SUSPECT_LOSSES,
+    SUSPECT,
     Move,
     Transition,
 )
 from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Renewed, Rescued, Retrying
-from holdfast_lab.faults.simulation.witness import Claimed, Ending, Witness, is_explained
+from holdfast_lab.faults.simulation.witness import Claimed, Ending, Witness, is_explained, seconds_of
 
 _NO_TIME = 1e-6
 """The store counts in microseconds; the clock here does not."""
@@ -43,6 +42,7 @@ _ENDED_BY: dict[Move, frozenset[Ending | None]] = {
     Move.RETRY: frozenset(set(Ending) - {Ending.RETURNED} | {None}),
     Move.EXHAUST: frozenset(set(Ending) - {Ending.RETURNED} | {None}),
     Move.CANCEL: frozenset(set(Ending) - {Ending.RETURNED} | {None}),
+    Move.INTERRUPT: frozenset(set(Ending) - {Ending.RETURNED} | {None}),
     Move.RELEASE: frozenset({None}),
 }
 _AFTER = {
@@ -52,6 +52,7 @@ _AFTER = {
     Move.CANCEL: JobState.CANCELED,
     Move.RETRY: JobState.READY,
     Move.SNOOZE: JobState.READY,
+    Move.INTERRUPT: JobState.READY,
     Move.RELEASE: JobState.READY,
 }
 _CANCEL_ANSWERED = {
@@ -86,6 +87,9 @@ class Account:
     state: JobState = JobState.READY
     attempt: int = 0
     losses: int = 0
+    suspicion: int = 0
+    counted: set[Lease] = field(default_factory=set)
+    """Lost leases that may be absolved."""
     held: Claimed | None = None
     final_claim: UUID | None = None
     """Of the claim that finished it."""
@@ -97,7 +101,7 @@ class Account:
 
     @property
     def is_suspect(self) -> bool:
-        return self.losses >= SUSPECT_LOSSES
+        return self.suspicion >= SUSPECT
 
 
 def _error(stored: Json) -> tuple[str, str, int]:
@@ -133,9 +137,10 @@ class Oracle:
         self.witnesses.append(witness)
         return witness
 
-    def enqueued(self, new: NewJob, *, is_killer: bool = False, by: str = "producer") -> None:
+    def enqueued(self, new: NewJob, *, is_killer: bool = False, losses: int = 0, by: str = "producer") -> None:
         """The store has taken it, whether or not the producer has heard so."""
         account = Account(f"j{len(self.jobs)}", new.id, new.max_attempts or DEFAULT_ATTEMPTS, is_killer)
+        account.attempt = account.losses = account.suspicion = losses
         if new.id in self.jobs or (new.key is not None and new.key in self._keys):
             self.blame("unexpected", account.label, "the same work was taken twice")
         if new.key is not None:
@@ -160,8 +165,12 @@ class Oracle:
         if missing:
             self.blame("lost", "", f"occurrence {min(missing).isoformat()} of {schedule} made no job")
 
-    def claimed(self, jobs: Sequence[LeasedJob], by: Witness, lease_of: Callable[[str], float]) -> None:
+    def claimed(
+        self, jobs: Sequence[LeasedJob], by: Witness, lease_of: Callable[[str], float], *, suspects: bool
+    ) -> None:
         now = self._clock()
+        if suspects and jobs:
+            self._check_one_worker_has_suspects(by)
         for job in jobs:
             account = self.jobs.get(job.lease.id)
             if account is None:
@@ -183,9 +192,34 @@ class Oracle:
                 self.blame("stale write accepted", account.label, f"claim {job.lease.claim} was issued twice")
             if any(job.lease.fence <= each.lease.fence for each in account.claims.values()):
                 self.blame("stale write accepted", account.label, f"fence {job.lease.fence} is not higher than before")
-            account.held = Claimed(job.lease, by, now, now + lease_of(job.kind))
+            if account.is_suspect is not suspects:
+                self.blame("unexpected", account.label, f"claimed by {by.name}, its suspicion is {account.suspicion}")
+            account.held = Claimed(job.lease, by, now, now + lease_of(job.kind), now, is_suspect=suspects)
             account.claims[job.lease.claim] = account.held
             account.state = JobState.RUNNING
+
+    def _check_one_worker_has_suspects(self, by: Witness) -> None:
+        for account in self.jobs.values():
+            held = account.held
+            if held is not None and held.is_suspect and account.is_suspect and held.until > self._clock():
+                told = f"{by.name} was given suspects while {held.by.name} has this one"
+                self.blame("two at once", account.label, told)
+
+    def ran_alone(self, lease: Lease, crash_limit: int, answer: Fenced, by: Witness) -> None:
+        account = self.jobs[lease.id]
+        self.note(by.name, account.label, f"runs alone with fence {lease.fence}: {answer}")
+        is_wrong = self._is_wrong(account, lease, answer, f"a note of {by.name}")
+        if answer is Fenced.DONE and account.held is not None and not is_wrong:
+            account.held.crash_limit = crash_limit
+
+    def absolved(self, leases: Sequence[Lease], by: Witness) -> None:
+        for lease in leases:
+            account = self.jobs[lease.id]
+            self.note(by.name, account.label, f"lost fence {lease.fence} and lives")
+            if lease in account.counted:
+                account.counted.remove(lease)
+                if not account.state.is_final:
+                    account.suspicion = max(0, account.suspicion - 1)
 
     def heard(self, jobs: Sequence[LeasedJob]) -> None:
         """A process has read the answer to its claim."""
@@ -206,9 +240,22 @@ class Oracle:
             self.blame("unexpected", account.label, told)
         claim.has_started = claim.is_active = True
         claim.is_stubborn = is_stubborn
+        self._check_alone(account, claim)
         active = [each for each in account.claims.values() if each.is_active and each.by.died_at == math.inf]
         if len(active) > 1:
             self._check_overlap(account, active)
+
+    def _check_alone(self, account: Account, claim: Claimed) -> None:
+        """No other job may die with a suspect. What cannot be stopped any more is left out: it has lost its lease."""
+        if claim.is_suspect and not claim.crash_limit:
+            self.blame("unexpected", account.label, f"{claim.by.name} started a suspect and has not noted it")
+        for other in self.jobs.values():
+            held = other.held
+            if held is None or held is claim or held.by is not claim.by or not held.is_active:
+                continue
+            if claim.is_suspect or held.is_suspect:
+                told = f"started in {claim.by.name} beside {other.label}, and one of them is a suspect"
+                self.blame("two at once", account.label, told)
 
     def _check_overlap(self, account: Account, active: Sequence[Claimed]) -> None:
         """A handler whose lease has ended must not run on beside the next, unless nothing could stop it."""
@@ -244,9 +291,16 @@ class Oracle:
             told = f"{event} after {failures} of {account.max_attempts} attempts"
             self.blame("attempt not counted", account.label, told)
         self._take_outcome(account, held, finish.transition)
-        if event in (Move.SNOOZE, Move.RELEASE):
+        if event is Move.INTERRUPT and not self._was_troubled(held):
+            self.blame("attempt not counted", account.label, f"{event} was written, and nothing had befallen {by.name}")
+        if event in (Move.SNOOZE, Move.RELEASE, Move.INTERRUPT):
             account.attempt -= not account.cancel_requested
         self._move(account, _AFTER[event], lease.claim)
+
+    def _was_troubled(self, held: Claimed) -> bool:
+        """Also before the claim: a worker counts the lease from when it asked, and a slow look may come first."""
+        now = self._clock()
+        return held.by.stops_at <= now or seconds_of(held.by.troubles(), held.claimed_at - self._lease, now) > 0
 
     def _take_outcome(self, account: Account, held: Claimed, transition: Transition) -> None:
         result = None if transition.result is None else decode(transition.result)
@@ -328,12 +382,21 @@ class Oracle:
                 self.blame("unexplained duplicate", account.label, told)
             account.losses += 1
             account.errors.append((LEASE_LOST.code, LEASE_LOST.message, account.attempt))
-            is_buried = account.losses >= MAX_LOSSES
+            is_buried = self._suspect(account, claim) and not account.cancel_requested
             if is_buried and not account.is_killer:
                 self.blame("innocent death", account.label, f"its lease was lost {account.losses} times")
             self._move(account, JobState.DEAD if is_buried else JobState.READY, None)
             if account.state is not job.state:
                 self.blame("unexpected", account.label, f"rescued as {job.state}, not as {account.state}")
+
+    def _suspect(self, account: Account, lost: Claimed) -> bool:
+        """Whether this was one crash too many."""
+        before = account.suspicion
+        if lost.crash_limit or before < SUSPECT:
+            account.suspicion += 1
+        if account.suspicion > before:
+            account.counted.add(lost.lease)
+        return lost.crash_limit > 0 and account.suspicion - SUSPECT >= lost.crash_limit
 
     def canceled(self, id: UUID, answer: Canceling) -> None:
         account = self.jobs[id]
@@ -355,22 +418,13 @@ class Oracle:
         if answer is Retrying.READY:
             self.unfinished += 1
             account.state, account.final_claim = JobState.READY, None
-            account.attempt = account.losses = 0
+            account.attempt = account.losses = account.suspicion = 0
+            account.counted.clear()
             account.result = None
 
     def holds(self, lease: Lease) -> bool:
         held = self.jobs[lease.id].held
         return held is not None and held.lease == lease and held.until > self._clock()
-
-    def holds_suspect(self, by: Witness) -> bool:
-        """Whether it runs a job that has no loss left.
-
-        Faults spare it, or an innocent job would die of bad luck, and rightly: the third lost lease buries whatever it
-        was lost by. Nor is much missed: hardly any job loses two leases and is claimed again before the last fault.
-        """
-        return any(
-            account.held is not None and account.held.by is by and account.is_suspect for account in self.jobs.values()
-        )
 
     def check_end(self, found: dict[UUID, Job], *, is_over: bool) -> None:
         """The store's last word against the record. `is_over`: everything ended in the time that it may take."""
@@ -385,6 +439,9 @@ class Oracle:
             elif (job.attempt, job.losses) != (account.attempt, account.losses):
                 told = f"{job.attempt} attempts and {job.losses} losses; they were {account.attempt}, {account.losses}"
                 self.blame("attempt not counted", account.label, f"the store says {told}")
+            elif not account.state.is_final and job.suspicion != account.suspicion:
+                told = f"the store says a suspicion of {job.suspicion}; it was {account.suspicion}"
+                self.blame("unexpected", account.label, told)
             elif (result := None if job.result is None else decode(job.result)) != account.result:
                 told = f"the store has the result {result}, and {account.result} was written last"
                 self.blame("final state changed", account.label, told)

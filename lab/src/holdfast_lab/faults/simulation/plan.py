@@ -1,6 +1,6 @@
 """What a seed decides before a schedule begins: the weather, the jobs, and what each attempt of each job does."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from random import Random
@@ -22,6 +22,7 @@ USUAL, NARROW = "usual", "narrow"
 """Two kinds: one without limits, one with a shorter lease of its own of which few run at once."""
 
 _EMPTY = Json("{}")
+_ALWAYS = 9
 
 
 class Act(StrEnum):
@@ -57,10 +58,13 @@ class PlannedJob:
     new: NewJob
     attempts: tuple[Attempt, ...]
     """In the order of its starts; the last one is repeated."""
+    losses: int = 0
+    """Leases that it lost before the schedule begins, which is too short to make many suspects."""
 
     @property
     def is_killer(self) -> bool:
-        return self.attempts[0].act is Act.KILL
+        """Whether it always kills the process that it runs in."""
+        return self.attempts[-1].act is Act.KILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +139,11 @@ def _weather(random: Random) -> Weather:
 
 
 def _bursts(random: Random, lease: float, seconds: float) -> tuple[tuple[float, tuple[PlannedJob, ...]], ...]:
-    has_killer = random.random() < 0.1
-    jobs = [_job(random, lease, number, is_killer=has_killer and number == 20) for number in range(FEWEST_JOBS)]
+    # One that kills twice makes suspects of itself and of what is claimed with it, and all of them are to succeed.
+    kills = random.choice((*[0] * 17, _ALWAYS, 2, 2))
+    jobs = [_job(random, lease, number, kills if number == 20 else 0) for number in range(FEWEST_JOBS)]
+    has_past = random.choice((0.0, 0.0, 0.2))
+    jobs = [replace(job, losses=random.choice((1, 2))) if random.random() < has_past else job for job in jobs]
     bursts = []
     while jobs:
         size = random.choice((1, 5, 20))
@@ -145,7 +152,7 @@ def _bursts(random: Random, lease: float, seconds: float) -> tuple[tuple[float, 
     return tuple(bursts)
 
 
-def _job(random: Random, lease: float, number: int, *, is_killer: bool) -> PlannedJob:
+def _job(random: Random, lease: float, number: int, kills: int) -> PlannedJob:
     new = NewJob(
         id=UUID(int=(1 << 120) + number),
         kind=NARROW if random.random() < 0.2 else USUAL,
@@ -155,8 +162,8 @@ def _job(random: Random, lease: float, number: int, *, is_killer: bool) -> Plann
         key=f"key {number}" if random.random() < 0.5 else None,
         max_attempts=random.choice((None, None, 2, 8)),
     )
-    if is_killer:
-        return PlannedJob(new, (Attempt(Act.KILL, (0.01,)),))
+    if kills:
+        return PlannedJob(new, (Attempt(Act.KILL, (0.01,)),) * kills + ((QUICK,) if kills < _ALWAYS else ()))
     attempts: list[Attempt] = []
     while random.random() < 0.2 and len(attempts) < 4:
         attempts.append(_bad_attempt(random, lease))

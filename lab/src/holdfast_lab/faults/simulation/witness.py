@@ -107,8 +107,12 @@ class Claimed:
     by: Witness
     since: float
     until: float
+    claimed_at: float = 0.0
     heard_at: float = math.inf
     """When its process read the answer to the claim: only from then on can it keep the lease."""
+    is_suspect: bool = False
+    crash_limit: int = 0
+    """Of one that runs alone, as it was noted."""
     has_started: bool = False
     is_active: bool = False
     is_stubborn: bool = False
@@ -127,13 +131,14 @@ def is_explained(lost: Claimed) -> bool:
     by, lease = lost.by, lost.until - lost.since
     if by.died_at <= lost.until:
         return True
-    if lost.heard_at == math.inf and by.was_cut("claim", at=lost.since):
+    claim = "claim of suspects" if lost.is_suspect else "claim"
+    if lost.heard_at == math.inf and by.was_cut(claim, at=lost.since):
         # It asks for such leases and gives them back, but not before a claim that takes effect late.
         return True
     if seconds_of(by.troubles(), by.stops_at, lost.until) >= _LAST_WRITES_SECONDS:
         # What it could not write in its last moments is left to the rescue.
         return True
-    unread = seconds_of(by.troubles("claim"), lost.since, min(lost.heard_at, lost.until))
+    unread = seconds_of(by.troubles(claim), lost.since, min(lost.heard_at, lost.until))
     read_at = min(lost.heard_at, lost.since + unread + _TRIP_SECONDS)
     due_at = max(lost.since + lease * _RENEWED_AFTER, read_at)
     known_at = read_at + by.lease * _LOOK_EVERY

@@ -191,7 +191,8 @@ class World:
             answers = self.store.enqueue_late(new, began or self.store.clock.read())
             for job in fresh:
                 self._planned[job.new.id] = job
-                self.oracle.enqueued(job.new, is_killer=job.is_killer)
+                self.oracle.enqueued(job.new, is_killer=job.is_killer, losses=job.losses)
+                self.store.lost_before(job.new.id, job.losses)
             if sum(answer.is_new for answer in answers) != len(fresh):
                 self.oracle.blame("unexpected", "", "the same work was taken twice, or not at all")
             self.ring()
@@ -256,11 +257,7 @@ class World:
             self.bear()
 
     def _exposed(self) -> list["Process"]:
-        return [
-            process
-            for process in self.processes
-            if process.is_alive and not self.is_calm and not self.oracle.holds_suspect(process.witness)
-        ]
+        return [process for process in self.processes if process.is_alive and not self.is_calm]
 
     def _kill_any(self) -> None:
         if exposed := self._exposed():

@@ -1,0 +1,14 @@
+-- Nothing is ever suspected, for a comparison.
+DO $$
+BEGIN
+    CREATE FUNCTION holdfast.acquit() RETURNS trigger LANGUAGE plpgsql AS $acquit$
+    BEGIN
+        NEW.suspicion := 0;
+        NEW.is_suspect := false;
+        RETURN NEW;
+    END
+    $acquit$;
+    CREATE TRIGGER acquit BEFORE INSERT ON holdfast.ready FOR EACH ROW WHEN (NEW.suspicion > 0)
+        EXECUTE FUNCTION holdfast.acquit();
+END
+$$
