@@ -18,6 +18,9 @@ from holdfast_lab.faults.proxy import Proxy
 from tests.databases import Database, connected, opened_store
 from tests.store_contract.steps import job
 
+_WAKE = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'
+"""
 _OF_THIS_DATABASE = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database()"
 
 
@@ -150,17 +153,24 @@ async def test_a_transaction_that_was_left_open_is_not_the_next_one_s(database: 
             assert not connection.is_in_transaction()
 
 
-async def test_a_statement_that_was_canceled_or_refused_leaves_its_connection_usable(database: Database) -> None:
-    async with opened_store(database.url, pool_size=1) as store, connected(database.url) as other:
+async def test_a_statement_that_was_canceled_or_refused_leaves_its_pool_usable(database: Database) -> None:
+    async with (
+        opened_store(database.url, pool_size=1) as store,
+        connected(database.url) as other,
+        connected(database.url) as looking,
+    ):
         async with store.acquired() as connection:
             sleeping = asyncio.ensure_future(connection.execute("SELECT pg_sleep(60)"))
             await _until(other, f"{_OF_THIS_DATABASE} AND wait_event = 'PgSleep'")
             sleeping.cancel()
             await asyncio.wait([sleeping])
+        # Its connection was dropped, and the server does not hear of that before it has slept.
+        await other.execute(_WAKE)
         async with other.transaction():
             await other.execute("LOCK TABLE holdfast.clock")
             waiting = asyncio.ensure_future(PostgresClock(store).now())
-            await _until(other, f"{_OF_THIS_DATABASE} AND wait_event_type = 'Lock'")
+            # A transaction sees the activity as it was when it first looked.
+            await _until(looking, f"{_OF_THIS_DATABASE} AND wait_event_type = 'Lock'")
             waiting.cancel()
             await asyncio.wait([waiting])
         with pytest.raises(InvalidInput):
