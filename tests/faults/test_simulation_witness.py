@@ -77,6 +77,29 @@ def test_a_claim_whose_answer_was_lost_excuses_the_loss_of_what_it_leased() -> N
     assert not is_excused(process(Cut("claim", 10.2, 10.3)), heard_at=math.inf)
 
 
+@pytest.mark.parametrize(
+    ("what", "is_suspect", "excused"),
+    [
+        ("claim", False, True),
+        ("claim", True, False),
+        ("claim of suspects", True, True),
+        ("claim of suspects", False, False),
+    ],
+)
+def test_only_the_claim_that_leased_it_excuses_the_loss(what: str, is_suspect: bool, excused: bool) -> None:
+    by = process(Cut(what, 9.99, 10.05))
+    lost = Claimed(Lease(UUID(int=1), 1, UUID(int=2)), by, 10.0, 11.0, is_suspect=is_suspect)
+    assert is_explained(lost) is excused
+
+
+def test_what_befell_its_holder_before_the_last_renewal_excuses_no_loss() -> None:
+    """An interrupted handler is judged from its claim on, a lost lease from the renewal after which it ended."""
+    lost = Claimed(Lease(UUID(int=1), 1, UUID(int=2)), process(pauses=[(9.0, 10.0)]), 8.0, 9.0, heard_at=8.0)
+    lost.since, lost.until = 10.0, 11.0
+    assert lost.claimed_at == 8.0
+    assert not is_explained(lost)
+
+
 def test_who_stops_is_excused_by_what_kept_it_from_writing() -> None:
     witness = process(Cut("finish", 10.1, 12.0))
     assert not is_excused(witness)

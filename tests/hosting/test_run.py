@@ -272,7 +272,7 @@ def test_a_tick_that_gave_up_on_its_handlers_is_not_fine() -> None:
 
 @pytest.mark.parametrize("kind", ["hang", "borrow", "stubborn"])
 @pytest.mark.parametrize(
-    ("command", "said"), [("tick", "queue {'retry': 1}"), ("worker", "exit code 0")], ids=["tick", "worker"]
+    ("command", "said"), [("tick", "queue {'interrupt': 1}"), ("worker", "exit code 0")], ids=["tick", "worker"]
 )
 def test_what_cannot_be_stopped_keeps_the_program_neither_from_going_on_nor_from_ending(
     command: str, said: str, kind: str

@@ -18,7 +18,7 @@ from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from holdfast.wake.final import channel
 from tests.databases import Database, OneConnectionStore, connected, opened_store
 from tests.store_contract.steps import BROKEN, ENDINGS, LEASE, START, job, wants
-from tests.wake.ear import Ear
+from tests.waits.ear import Ear
 
 MINUTE = timedelta(minutes=1)
 one_server = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)

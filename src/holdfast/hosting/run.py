@@ -165,14 +165,18 @@ async def _run_with_health(app: Holdfast, process: Process, on_tick: OnTick | No
         return await process.run(on_tick)
     subscriber = process.subscriber if settings.health_broker else None
     probe = ReadinessProbe(app, broker_connected=None if subscriber is None else lambda: subscriber.is_connected)
-    async with HealthServer(
+    server = HealthServer(
         settings.health_host,
         settings.health_port,
         ready=probe.look,
         keeper_alive=lambda: process.is_keeping,
         is_stopping=lambda: process.is_stopping,
-    ):
-        return await process.run(on_tick)
+    )
+    try:
+        async with server:
+            return await process.run(on_tick)
+    finally:
+        probe.give_up()
 
 
 def _soon(loop: asyncio.AbstractEventLoop, stop: Callable[[], object]) -> None:

@@ -56,11 +56,19 @@ async def readiness(
     app: Holdfast, *, broker_connected: Callable[[], bool] | None = None, seconds: float = STORE_SECONDS
 ) -> Health:
     """Whether the store answers within that time with the right schema, and the broker if it counts."""
-    return await ReadinessProbe(app, broker_connected=broker_connected, seconds=seconds).look()
+    probe = ReadinessProbe(app, broker_connected=broker_connected, seconds=seconds)
+    try:
+        return await probe.look()
+    finally:
+        probe.give_up()
 
 
 class ReadinessProbe:
-    """Asks again and again. A store that hangs is asked once, and not with one more connection each time."""
+    """Asks again and again. A store that hangs is asked once, and not with one more connection each time.
+
+    So its question goes on until the store's own timeout: given up, it would leave the server at work behind a
+    connection that is gone, and the next look would open another.
+    """
 
     def __init__(
         self, app: Holdfast, *, broker_connected: Callable[[], bool] | None = None, seconds: float = STORE_SECONDS
@@ -78,16 +86,18 @@ class ReadinessProbe:
             checks += (Check("broker", connected, "connected" if connected else "not connected; polling goes on"),)
         return Health(checks)
 
+    def give_up(self) -> None:
+        """Nobody will look again: let go of a question that has no answer yet."""
+        if self._asked is not None:
+            self._asked.cancel()
+
     async def _store(self) -> tuple[Check, ...]:
         if self._asked is None or self._asked.done():
             self._asked = asyncio.create_task(self._ask())
             _ASKED.add(self._asked)
             self._asked.add_done_callback(_ASKED.discard)
-        # Not a timeout around it: a canceled question gives its connection back politely, which a dead link makes long.
         await asyncio.wait([self._asked], timeout=self._seconds)
         if not self._asked.done():
-            if not self._asked.cancelling():
-                self._asked.cancel()
             return _unknown_schema(f"no answer within {self._seconds:g} s")
         if self._asked.cancelled():
             return _unknown_schema("the question was canceled")

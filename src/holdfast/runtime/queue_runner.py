@@ -30,7 +30,7 @@ _RESCUE_FAILED_SECONDS = 1.0
 _NOW = -math.inf
 _LAST_RUN_SECONDS = 1.0
 _UNTOLD = 0.2
-_UNDONE = frozenset({Move.RELEASE, "lost", "stale"})
+_UNDONE = frozenset({Move.RELEASE, Move.INTERRUPT, "lost", "stale"})
 _DEAD = (Move.FAIL, Move.EXHAUST)
 
 

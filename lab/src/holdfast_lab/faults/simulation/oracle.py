@@ -194,7 +194,7 @@ class Oracle:
                 self.blame("stale write accepted", account.label, f"fence {job.lease.fence} is not higher than before")
             if account.is_suspect is not suspects:
                 self.blame("unexpected", account.label, f"claimed by {by.name}, its suspicion is {account.suspicion}")
-            account.held = Claimed(job.lease, by, now, now + lease_of(job.kind), now, is_suspect=suspects)
+            account.held = Claimed(job.lease, by, now, now + lease_of(job.kind), is_suspect=suspects)
             account.claims[job.lease.claim] = account.held
             account.state = JobState.RUNNING
 

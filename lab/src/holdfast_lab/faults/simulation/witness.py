@@ -6,7 +6,7 @@ eighth is tried again, and an expired lease is rescued within two rescue interva
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -107,9 +107,10 @@ class Claimed:
     by: Witness
     since: float
     until: float
-    claimed_at: float = 0.0
     heard_at: float = math.inf
     """When its process read the answer to the claim: only from then on can it keep the lease."""
+    claimed_at: float = field(init=False)
+    """Unlike `since` it stays when the lease is renewed. No loss is judged by it."""
     is_suspect: bool = False
     crash_limit: int = 0
     """Of one that runs alone, as it was noted."""
@@ -119,6 +120,9 @@ class Claimed:
     ending: Ending | None = None
     result: object = None
     """What its handler returned."""
+
+    def __post_init__(self) -> None:
+        self.claimed_at = self.since
 
 
 def is_explained(lost: Claimed) -> bool:
