@@ -1,7 +1,7 @@
 -- Writes down the outcomes of attempts and returns which leases this ended; `why_not_held` explains the others.
 -- It locks first, skipping leases that a transaction holds to finish its job: one such job must not stall all others. The
--- DELETE then goes by id, not by place: a renewal may have moved the row after this statement's snapshot was taken,
--- and only a search by key follows it there.
+-- DELETE is a statement of its own, whose snapshot sees what a renewal did before the lock. In one statement it would have
+-- to follow the row to its newest version, and there PostgreSQL 18 loses count of its buffers now and then.
 CREATE OR REPLACE FUNCTION holdfast.finish(
     ids uuid[], claims uuid[], moves text[], states text[], delays interval[], moments timestamptz[],
     errors text[], results text[], kept_errors integer
@@ -14,20 +14,20 @@ AS $$
 DECLARE
     moment timestamptz := holdfast.now();
     moment_text text := to_char(moment AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
+    is_locked boolean[];
 BEGIN
+    SELECT array_agg(lease.is_ours IS NOT NULL ORDER BY given.number) INTO is_locked
+    FROM unnest(ids, claims) WITH ORDINALITY AS given (id, claim, number)
+    LEFT JOIN LATERAL (
+        SELECT true AS is_ours FROM holdfast.lease
+        WHERE lease.id = given.id AND lease.claim = given.claim
+        FOR UPDATE SKIP LOCKED
+    ) AS lease ON true;
     RETURN QUERY
-    WITH given AS MATERIALIZED (
+    WITH held AS MATERIALIZED (
         SELECT * FROM unnest(ids, claims, moves, states, delays, moments, errors, results) WITH ORDINALITY
             AS given (id, claim, move, state, delay, at, error, result, number)
-    ),
-    held AS MATERIALIZED (
-        SELECT given.*
-        FROM given
-        CROSS JOIN LATERAL (
-            SELECT FROM holdfast.lease
-            WHERE lease.id = given.id AND lease.claim = given.claim
-            FOR UPDATE SKIP LOCKED
-        ) AS lease
+        WHERE is_locked[given.number]
     ),
     gone AS (
         DELETE FROM holdfast.lease USING held WHERE lease.id = ANY (ARRAY[held.id]) AND lease.claim = held.claim
