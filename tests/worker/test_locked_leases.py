@@ -29,6 +29,8 @@ async def test_a_handler_whose_lease_somebody_else_holds_locked_is_stopped_befor
     @app.handler("waits")
     async def waits(job: RunningJob[Any]) -> None:
         running.append(job.id)
+        if stopped.is_set():
+            return
         try:
             await asyncio.sleep(60)
         finally:
