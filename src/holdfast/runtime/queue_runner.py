@@ -184,7 +184,8 @@ class QueueRunner:
             if is_busy:
                 self._empty_turns, idle = 0, self._pacing.busy(self._random)
             else:
-                idle = self._pacing.idle(self._empty_turns, self._random, told=told)
+                # A claim that found something did not look, so it does not know what is due later: that is one turn away.
+                idle = self._pacing.idle(self._empty_turns, self._random, told=None if turn.claimed else told)
             if self._sleeper is not None and told is None and not is_busy:
                 # Producers do not ring: jobs come so fast that nobody is told of each, or in a moment they will know.
                 # Where neither is so, the waits soon are the usual ones.
