@@ -66,7 +66,7 @@ class Case:
     def __init__(self, is_told: bool | None, busy_delay: float = 0.0) -> None:
         self.now = 1000.0
         self.worker = Scripted()
-        runs = QueueRuns(MemoryRuns(MemoryStore()), "queue", "replica")
+        self.runs = runs = QueueRuns(MemoryRuns(MemoryStore()), "queue", "replica")
         pacing = Pacing(idle_max=timedelta(seconds=POLL), busy_delay=timedelta(seconds=busy_delay))
         sleeper = None if is_told is None else Told(is_told)
         self.runner = QueueRunner(cast(Worker, self.worker), pacing, runs, sleeper=sleeper)
@@ -165,6 +165,16 @@ async def test_whoever_tells_of_new_work_ends_the_busy_delay(busy: Case) -> None
     await busy.look(Turn(3, math.inf, is_idle=True))
     busy.runner.wake()
     assert busy.runner.due_in() == 0
+
+
+async def test_after_a_claim_the_next_look_is_soon_however_long_producers_have_known_of_us(case: Case) -> None:
+    """The claim does not tell what is due later, so to wait for a poll would make delayed jobs late."""
+    sleeper = Told(is_told=True)
+    sleeper.told = wake.Told(3600.0)
+    runner = QueueRunner(cast(Worker, case.worker), Pacing(idle_max=timedelta(hours=1)), case.runs, sleeper=sleeper)
+    case.runner = runner
+    assert await case.look(Turn(1, math.inf, is_idle=True)) == pytest.approx(0.02)
+    assert await case.look() == pytest.approx(3600.0)
 
 
 async def test_a_turn_for_the_rescue_alone_does_not_look_for_work(case: Case) -> None:
