@@ -95,7 +95,7 @@ def test_a_bench_that_is_ended_cleans_up(cli: Cli, scratch: Path) -> None:
     try:
         eventually(lambda: list(scratch.glob("*/workers.log")), "the first worker starts")
         bench.terminate()
-        assert bench.wait(30) == 128 + signal.SIGTERM
+        assert bench.wait(30) == 128 + signal.SIGTERM, cli.log
     finally:
         bench.kill()
         bench.wait()

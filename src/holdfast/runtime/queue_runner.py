@@ -184,7 +184,7 @@ class QueueRunner:
             if is_busy:
                 self._empty_turns, idle = 0, self._pacing.busy(self._random)
             else:
-                # A claim that found something did not look, so it does not know what is due later: that is one turn away.
+                # A claim that found something did not look, so it does not know what is due later: the next turn does.
                 idle = self._pacing.idle(self._empty_turns, self._random, told=None if turn.claimed else told)
             if self._sleeper is not None and told is None and not is_busy:
                 # Producers do not ring: jobs come so fast that nobody is told of each, or in a moment they will know.

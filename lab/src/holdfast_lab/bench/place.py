@@ -73,6 +73,15 @@ async def scratch_place(store: str | None) -> AsyncIterator[Place]:
                 await migrate(url, schema)
                 yield Place(url, schema, folder, store is None, connection)
             finally:
-                with translated():
-                    await connection.execute(f"DROP SCHEMA IF EXISTS {quoted(schema)} CASCADE")
-                await connection.close()
+                connection.terminate()
+                await _drop(url, schema)
+
+
+async def _drop(url: str, schema: str) -> None:
+    """On another connection: one whose statement was canceled is closed."""
+    connection = await open_connection(url)
+    try:
+        with translated():
+            await connection.execute(f"DROP SCHEMA IF EXISTS {quoted(schema)} CASCADE")
+    finally:
+        await connection.close()
