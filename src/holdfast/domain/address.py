@@ -1,29 +1,41 @@
-"""What an address says: its hosts, and the address as a person may see it."""
+"""Addresses of servers: the hosts of a database, and a form without the password that is safe to show."""
 
 import re
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-_UNREADABLE = "(an address that cannot be read)"
+# A password may contain anything, even an unquoted @ or //, so it ends at the last @ before the next address. The
+# exception is advice on how to write an address. The limit keeps the time for a hostile text linear.
+_LOGIN = re.compile(r"((?://|embedded:)[^\s:/?#@]*:)(?!password@host:port)(?:(?!\w://).){0,2000}@")
+_OPTION = re.compile(r"(\b(?:password|sslpassword|passfile)=)(?:'[^']*'|[^&\s'\"]*)", re.IGNORECASE)
 
 
-def without_password(url: str) -> str:
-    """For log lines. An address that cannot be read may have its password anywhere, so it is not shown at all."""
-    try:
-        parts = urlsplit(url)
-        password = parts.password
-    except ValueError:
-        return _UNREADABLE
-    if any("@" in part for part in (parts.path, parts.query, parts.fragment)):
-        # An unquoted / ? or # ends the address's first part early, in the middle of a password.
-        return _UNREADABLE
-    shown = url if password is None else url.replace(f":{password}@", ":…@", 1)
-    return re.sub(r"([?&](?:password|sslpassword|passfile)=)[^&]*", r"\1…", shown)
+class MaskedAddress(str):
+    """An address whose repr has no password: debug pages and error reports show the variables of each frame."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(without_password(str(self)))
+
+
+def without_password(text: str) -> str:
+    """An address of any server, or a text that quotes some, with … in place of passwords. Safe to show and to log."""
+    return _OPTION.sub(r"\1…", _LOGIN.sub(r"\1…@", text))
+
+
+def without_driver(url: str) -> str:
+    """The libpq form of a SQLAlchemy address such as postgresql+asyncpg://…?ssl=require."""
+    scheme, plus, rest = url.partition("+")
+    driver, slashes, place = rest.partition("://")
+    if not (plus and slashes and scheme in ("postgresql", "postgres") and driver.isidentifier()):
+        return url
+    return re.sub(r"([?&])ssl=", r"\1sslmode=", f"{scheme}://{place}")
 
 
 def each_host(url: str) -> tuple[str, ...]:
-    """The address of a PostgreSQL once for each of its hosts; ValueError if it cannot be read.
+    """One PostgreSQL address for each host. Raises ValueError if the address cannot be parsed.
 
-    Several are written as libpq has them: postgresql://ann@one:5432,two:5432/shop, or ?host=one,two&port=5432,5433.
+    Several hosts are written as in libpq: postgresql://ann@one:5432,two:5432/shop, or ?host=one,two&port=5432,5433.
     """
     parts = urlsplit(url)
     user, at, hosts = parts.netloc.rpartition("@")

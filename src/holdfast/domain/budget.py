@@ -1,4 +1,4 @@
-"""How much one pass may take: seconds and items. A budget inside another never allows more than the outer one."""
+"""Limits how many seconds and items one pass may use. A nested budget never allows more than its outer one."""
 
 import math
 import time
@@ -12,7 +12,7 @@ class Budget:
 
     @property
     def items_left(self) -> int | None:
-        """None: no limit."""
+        """None means no limit."""
         outer = None if self._outer is None else self._outer.items_left
         if self._items is None or outer is None:
             return outer if self._items is None else self._items
@@ -20,7 +20,7 @@ class Budget:
 
     @property
     def seconds_left(self) -> float:
-        """Infinite: no limit."""
+        """Infinity means no limit."""
         left = math.inf if self._deadline == math.inf else max(0.0, self._deadline - time.monotonic())
         return left if self._outer is None else min(left, self._outer.seconds_left)
 
@@ -35,7 +35,7 @@ class Budget:
             self._outer.take(items)
 
     def end(self) -> None:
-        """Nothing more may be begun, within this budget or one inside it."""
+        """Allow nothing more to begin, in this budget or one nested in it."""
         self._deadline = -math.inf
 
     def inner(self, seconds: float | None, items: int | None) -> "Budget":

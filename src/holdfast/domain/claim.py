@@ -1,6 +1,6 @@
-"""The names of claims, which no failover, restore or clock can give out twice: a worker makes them, not a database.
+"""The names of claims. A worker makes them, not the database, so no failover, restore or clock can repeat one.
 
-The first half names the holder, one start of one worker; the second half counts the claims of its process.
+The first half names the holder, which is one start of one worker. The second half counts the claims of its process.
 """
 
 import itertools
@@ -11,13 +11,22 @@ _NUMBERS = itertools.count(1)
 
 
 def new_holder() -> UUID:
-    """For one start of one worker. It ends with zeros, where its claims have their numbers."""
+    """The name of one start of one worker. It ends in zeros, where its claims have their number."""
     return holder_of(uuid4())
 
 
 def new_claim(holder: UUID) -> UUID:
-    """For one request: asked again, a store must be given another name."""
-    return UUID(int=holder_of(holder).int | next(_NUMBERS))
+    """The name of one request to the store. A repeated request needs a new name."""
+    return UUID(int=holder.int >> _NUMBER_BITS << _NUMBER_BITS | next(_NUMBERS))
+
+
+def new_number() -> int:
+    """A number that no claim has. It separates the claims before it from the claims after it."""
+    return next(_NUMBERS)
+
+
+def number_of(claim: UUID) -> int:
+    return claim.int & (1 << _NUMBER_BITS) - 1
 
 
 def holder_of(claim: UUID) -> UUID:

@@ -1,8 +1,8 @@
-"""Named places in the engine at which a fault test lets its process die, where state is in between.
+"""Named places in the engine where a fault test can kill the process, with its work half done.
 
-With `HOLDFAST_CRASH_AT=claim.answered` in its environment a process kills itself (SIGKILL) when it reaches that point;
-`finish.after:3` is the third time, and commas separate several points. Without the variable `reach` is an empty
-function and `around` changes nothing. For tests only: it is read once, when this module is imported.
+With `HOLDFAST_CRASH_AT=claim.answered` in its environment, a process kills itself (SIGKILL) when it reaches that point.
+`finish.after:3` means the third time; commas separate several points. Without the variable, `reach` is an empty
+function and `around` changes nothing. For tests only: the variable is read once, when this module is imported.
 """
 
 import os
@@ -17,24 +17,24 @@ from holdfast.domain.errors import InvalidInput
 VARIABLE = "HOLDFAST_CRASH_AT"
 
 POINTS = (
-    # A producer, in a statement or a COPY of its own. After: it is committed, and nobody was told.
+    # A producer, in its own statement or COPY. After: it is committed, but its caller does not know yet.
     "enqueue.before",
     "enqueue.after",
     "copy.before_commit",
     "publish.before",
     "publish.after",
-    # The start of a worker: subscriptions go into the store before its first claim.
+    # The start of a worker: it stores subscriptions before its first claim.
     "declare.before",
     "declare.after",
-    # The leases are committed: nobody here knows of them yet, or nothing has started.
+    # The leases are committed, but the worker does not hold them yet, or has started none of their handlers.
     "claim.answered",
     "claim.held",
     "handler.before",
     "handler.after",
-    # Inside the transaction of a handler, or of whoever it calls.
+    # Inside the transaction of a handler or of code that it calls.
     "finish_in.before",
     "finish_in.after",
-    # A batch of outcomes. Between: those without a result are written, the others are not.
+    # A batch of outcomes. Between: outcomes without a result are written, the others are not.
     "finish.before",
     "finish.between",
     "finish.after",
@@ -43,22 +43,22 @@ POINTS = (
     "renew.after",
     "rescue.before",
     "rescue.after",
-    # An occurrence of a job schedule: its job and the mark are one transaction.
+    # An occurrence of a job schedule: the job and the mark are written in one transaction.
     "occurrence.before",
     "occurrence.after",
-    # An inline runner: its function, and then the mark in the transaction that holds the lock.
+    # An inline runner: its function, then the mark in the transaction that holds the lock.
     "inline.before",
     "inline.after",
     "inline.before_commit",
     "inline.marked",
-    # A relay's message to the broker. After: it is confirmed, and the job is not finished.
+    # A relay's message to the broker. After: it is confirmed, but the job is not finished.
     "relay.before",
     "relay.after",
     # A day's partitions.
     "drop.before",
     "drop.before_commit",
     "drop.after",
-    # A worker that stops: jobs that have not started are still held, then outcomes that are not written.
+    # A worker that is stopping: it still holds jobs that have not started, then outcomes that are not written.
     "shutdown.release",
     "shutdown.outcomes",
 )
@@ -69,11 +69,11 @@ Asked = Callable[Parameters, Coroutine[Any, Any, Answer]]
 
 
 def _pass_by(point: str, /) -> None:
-    """What `reach` is while nobody wants a crash."""
+    """Used as `reach` when no crash is requested."""
 
 
 def crashes_of(text: str) -> dict[str, int]:
-    """At which points, and at the how manieth time; InvalidInput if there is no such point."""
+    """Maps each crash point to the visit at which to crash. Raises InvalidInput for an unknown point."""
     crashes = {}
     for item in filter(None, (item.strip() for item in text.split(","))):
         point, colon, number = item.partition(":")
@@ -86,10 +86,10 @@ def crashes_of(text: str) -> dict[str, int]:
 
 
 def crasher(crashes: Mapping[str, int]) -> Callable[[str], None]:
-    """What `reach` is in a process that is to die."""
+    """Returns the `reach` of a process that should crash."""
     if not crashes:
         return _pass_by
-    # Points are reached in several threads, and taking the next number of a count is one step for all of them.
+    # Several threads may reach a point, and next() on a count is atomic.
     times = {point: count(1) for point in crashes}
 
     def reach(point: str, /) -> None:
@@ -100,7 +100,7 @@ def crasher(crashes: Mapping[str, int]) -> Callable[[str], None]:
 
 
 def around(name: str) -> Callable[[Asked[Parameters, Answer]], Asked[Parameters, Answer]]:
-    """For an async function on the way of every job: `name`.before and `name`.after, or the bare function."""
+    """Add `name`.before and `name`.after to an async function that every job passes; without crashes, do nothing."""
 
     def with_points(function: Asked[Parameters, Answer]) -> Asked[Parameters, Answer]:
         if reach is _pass_by:
@@ -119,4 +119,4 @@ def around(name: str) -> Callable[[Asked[Parameters, Answer]], Asked[Parameters,
 
 
 reach: Callable[[str], None] = crasher(crashes_of(os.environ.get(VARIABLE, "")))
-"""Call it with the name of the point that the process has come to."""
+"""Call this with the name of the crash point that the process has reached."""

@@ -1,12 +1,12 @@
 """Timetables: the occurrences of an interval or a cron expression, and what to do about missed ones. All pure.
 
-An interval counts from the Unix epoch, so that every process finds the same occurrences without asking anybody. A cron
-expression is read on the wall clock of its zone, and where that clock jumps, as Debian's cron does it:
+Intervals count from the Unix epoch, so that every process computes the same occurrences without coordination. A cron
+expression follows the wall clock of its time zone. When that clock jumps, the rules are those of Debian's cron:
 
-- A fixed time of day (neither minute nor hour begins with `*`) that the jump forward leaves out runs once, at the
-  moment of the jump; one that the jump back repeats runs once, the first time.
-- Where minute or hour begins with `*`, every moment that matches the wall clock is an occurrence: `*/15 * * * *` goes
-  on every 15 minutes through both jumps, and hours that are left out or repeated are left out or repeated.
+- A fixed time of day (neither minute nor hour begins with `*`) that a forward jump skips runs once, at the moment of
+  the jump. A fixed time that a backward jump repeats runs once, the first time.
+- If minute or hour begins with `*`, every moment that matches the wall clock is an occurrence: `*/15 * * * *` runs
+  every 15 minutes through both jumps; skipped hours are skipped and repeated hours run again.
 """
 
 import copy
@@ -30,9 +30,9 @@ MOST_COUNTED = 1000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
-_SHORTEST, _LONGEST = timedelta(seconds=1), timedelta(days=366)
+SHORTEST, LONGEST = timedelta(seconds=1), timedelta(days=366)
 _LONGEST_TEXT = 200
-# No zone changes its offset and changes it back within so short a time.
+# No zone changes its offset and changes it back within such a short time.
 _STRIDE = timedelta(hours=12)
 _MINUTES, _HOURS, _DAYS, _MONTHS, _WEEKDAYS = range(60), range(24), range(1, 32), range(1, 13), range(7)
 _FIELDS = {"minute": _MINUTES, "hour": _HOURS, "day of month": _DAYS, "month": _MONTHS, "day of week": _WEEKDAYS}
@@ -45,20 +45,20 @@ _EXAMPLES = 'write it like "every 2m", "03:17 daily", "08:00 weekdays", "09:30 m
 
 
 class Missed(StrEnum):
-    """What becomes of occurrences that nobody was there for."""
+    """What to do with occurrences that were missed because no process was running."""
 
     SKIP = "skip"
-    """Only the newest occurrence runs, and only if it is less than a minute late."""
+    """Run only the newest occurrence, and only if it is less than a minute late."""
     ONCE = "once"
-    """The newest occurrence runs, however late; older ones are dropped."""
+    """Run the newest occurrence, however late; drop older ones."""
     ALL = "all"
-    """Every occurrence runs, oldest first; of more than the limit, the newest."""
+    """Run every occurrence, oldest first; above the limit, only the newest ones."""
 
 
 class Timetable(Protocol):
     @property
     def text(self) -> str:
-        """In the form in which it is stored and compared: `every 1m30s`, or a cron expression of five fields."""
+        """The canonical form for storage and comparison: `every 1m30s`, or a cron expression of five fields."""
 
     @property
     def zone(self) -> str: ...
@@ -67,15 +67,15 @@ class Timetable(Protocol):
         """The first occurrence after the moment, in UTC."""
 
     def newest(self, after: datetime, until: datetime, most: int) -> tuple[list[datetime], int]:
-        """The newest occurrences, oldest first, of those after `after` and up to `until`; and how many there are.
+        """The newest `most` occurrences after `after` and up to `until`, oldest first, and how many there are in all.
 
-        A cron expression's are counted up to MOST_COUNTED more than `most`; there may be millions.
+        For a cron expression the count stops at MOST_COUNTED more than `most`, because there may be millions.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The occurrences to run now, oldest first; how many others were dropped; the occurrence to go on with.
+    """The occurrences to run now, oldest first; how many others were dropped; the occurrence to continue with.
 
     `dropped` is exact for an interval. For a cron expression, counting stops soon after MOST_COUNTED.
     """
@@ -102,7 +102,7 @@ class _Interval:
         )
 
     def _passed(self, moment: datetime) -> int:
-        """The number of the last occurrence that is not after the moment."""
+        """The number of the last occurrence at or before the moment."""
         return (to_aware(moment, "moment") - _EPOCH) // self.length
 
     def _occurrence(self, number: int) -> datetime:
@@ -111,8 +111,8 @@ class _Interval:
 
 @dataclass(frozen=True, slots=True)
 class _Cron:
-    """CronSim finds the matching times of a clock without a zone. From there to real time we go ourselves: given a zone
-    that jumps at midnight or by less than an hour, CronSim misses occurrences, makes some up, or never comes back."""
+    """CronSim finds the matching times on a clock without a zone; we convert them to real time ourselves. With a zone
+    that jumps at midnight or by less than an hour, CronSim misses occurrences, invents some or never returns."""
 
     text: str
     zone: str
@@ -127,7 +127,7 @@ class _Cron:
             raise InvalidInput(f"timetable: {self.text!r} has no occurrence before the year 9999") from error
 
     def newest(self, after: datetime, until: datetime, most: int) -> tuple[list[datetime], int]:
-        """Walks back from `until` in longer and longer stretches, so that it sees few occurrences too many."""
+        """Search back from `until` in growing steps, so that few surplus occurrences are computed."""
         occurrences: list[datetime] = []
         enough, end, reach = most + MOST_COUNTED, until, timedelta(hours=1)
         while after < end and len(occurrences) < enough:
@@ -151,12 +151,12 @@ class _Cron:
         wall = moment.astimezone(self._place).replace(tzinfo=None)
         while True:
             wall = self._match_after(wall)
-            # Not after the moment: its first time has passed, and this is the second pass of a repeated hour.
+            # Otherwise the first pass is over and this is the second pass of a repeated hour.
             if (occurrence := self._first_time(wall)) > moment:
                 return occurrence
 
     def _next_running(self, moment: datetime) -> datetime:
-        """Offset by offset: within one, wall clock and real time run alike."""
+        """Go from offset to offset: while the offset is constant, wall clock and real time run in parallel."""
         start, offset = moment, self._offset(moment)
         wall = (moment + offset).replace(tzinfo=None)
         while True:
@@ -175,7 +175,7 @@ class _Cron:
         return next(matching)
 
     def _first_time(self, wall: datetime) -> datetime:
-        """When the clock shows it for the first time or, where it never does, when the clock jumps over it."""
+        """When the clock first shows this time, or, if it never does, when the clock jumps over it."""
         by_old_offset, by_new_offset = (wall.replace(tzinfo=self._place, fold=fold).astimezone(UTC) for fold in (0, 1))
         if by_new_offset < by_old_offset:
             return self._change(by_new_offset, by_old_offset) or by_old_offset
@@ -185,7 +185,7 @@ class _Cron:
         return moment.astimezone(self._place).utcoffset() or timedelta(0)
 
     def _change(self, after: datetime, until: datetime) -> datetime | None:
-        """The first moment, to the second, at which the offset is no longer that of `after`."""
+        """The first moment, to the second, at which the offset differs from the one at `after`."""
         offset, same = self._offset(after), after
         while same < until:
             other = min(same + _STRIDE, until)
@@ -204,21 +204,21 @@ class _Cron:
 def parse_timetable(text: str, zone: str = "UTC") -> Timetable:
     """`every 2m`, `17 3 * * *`, `03:17 daily`, `08:00 weekdays`, `09:30 monday,thursday`, `hourly`.
 
-    Equal if they mean the same, however they are written. InvalidInput says what is wrong.
+    Timetables are equal if they mean the same, no matter how they are written. Raises InvalidInput for invalid text.
     """
     if not isinstance(text, str):
-        raise InvalidInput(f"timetable: {shown(text)} is not a text; {_EXAMPLES}")
+        raise InvalidInput(f"timetable: {shown(text)} is not text; {_EXAMPLES}")
     if len(text) > _LONGEST_TEXT:
         raise InvalidInput(f"timetable: {len(text):,} characters are over the limit of {_LONGEST_TEXT}; {_EXAMPLES}")
     if not isinstance(zone, str):
-        raise InvalidInput(f'tz: {shown(zone)} is not a text; write the name of a time zone, like "America/Santiago"')
+        raise InvalidInput(f'tz: {shown(zone)} is not text; write the name of a time zone, like "America/Santiago"')
     return _parsed(" ".join(text.lower().split()), zone)
 
 
 def due_at(timetable: Timetable, next_occurrence: datetime, now: datetime, missed: Missed, limit: int) -> Due:
-    """What is due at `now` if `next_occurrence` is the oldest occurrence of the schedule that is not done.
+    """What is due at `now` if `next_occurrence` is the schedule's oldest occurrence that is not done.
 
-    That one counts as an occurrence even where the timetable no longer has it, as after a change of the zone's rules.
+    It counts as an occurrence even if the timetable no longer contains it, for example after the zone's rules changed.
     """
     if next_occurrence > now:
         return Due((), 0, next_occurrence)
@@ -232,6 +232,24 @@ def due_at(timetable: Timetable, next_occurrence: datetime, now: datetime, misse
     return Due(tuple(occurrences), dropped, timetable.next_after(now))
 
 
+def in_place(
+    timetable: Timetable, next_occurrence: datetime, last_occurrence: datetime | None, now: datetime
+) -> datetime:
+    """The occurrence to continue with: an earlier one if the clock was ahead when `next_occurrence` was computed.
+
+    The last occurrence that ran does not run again. After a step back of less than a minute, nothing is moved, because
+    the occurrences in between have already run.
+    """
+    if next_occurrence <= _coming(timetable, last_occurrence, now + DEFAULT_GRACE):
+        return next_occurrence
+    return _coming(timetable, last_occurrence, now)
+
+
+def _coming(timetable: Timetable, last_occurrence: datetime | None, moment: datetime) -> datetime:
+    occurrence = timetable.next_after(moment)
+    return timetable.next_after(occurrence) if occurrence == last_occurrence else occurrence
+
+
 @lru_cache(maxsize=1024)
 def _parsed(text: str, zone: str) -> Timetable:
     place = _zone(zone)
@@ -243,7 +261,7 @@ def _parsed(text: str, zone: str) -> Timetable:
 
 
 def _zone(name: str) -> ZoneInfo:
-    # "localtime" is another zone on another machine.
+    # "localtime" means a different zone on each machine.
     if name.lower() != "localtime":
         try:
             return ZoneInfo(name)
@@ -259,7 +277,7 @@ def _interval(text: str, zone: str) -> _Interval:
         length = to_timedelta(text.removeprefix("every "), "timetable")
     except InvalidInput as error:
         raise InvalidInput(f"{error}, after the word every") from error
-    if not _SHORTEST <= length <= _LONGEST:
+    if not SHORTEST <= length <= LONGEST:
         raise InvalidInput(f'timetable: {text!r} is not from 1s to 366d; write it like "every 90s" or "every 2m"')
     if length % timedelta(milliseconds=1):
         raise InvalidInput(f'timetable: {text!r} is not in whole milliseconds; write it like "every 90s"')
@@ -267,7 +285,7 @@ def _interval(text: str, zone: str) -> _Interval:
 
 
 def _expression(text: str) -> str:
-    """The five fields of a cron expression, for whichever form the text has."""
+    """Convert the text, in any of its forms, to the five fields of a cron expression."""
     if text == "hourly":
         return "0 * * * *"
     clock_time = _CLOCK_TIME.fullmatch(text)
@@ -289,8 +307,8 @@ def _expression(text: str) -> str:
 def _matching(text: str, expression: str) -> CronSim:
     fields = expression.split()
     if len(fields) != len(_FIELDS):
-        hint = ' (for seconds there is "every 10s")' if len(fields) > len(_FIELDS) else ""
-        raise InvalidInput(f"timetable: {text!r} has not the five fields of a cron expression{hint}; {_EXAMPLES}")
+        hint = ' (for seconds, use "every 10s")' if len(fields) > len(_FIELDS) else ""
+        raise InvalidInput(f"timetable: {text!r} does not have the five fields of a cron expression{hint}; {_EXAMPLES}")
     for written, (name, allowed) in zip(fields, _FIELDS.items(), strict=True):
         for step in re.findall(r"/(\d+)", written):
             if int(step) > len(allowed):
@@ -302,14 +320,14 @@ def _matching(text: str, expression: str) -> CronSim:
         matching = CronSim(expression, origin)
         next(copy.copy(matching))
     except StopIteration:
-        raise InvalidInput(f"timetable: {text!r} never comes; {_EXAMPLES}") from None
+        raise InvalidInput(f"timetable: {text!r} never occurs; {_EXAMPLES}") from None
     except CronSimError as error:
-        # It calls 30 February a bad day of month; that day and that month can be read one without the other.
+        # CronSim calls February 30 a bad day of month, although that day and that month are valid on their own.
         minute, hour, day, month, weekday = fields
         is_readable = all(
             _is_readable(part, origin) for part in (f"{minute} {hour} {day} * {weekday}", f"0 0 * {month} *")
         )
-        problem = " never comes" if is_readable else f": {str(error).lower()}"
+        problem = " never occurs" if is_readable else f": {str(error).lower()}"
         raise InvalidInput(f"timetable: {text!r}{problem}; {_EXAMPLES}") from error
     return matching
 
@@ -323,8 +341,8 @@ def _is_readable(expression: str, origin: datetime) -> bool:
 
 
 def _canonical(expression: str, matching: CronSim) -> str:
-    """One spelling for each meaning. A leading `*` stays, because it decides what happens where the clock jumps, and
-    whether day of month and day of week must both match or either."""
+    """The one spelling for each meaning. A leading `*` stays, because it decides what happens when the clock jumps, and
+    whether day of month and day of week must both match or only one of them."""
     minute, hour, day, month, weekday = expression.split()
     weekdays = {item % 7 if isinstance(item, int) else (item[0] % 7, item[1]) for item in matching.weekdays}
     return " ".join(
@@ -359,7 +377,7 @@ def _field(written: str, values: set[int | tuple[int, int]], allowed: range, *, 
 
 
 def _ranges(numbers: list[int]) -> Iterator[str]:
-    """1, 2, 3, 5 as `1-3` and `5`."""
+    """Write 1, 2, 3, 5 as `1-3` and `5`."""
     start = 0
     for end, number in enumerate(numbers):
         if end + 1 < len(numbers) and numbers[end + 1] == number + 1:

@@ -1,6 +1,6 @@
-"""Durations the way people write them: "90s", "5m", "1h30m", "500ms", or a timedelta.
+"""Durations as people write them: "90s", "5m", "1h30m", "500ms", or a timedelta.
 
-A bare number has no unit, so it is refused everywhere in Holdfast.
+A bare number has no unit, so Holdfast rejects it everywhere.
 """
 
 import re
@@ -19,12 +19,12 @@ _UNITS = {
 }
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 _LONGEST = timedelta(days=36_500)
-# The driver sends the very last day that Python knows as infinity, and no store can count with that.
+# The driver sends Python's very last day as infinity, which no store can do arithmetic with.
 _LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 def to_timedelta(value: object, name: str = "duration") -> timedelta:
-    """A timedelta that is zero or more, or InvalidInput that names the setting."""
+    """Return a timedelta of zero or more. Raises InvalidInput, naming the setting, for anything else."""
     match value:
         case timedelta():
             duration = value
@@ -42,7 +42,7 @@ def to_timedelta(value: object, name: str = "duration") -> timedelta:
 
 
 def to_aware(value: object, name: str) -> datetime:
-    """A datetime with a time zone, in UTC, or InvalidInput that names the setting."""
+    """Return an aware datetime in UTC. Raises InvalidInput, naming the setting, for anything else."""
     if not isinstance(value, datetime):
         raise InvalidInput(f"{name}: {shown(value)} is not a datetime")
     if value.tzinfo is None or value.utcoffset() is None:
@@ -76,7 +76,7 @@ def _parse(text: str, name: str) -> timedelta:
 
 
 def to_text(duration: timedelta) -> str:
-    """The shortest form that `to_timedelta` reads back, to the millisecond."""
+    """The shortest text that `to_timedelta` can read back, to the millisecond."""
     left = round(duration / timedelta(milliseconds=1))
     parts = []
     for unit in ("d", "h", "m", "s", "ms"):
@@ -87,7 +87,7 @@ def to_text(duration: timedelta) -> str:
 
 
 def rough(length: timedelta) -> str:
-    """A length of time in its largest unit, or the two largest where one alone says too little."""
+    """A length of time in its largest unit, or in its two largest units where one would be too coarse."""
     seconds = length.total_seconds()
     if seconds < 1:
         return f"{seconds * 1000:.0f}ms"

@@ -1,34 +1,47 @@
-"""Every error of Holdfast, below one root.
+"""All of Holdfast's errors, under one root.
 
-Five families: the caller's mistake, a store that cannot be reached (worth trying again), a lost lease, a bug, and the
-signals with which a handler says how its attempt ends.
+There are five families: mistakes by the caller, an unavailable store (worth a retry), a lost lease, a bug, and the
+signals that a handler uses to end its attempt.
 """
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+from holdfast.domain.address import without_password
+
+if TYPE_CHECKING:
+    from holdfast.domain.job import Job
+
+CHECK_SERVER = "; check that the server is running and that HOLDFAST_STORE points to it"
+"""The end of the message if a server cannot be reached."""
 
 _LONGEST_LINE = 1_000
+_LONGEST_READ = 10 * _LONGEST_LINE
+"""How much of a message is searched for passwords: more than is shown, so that none is cut in two."""
 
 
 class HoldfastError(Exception):
-    """The root of all errors that Holdfast raises."""
+    """The base class of all errors that Holdfast raises."""
 
 
 class InvalidInput(HoldfastError):
-    """The caller's mistake: the message is one line that says what is wrong and what to do.
+    """The caller made a mistake. The message is one line that says what is wrong and how to fix it.
 
-    It quotes what the caller gave, which may be megabytes, have lines of its own, or be no text that can be printed.
+    The message quotes the caller's input, which may be huge, contain line breaks or be unprintable, so it is shortened
+    and cleaned up. It may also be an address in the wrong place, so passwords are removed.
     """
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(_in_one_line(message))
+        if len(message) > _LONGEST_READ:
+            message = f"{message[: _LONGEST_READ // 2]}{message[-_LONGEST_READ // 2 :]}"
+        super().__init__(_in_one_line(without_password(message)))
 
 
 class Unstorable(InvalidInput):
-    """The store refuses a value for what it is. The only error that may count against an outcome.
+    """The store rejects the value itself. This is the only error that may be blamed on an outcome.
 
-    `reason` says why without quoting the value, for logs.
+    `reason` says why without quoting the value, so it is safe to log.
     """
 
     def __init__(self, message: str = "", reason: str = "") -> None:
@@ -37,31 +50,46 @@ class Unstorable(InvalidInput):
 
 
 class DuplicateJob(InvalidInput):
-    """A job with this id exists already, and it was enqueued without a key."""
+    """A job with this id already exists, and it was not enqueued with the same key, kind and tenant."""
 
 
 class UnknownJob(InvalidInput):
-    """No job has this id, or it was removed by retention."""
+    """No job has this id: its transaction is not committed yet, or retention or `delete` has removed the job."""
+
+
+class JobFailed(HoldfastError):
+    """The awaited job has no result because it ended `failed`, `dead` or `canceled`; see `job.state`."""
+
+    def __init__(self, job: "Job") -> None:
+        error = job.last_error
+        self.job = job
+        self.code = error.code if error else ""
+        self.message = error.message if error else ""
+        why = f": {error.code}: {error.summary}" if error else ""
+        super().__init__(_in_one_line(f"job {job.id} of kind {job.kind!r} ended {job.state}{why}"))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.job,)
 
 
 class SchemaMismatch(InvalidInput):
-    """The database's Holdfast schema is missing, or is of a version that this release does not know."""
+    """The database has no Holdfast schema, or a version of it that this release does not support."""
 
 
 class StoreUnavailable(HoldfastError):
-    """The store cannot be reached or refused for a passing reason; the same call may succeed later."""
+    """The store is unreachable or has a temporary problem; the same call may succeed later."""
 
 
 class ConnectionLost(StoreUnavailable):
-    """A connection was lost before the answer came. A new one may well work, so the first new try comes at once."""
+    """The connection was lost before the answer arrived. A new one will probably work, so retry once immediately."""
 
 
 class AccessRefused(StoreUnavailable):
-    """The store answers, and refuses this role a login or a privilege. Nothing is wrong with the work itself."""
+    """The store answers but denies this role a login or a privilege. Nothing is wrong with the work itself."""
 
 
 class KeyLocked(StoreUnavailable):
-    """Another transaction holds the key and did not end in time; nothing was changed, and trying again may help."""
+    """Another transaction holds the key and did not end in time. Nothing was changed; a retry may succeed."""
 
     @classmethod
     def of(cls, keys: Sequence[str]) -> Self:
@@ -71,19 +99,19 @@ class KeyLocked(StoreUnavailable):
 
 
 class StaleLease(HoldfastError):
-    """This lease was lost: its claim is no longer the job's, so nothing was changed."""
+    """The lease was lost: the job no longer belongs to this claim, so nothing was changed."""
 
 
 class InternalError(HoldfastError):
-    """Holdfast, its driver and the server do not understand each other: a bug. The cause has the traceback."""
+    """A bug: Holdfast, its driver and the server disagree. The traceback is in the exception's cause."""
 
 
 class HandlerSignal(HoldfastError):
-    """What a handler raises, or returns, to say how its attempt ends."""
+    """The base class of what a handler raises or returns to end its attempt in a particular way."""
 
 
 class Retryable(HandlerSignal):
-    """The attempt failed and may be tried again: by the handler's backoff, or `after` a duration, or `at` a time."""
+    """The attempt failed and may be retried: after the handler's backoff, `after` a duration or `at` a time."""
 
     def __init__(
         self,
@@ -99,7 +127,7 @@ class Retryable(HandlerSignal):
 
 
 class Permanent(HandlerSignal):
-    """The attempt failed in a way that no further attempt can mend: the job ends `failed`."""
+    """The attempt failed and a retry cannot help: the job ends `failed`."""
 
     def __init__(self, code: str, message: str = "") -> None:
         super().__init__(message or code)
@@ -107,7 +135,7 @@ class Permanent(HandlerSignal):
 
 
 class Snooze(HandlerSignal):
-    """Not now: `Snooze("5m")` or `Snooze(until=…)`. The attempt is not counted."""
+    """Run the job later: `Snooze("5m")` or `Snooze(until=…)`. The attempt does not count."""
 
     def __init__(self, after: timedelta | str | None = None, *, until: datetime | None = None) -> None:
         super().__init__("snoozed")
@@ -115,23 +143,23 @@ class Snooze(HandlerSignal):
 
 
 class Cancel(HandlerSignal):
-    """The work is no longer wanted: the job ends `canceled`."""
+    """The work is no longer needed: the job ends `canceled`."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "canceled by its handler")
 
 
 def unforeseen(error: BaseException) -> BaseException | None:
-    """The error if it is a bug, so that a log shows its traceback; an error with a clear line needs none."""
+    """Return the error if it is a bug, so that the log shows its traceback; other errors explain themselves."""
     is_clear = isinstance(error, HoldfastError) and not isinstance(error, InternalError)
     return None if is_clear else error
 
 
 def shown(value: object) -> str:
-    """A value as a message quotes it. Its own repr can fail, and so does that of an integer of too many digits."""
+    """The repr of a value, for use in a message. A custom repr can raise, and so does that of a very long integer."""
     try:
         return repr(value)
-    except Exception:  # noqa: BLE001 - it is the value's own code, and only its mistake is of interest here
+    except Exception:  # noqa: BLE001 - the repr is the application's code and may raise anything
         return f"(a {type(value).__name__} that cannot be shown)"
 
 
@@ -139,7 +167,7 @@ def _in_one_line(message: str) -> str:
     if len(message) <= _LONGEST_LINE and message.isprintable():
         return message
     if len(message) > _LONGEST_LINE:
-        # What is wrong stands at the beginning, what to do at the end.
+        # Keep both ends: the message starts with what is wrong and ends with what to do.
         message = f"{message[: _LONGEST_LINE // 2]} … {message[-_LONGEST_LINE // 3 :]}"
     line = " ".join(message.splitlines())
     return "".join(character if character.isprintable() else "\ufffd" for character in line)
@@ -148,13 +176,13 @@ def _in_one_line(message: str) -> str:
 def _one_moment(
     after: timedelta | str | None, at: datetime | None, *, optional: bool
 ) -> tuple[timedelta | None, datetime | None]:
-    # Imported here because duration.py raises InvalidInput, which lives in this module.
+    # Imported here to avoid a cycle: duration.py imports InvalidInput from this module.
     from holdfast.domain.duration import to_aware, to_timedelta
 
     if after is not None and at is not None:
         raise InvalidInput("give a duration or a time, not both")
     if after is None and at is None and not optional:
-        raise InvalidInput('say for how long, as in Snooze("5m"), or until when')
+        raise InvalidInput('give a duration, as in Snooze("5m"), or a time, as in Snooze(until=…)')
     return (
         None if after is None else to_timedelta(after, "after"),
         None if at is None else to_aware(at, "at"),

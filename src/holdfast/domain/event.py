@@ -1,6 +1,6 @@
-"""What an event is: as it is published, and as the jobs of its subscribers carry it. And which patterns match a type.
+"""Events as they are published and as subscribers' jobs carry them, and the patterns that match an event type.
 
-Values and rules only. Subscriptions are kept in store/, `holdfast.publish` has the same rules in SQL.
+Values and rules only. Subscriptions are kept in store/; `holdfast.publish` has the same rules in SQL.
 """
 
 import re
@@ -17,19 +17,20 @@ from holdfast.domain.job import check_id, check_name
 from holdfast.domain.json_text import Json
 
 EVENT_HEADER = "holdfast.event"
-"""The header of a job that tells the event it was made for: an object with `id`, `type` and `published_at`."""
+"""The job header that names the event the job was made for: an object with `id`, `type` and `published_at`."""
 
 LARGEST_HEADERS = 16 * 1024
 
-# As long as a routing key of AMQP may be, so that every event can be relayed.
+# The limit for an AMQP routing key, so that every event can be relayed.
 _LONGEST_TYPE_BYTES = 255
+_RESERVED = "holdfast."
 _TYPE = re.compile(r"(?:[^.*]+\.)*[^.*]+")
 _PATTERN = re.compile(r"(?:[^.*]+\.)*(?:[^.*]+|\*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEvent:
-    """An event to be published. Everything that could be refused is refused here, before a transaction begins."""
+    """An event to publish. All validation happens here, before a transaction begins."""
 
     type: str
     payload: Json
@@ -54,7 +55,7 @@ class NewEvent:
 
 @dataclass(frozen=True, slots=True)
 class PublishedEvent:
-    """The event for which a job was made. All jobs of one `publish` have the same id; the time is the store's."""
+    """The event that a job was made for. All jobs of one `publish` share its id; the time is from the store's clock."""
 
     id: UUID
     type: str
@@ -66,7 +67,7 @@ class PublishedEvent:
 
     @classmethod
     def of(cls, headers: Mapping[str, object]) -> Self | None:
-        """None for a job that was enqueued by other means, whatever its producer wrote into the header."""
+        """The event in these headers, or None if the job was enqueued in another way or the header is malformed."""
         match headers.get(EVENT_HEADER):
             case {"id": str(id), "type": str(type), "published_at": str(published_at)}:
                 try:
@@ -79,23 +80,25 @@ class PublishedEvent:
 
 
 def check_event_type(type: object) -> str:
-    """Words with dots between them, such as `invoice.paid`."""
+    """Accept words separated by dots, such as `invoice.paid`."""
     _check_text("event type", type)
     if not _TYPE.fullmatch(str(type)):
-        raise InvalidInput(f"event type: {type!r} is not words with dots between them, such as invoice.paid")
+        raise InvalidInput(f"event type: {type!r} is not made of words separated by dots, such as invoice.paid")
+    if str(type).startswith(_RESERVED):
+        raise InvalidInput(f"event type: {type!r} begins with {_RESERVED!r}, which is reserved for the store")
     return str(type)
 
 
 def check_pattern(pattern: object) -> str:
-    """A type, the beginning of types such as `invoice.*`, or `*` for all."""
+    """Accept a type, a prefix such as `invoice.*`, or `*` for all types."""
     _check_text("pattern", pattern)
     if not _PATTERN.fullmatch(str(pattern)):
-        raise InvalidInput(f"pattern: {pattern!r} is none; write a type (invoice.paid), a prefix (invoice.*) or *")
+        raise InvalidInput(f"pattern: {pattern!r} is not valid; write a type (invoice.paid), a prefix (invoice.*) or *")
     return str(pattern)
 
 
 def patterns_of(type: str) -> list[str]:
-    """Every pattern that matches the type. There are few, so that a store finds subscriptions by equality."""
+    """Every pattern that matches the type. There are only a few, so a store can find subscriptions by equality."""
     words = type.split(".")
     prefixes = [".".join([*words[:count], "*"]) for count in range(len(words))]
     return [*prefixes, type]
@@ -105,7 +108,7 @@ def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str):
         raise InvalidInput(f"{name}: {shown(value)} is not text")
     if not value.isprintable():
-        raise InvalidInput(f"{name}: {value!r} contains a control character or another that cannot be shown")
+        raise InvalidInput(f"{name}: {value!r} contains a control character or another unprintable character")
     size = len(value.encode())
     if size > _LONGEST_TYPE_BYTES:
         raise InvalidInput(f"{name}: {size} bytes are over the limit of {_LONGEST_TYPE_BYTES}")

@@ -1,19 +1,23 @@
-"""Two questions about waiting in an event loop that other people's code shares."""
+"""Helpers for waiting in an event loop that is shared with application code."""
 
 import asyncio
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+from holdfast.domain.errors import InvalidInput
+
+Value = TypeVar("Value")
 
 _LATE_SECONDS = 0.05
 _BLOCKED_WAITS = 10
 
 
 async def any_done(tasks: Iterable[asyncio.Future[Any]], seconds: float) -> None:
-    """Wait that long for one of them, where time in which a handler blocked the event loop does not count.
+    """Wait up to `seconds` for one of the tasks. Time during which a handler blocked the event loop does not count.
 
-    The loop may see that the time is up before it sees the answer that has been there for long, and the question may
-    not even have been sent. An event loop that is always a little late does not make it wait for much longer.
+    After a block, the loop may see the timeout before an answer that arrived long ago, and the request may not even
+    have been sent. An event loop that is always slightly late does not extend the wait by much.
     """
     tasks, left = list(tasks), seconds
     for _ in range(_BLOCKED_WAITS):
@@ -26,6 +30,25 @@ async def any_done(tasks: Iterable[asyncio.Future[Any]], seconds: float) -> None
 
 
 def is_being_canceled() -> bool:
-    """Whether somebody cancels this very task. Otherwise a CancelledError is that of something it waited for."""
+    """Whether this task itself is being canceled. If not, a CancelledError comes from something it awaited."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs on this thread, if there is one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def finished(coroutine: Coroutine[object, object, Value]) -> Value:
+    """Return the result of a coroutine that never waits, without an event loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: Value = end.value
+        return result
+    coroutine.close()
+    raise InvalidInput("this cannot be done without an event loop; use `async with in_memory(app)`")

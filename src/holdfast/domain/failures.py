@@ -1,25 +1,23 @@
-"""From what a handler raised or returned to an outcome: codes, retryability, bounded messages.
+"""Turns what a handler raised or returned into an outcome with a code, retryability and a bounded message.
 
-Neighbours: worker/executor.py calls it; `@app.error` registers exception types here.
+Neighbors: worker/executor.py calls it; `@app.error` registers exception types here.
 """
 
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
-from types import TracebackType
 
 from holdfast.domain.duration import Duration, to_aware, to_timedelta
 from holdfast.domain.errors import Cancel, HandlerSignal, InvalidInput, Permanent, Retryable, Snooze
 from holdfast.domain.job import JobError
 from holdfast.domain.json_text import LARGEST_RESULT, encode
 from holdfast.domain.outcome import Canceled, Failed, Outcome, Retried, Snoozed, Succeeded
+from holdfast.domain.tracebacks import Traced, traced
 
 _LONGEST_MESSAGE = 2_000
 _LONGEST_TRACEBACK = 8_000
+_LONGEST_PLACE = 500
 _SUCCEEDED = Succeeded()
-_ENGINE = str(Path(__file__).parent / "worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +39,15 @@ class Failures:
         if not (isinstance(exception, type) and issubclass(exception, BaseException)):
             raise InvalidInput(f"{exception!r} is not an exception type")
         if after is not None and not retryable:
-            raise InvalidInput(f"{exception.__name__}: `after` has no meaning for an error that is not retried")
+            raise InvalidInput(f"{exception.__name__}: `after` has no effect on an error that is not retried")
         delay = None if after is None else to_timedelta(after, "after")
         self._rules[exception] = _Rule(code, retryable, delay)
 
     def outcome_of(self, raised: BaseException) -> Outcome:
-        """Never raises: there is nobody left who could turn a failure at this into an outcome."""
+        """Never raises, because no caller could turn a failure here into an outcome."""
         try:
             return self._outcome_of(raised)
-        except BaseException as error:  # noqa: BLE001 - for example a signal whose own __init__ was not called
+        except BaseException as error:  # noqa: BLE001 - for example a signal without super().__init__()
             return Retried(describe(error, "ERROR"))
 
     def _outcome_of(self, raised: BaseException) -> Outcome:
@@ -68,7 +66,7 @@ class Failures:
 
 
 def outcome_of_value(value: object) -> Outcome:
-    """What a handler returned: nothing, a result to keep, or a signal."""
+    """The outcome for a handler's return value: None, a result to store, or a signal."""
     if value is None:
         return _SUCCEEDED
     if isinstance(value, HandlerSignal):
@@ -76,7 +74,7 @@ def outcome_of_value(value: object) -> Outcome:
     try:
         return Succeeded(encode(value, name="result", limit=LARGEST_RESULT))
     except InvalidInput as error:
-        # The work is done and doing it again would give the same result, so this is not retried.
+        # Not retried: the work is done, and a second run would return the same result.
         return Failed(describe(error, "INVALID_RESULT"))
 
 
@@ -95,7 +93,7 @@ def _outcome_of_signal(signal: HandlerSignal) -> Outcome:
 
 
 def _after(after: timedelta | None) -> timedelta | None:
-    """Checked again: whoever holds a signal can have changed it, and no store could write that."""
+    """Check again: the signal's attributes may have been changed to something that a store cannot write."""
     return None if after is None else to_timedelta(after, "after")
 
 
@@ -104,43 +102,45 @@ def _at(at: datetime | None) -> datetime | None:
 
 
 def describe(raised: BaseException, code: str) -> JobError:
-    """The error as it is stored: bounded, and without anything that a database cannot keep."""
+    """The error as it is stored: bounded in size and without characters that a database cannot store."""
+    trace = _traced(raised)
     return bounded_error(
         _told("code", lambda: str(code)),
         _told("type", lambda: type(raised).__qualname__),
-        _told("message", lambda: str(raised)),
-        _told("traceback", lambda: _traceback(raised)),
+        _told("message", lambda: "\n".join((str(raised), *getattr(raised, "__notes__", ())))),
+        trace.text,
+        trace.place,
     )
 
 
-def _told(what: str, tell: Callable[[], str]) -> str:
-    """What an exception says of itself. Its own code may raise anything, and must not turn one failure into another."""
+def _traced(raised: BaseException) -> Traced:
     try:
-        # A plain str: a class of the application's own may have broken methods.
+        return traced(raised)
+    except BaseException as error:  # noqa: BLE001 - for example because of a broken __cause__
+        return Traced(_cannot_be_shown("traceback", error), "")
+
+
+def _told(what: str, tell: Callable[[], str]) -> str:
+    """Read an exception's own text. Its code may raise anything, which must not replace the first failure."""
+    try:
+        # Converted to a plain str, because the application's str subclass may have broken methods.
         return str.__str__(tell())
     except BaseException as error:  # noqa: BLE001
-        return f"(its {what} cannot be shown: {type(error).__name__})"
+        return _cannot_be_shown(what, error)
 
 
-def bounded_error(code: str, type: str, message: str, traceback: str = "") -> JobError:
+def _cannot_be_shown(what: str, error: BaseException) -> str:
+    return f"(its {what} cannot be shown: {type(error).__name__})"
+
+
+def bounded_error(code: str, type: str, message: str, traceback: str = "", place: str = "") -> JobError:
     return JobError(
         code=_storable(code)[:200],
         type=_storable(type)[:200],
         message=_storable(message)[:_LONGEST_MESSAGE],
         traceback=_storable(traceback)[-_LONGEST_TRACEBACK:],
+        place=_storable(place)[-_LONGEST_PLACE:],
     )
-
-
-def _traceback(raised: BaseException) -> str:
-    trace = _without_engine(raised.__traceback__)
-    return "" if trace is None else "".join(traceback.format_exception(type(raised), raised, trace, limit=-20))
-
-
-def _without_engine(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the handler on: how the engine called it says nothing about the failure."""
-    while trace is not None and trace.tb_next is not None and _ENGINE in trace.tb_frame.f_code.co_filename:
-        trace = trace.tb_next
-    return trace
 
 
 def _storable(text: str) -> str:

@@ -1,6 +1,6 @@
-"""What a job is: as it is enqueued, while it is leased, and as a person reads it.
+"""The job in its three forms: as it is enqueued, while it is leased, and as it is read back.
 
-Values only. What may happen to a job is in lifecycle.py, where jobs live in store/.
+Values only. The state transitions are in lifecycle.py, the storage is in store/.
 """
 
 from collections.abc import Iterable, Mapping
@@ -8,25 +8,32 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self
 from uuid import UUID
 
+from typing_extensions import TypeVar
 from uuid_utils.compat import uuid7
 
 from holdfast.domain.duration import to_aware, to_timedelta
 from holdfast.domain.errors import InvalidInput, shown
-from holdfast.domain.json_text import Json, decode, readable
+from holdfast.domain.json_text import Json, readable
+
+if TYPE_CHECKING:
+    from holdfast.domain.kinds import Kind
+
+Result = TypeVar("Result", default=Any, covariant=True)
 
 DEFAULT_QUEUE = "default"
 DEFAULT_PRIORITY = 5
 PRIORITIES = range(10)
 ATTEMPTS = range(1, 1001)
 
-# Key, tenant and kind make one entry of an index, which PostgreSQL cannot make longer than 2,704 bytes.
+# Key, tenant and kind form one index entry, and PostgreSQL limits those to 2,704 bytes.
 _LONGEST_KEY_BYTES = 2_500
 _LONGEST = {"kind": 200, "queue": 100, "tenant": 200, "key": 500, "correlation_id": 200}
 _KNOWN_NAMES = 1024
-"""A producer has few kinds and queues and says them over and over. A tenant or key too many is only checked again."""
+"""The size of the cache of checked names. A producer uses a few kinds and queues over and over; other names are just
+checked again."""
 
 
 class JobState(StrEnum):
@@ -51,10 +58,14 @@ _DEAD_LETTERS = frozenset({JobState.FAILED, JobState.DEAD})
 
 
 class IfExists(StrEnum):
-    """What to do when a job with the same key is there."""
+    """What to do if a job with the same key exists."""
 
     KEEP = "keep"
+    """Return that job, in any state."""
+    KEEP_LIVE = "keep_live"
+    """Return that job if it is ready or running. If it is final, a new job takes the key."""
     REPLACE = "replace"
+    """Replace its work if it is ready. If it has started, a new job takes the key."""
 
     @classmethod
     def of(cls, value: object) -> Self:
@@ -62,7 +73,9 @@ class IfExists(StrEnum):
             return value
         found = next((each for each in cls if isinstance(value, str) and each == value), None)
         if found is None:
-            raise InvalidInput(f"if_exists: {shown(value)} is not known; use {' or '.join(cls)}")
+            raise InvalidInput(
+                f"if_exists: {shown(value)} is not known; use {', '.join(list(cls)[:-1])} or {list(cls)[-1]}"
+            )
         return found
 
 
@@ -70,8 +83,8 @@ _KEEP = IfExists.KEEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewJob:
-    """A job to be enqueued. Everything that could be refused is refused here, before a transaction begins."""
+class NewJob(Generic[Result]):
+    """A job to enqueue. All validation happens here, before a transaction begins."""
 
     kind: str
     payload: Json
@@ -87,6 +100,8 @@ class NewJob:
     if_exists: IfExists = IfExists.KEEP
     window: timedelta | None = None
     headers: Json | None = None
+    typed: "Kind[Any, Any] | None" = field(default=None, compare=False, repr=False)
+    """The job's kind, if known, for reading the result."""
 
     def __post_init__(self) -> None:
         check_id(self.id)
@@ -120,9 +135,9 @@ class NewJob:
         if self.window is not None:
             object.__setattr__(self, "window", to_timedelta(self.window, "window"))
             if not self.window:
-                raise InvalidInput("window: is zero; give the time for which the key is to be held, or leave it out")
-            if self.if_exists is IfExists.REPLACE:
-                raise InvalidInput('give if_exists="replace" or a window, not both')
+                raise InvalidInput("window: is zero; give the time for which to hold the key, or leave it out")
+            if self.if_exists is not IfExists.KEEP:
+                raise InvalidInput(f'give if_exists="{self.if_exists}" or a window, not both')
         if self.key is not None:
             check_name("key", self.key)
             size = len((self.tenant + self.kind + self.key).encode())
@@ -137,8 +152,8 @@ class NewJob:
 
 
 class Lease(NamedTuple):
-    """The right of one claim to one job. `id` and `claim` name it for ever (claim.py); `fence` rises with each claim of
-    the job, and is for the outside world."""
+    """The right of one claim to one job. `id` and `claim` identify it forever (claim.py); `fence` rises with each claim
+    of the job and is meant for external systems."""
 
     id: UUID
     fence: int
@@ -146,7 +161,7 @@ class Lease(NamedTuple):
 
 
 class LeasedJob(NamedTuple):
-    """A job as its claim returned it. A tuple, because a worker makes tens of thousands of them in a second."""
+    """A job as its claim returned it. A tuple, because a worker creates tens of thousands of them per second."""
 
     lease: Lease
     kind: str
@@ -161,7 +176,7 @@ class LeasedJob(NamedTuple):
     max_attempts: int | None
     created_at: datetime
     row: str | None = None
-    """The mapping and the key of the application's row that this job is; None for a job of Holdfast's own."""
+    """The mapping and key if the job is a row in the application's own table; None for a job in Holdfast's tables."""
 
     @property
     def id(self) -> UUID:
@@ -170,16 +185,18 @@ class LeasedJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobError:
-    """Why an attempt did not succeed. `attempt` and `at` are added by the store, from its own clock."""
+    """Why an attempt did not succeed. The store adds `attempt` and `at`, a time from its own clock."""
 
     code: str
     type: str = ""
     message: str = ""
     traceback: str = ""
+    place: str = field(default="", compare=False)
+    """The location of the application's innermost frame. It is logged, but not stored."""
 
     @property
     def summary(self) -> str:
-        """One line: a KeyError's message alone, for example, would be only the key."""
+        """Type and message in one line. The message alone can be cryptic: for a KeyError it is just the key."""
         return " ".join(f"{self.type}: {self.message}".split())
 
     def as_dict(self) -> dict[str, str]:
@@ -188,15 +205,18 @@ class JobError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job as a person reads it, in any state."""
+    """A job as it is read back, in any state. JSON from the store is converted to Python values.
+
+    If Python cannot represent a value, its JSON text is returned: producers that use SQL may have written any JSON.
+    """
 
     id: UUID
     kind: str
     queue: str
     priority: int
     state: JobState
-    payload: Json
-    headers: Json | None
+    payload: Any
+    headers: Any
     tenant: str
     correlation_id: str
     key: str | None
@@ -211,49 +231,63 @@ class Job:
     holder: UUID | None = None
     lease_until: datetime | None = None
     cancel_requested: bool = False
-    result: Json | None = None
-    progress: Json | None = None
-    errors: tuple[Json, ...] = ()
+    result: Any = None
+    """The handler's return value; None if it returned nothing or did not succeed."""
+    progress: Any = None
+    errors: tuple[Any, ...] = ()
     suspicion: int = 0
-    """Lost leases that may mean that the job kills its workers; from 2 on it runs alone."""
+    """How many lost leases may mean that the job kills its workers. At 2 or more, it runs alone."""
 
-    @property
-    def value(self) -> Any:  # noqa: ANN401
-        """What the handler returned, as JSON knows it; None if it returned nothing or did not succeed."""
-        return None if self.result is None else decode(self.result)
+    @classmethod
+    def read(
+        cls,
+        *,
+        payload: Json,
+        headers: Json | None,
+        result: Json | None = None,
+        progress: Json | None = None,
+        errors: Iterable[Json] = (),
+        **values: Any,  # noqa: ANN401
+    ) -> Self:
+        """Create a job from what a store keeps, which is JSON text."""
+        return cls(
+            payload=readable(payload),
+            headers=None if headers is None else readable(headers),
+            result=None if result is None else readable(result),
+            progress=None if progress is None else readable(progress),
+            errors=tuple(map(readable, errors)),
+            **values,
+        )
 
     @property
     def last_error(self) -> JobError | None:
-        """Why the newest attempt that failed did so. A job may have succeeded since."""
+        """The error of the latest failed attempt. The job may have succeeded since."""
         if not self.errors:
             return None
-        kept = decode(self.errors[-1])
+        kept = self.errors[-1]
         if not isinstance(kept, dict):
-            # An application may keep errors of its own in its table.
+            # An application's own table may contain errors in another format.
             return JobError(code="", message=str(kept))
         return JobError(**{name: str(kept.get(name) or "") for name in ("code", "type", "message", "traceback")})
 
     def as_dict(self) -> Mapping[str, object]:
-        """For `--json` and other machines: JSON values decoded, times in ISO 8601."""
+        """The job for `--json` and other machine-readable output, with times in ISO 8601."""
         values: dict[str, object] = {}
         for name in self.__slots__:
-            value = getattr(self, name)
-            match name, value:
-                case (("payload" | "headers" | "result" | "progress"), str()):
-                    values[name] = readable(value)
-                case "errors", _:
-                    values[name] = [readable(error) for error in value]
-                case _, datetime():
-                    values[name] = value.isoformat()
-                case _, UUID():
-                    values[name] = str(value)
-                case _:
+            match getattr(self, name):
+                case datetime() as time:
+                    values[name] = time.isoformat()
+                case UUID() as id:
+                    values[name] = str(id)
+                case tuple() as listed:
+                    values[name] = list(listed)
+                case value:
                     values[name] = value
         return values
 
 
 def check_name(field_name: str, value: object) -> str:
-    """Queue, kind, tenant and key names: text that can be stored, shown and compared without surprises."""
+    """Check the name of a queue, kind, tenant or key: text that can be stored, shown and compared without surprises."""
     if not isinstance(value, str):
         raise InvalidInput(f"{field_name}: {shown(value)} is not text")
     _check_text(field_name, value)
@@ -268,11 +302,11 @@ def _check_text(field_name: str, value: str) -> None:
     if len(value) > longest:
         raise InvalidInput(f"{field_name}: {len(value)} characters are over the limit of {longest}")
     if not value.isprintable():
-        raise InvalidInput(f"{field_name}: {value!r} contains a control character or another that cannot be shown")
+        raise InvalidInput(f"{field_name}: {value!r} contains a control character or another unprintable character")
 
 
 def _no_json_text(field_name: str, value: object) -> InvalidInput:
-    return InvalidInput(f"{field_name}: {type(value).__name__} is not JSON text; app.job() makes it of any value")
+    return InvalidInput(f"{field_name}: {type(value).__name__} is not JSON text; app.job() converts any value")
 
 
 def check_id(value: object) -> UUID:
@@ -288,7 +322,7 @@ def check_attempts(value: object) -> int:
 
 
 def to_id(value: object) -> UUID:
-    """The id of a job, which may be text: that is how requests and log lines have it."""
+    """The id of a job. Text is accepted too, because that is the form in requests and log lines."""
     if isinstance(value, UUID):
         return value
     try:
@@ -299,5 +333,5 @@ def to_id(value: object) -> UUID:
 
 def to_ids(values: object) -> list[UUID]:
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise InvalidInput("ids: give a list, also for one job: [id]")
+        raise InvalidInput("ids: give a list, even for one job: [id]")
     return [to_id(value) for value in values]

@@ -1,15 +1,14 @@
-"""The clock by which a worker counts its leases and the time of its handlers: seconds that never go back.
+"""The clock that a worker uses for leases and handler timeouts: seconds that never go backward.
 
-They go on while the machine is suspended, where the system can tell; those of time.monotonic do not on Linux, and a
-worker would wake up and trust leases that ran out hours ago.
+Where the system supports it, the clock keeps running while the machine is suspended. time.monotonic does not on Linux,
+so a worker would wake up and trust leases that expired hours ago.
 """
 
 import time
+from collections.abc import Callable
+from functools import partial
 
+lease_now: Callable[[], float] = time.monotonic
 if hasattr(time, "CLOCK_BOOTTIME"):
-
-    def lease_now() -> float:
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-else:
-    lease_now = time.monotonic
+    # A partial is faster than a Python function, and every attempt calls it twice.
+    lease_now = partial(time.clock_gettime, time.CLOCK_BOOTTIME)

@@ -1,7 +1,7 @@
-"""The whole state machine of a job, as pure functions and one table.
+"""The complete state machine of a job, as pure functions and one table.
 
-A rule returns durations, never times: the store's clock turns them into times. docs/lifecycle.md shows the same
-table; a test keeps the two equal.
+Rules return durations, never times; the store turns them into times with its own clock. docs/lifecycle.md shows the
+same table, and a test keeps the two equal.
 """
 
 from dataclasses import dataclass, replace
@@ -17,13 +17,13 @@ from holdfast.domain.retry import Backoff
 
 DEFAULT_ATTEMPTS = 4
 SUSPECT = 2
-"""The suspicion from which on a job runs alone. In company it rises no further."""
+"""The suspicion at which a job starts to run alone. Losses alongside other jobs do not raise it further."""
 DEFAULT_CRASHES = 5
-"""docs/decisions/0013-suspects.md has the calculation."""
+"""See docs/decisions/0013-suspects.md for the calculation."""
 MOST_LOSSES = 30_000
-"""How far lost leases are counted: with as many attempts as may fail, they still fit two bytes."""
+"""The highest count of lost leases. Together with the most attempts that may fail, it still fits in two bytes."""
 MOST_LOSSES_IN_COMPANY = SUSPECT + DEFAULT_CRASHES
-"""Where a store has no place for suspicions, and so no suspects: then the job ends dead."""
+"""For stores that cannot keep a suspicion and therefore have no suspects: at this many losses, the job ends dead."""
 LONGEST_REST = timedelta(minutes=1)
 KEPT_ERRORS = 20
 _SHOWN_CODE = 50
@@ -35,7 +35,7 @@ CANCEL_REQUESTED = JobError(code="CANCELED", type="Cancel", message="canceled by
 
 
 class Move(StrEnum):
-    """From one state to another; `RULES` has them all."""
+    """A transition from one state to another; `RULES` lists them all."""
 
     ENQUEUE = "enqueue"
     REPLACE = "replace"
@@ -67,7 +67,7 @@ _READY, _RUNNING = JobState.READY, JobState.RUNNING
 
 RULES: tuple[Rule, ...] = (
     Rule(None, Move.ENQUEUE, _READY, "0", "0", "a producer's transaction commits"),
-    Rule(_READY, Move.REPLACE, _READY, "0", "0", "a producer puts newer work under its key in its place"),
+    Rule(_READY, Move.REPLACE, _READY, "0", "0", "a producer enqueues newer work under the same key"),
     Rule(_READY, Move.CLAIM, _RUNNING, "+1", "same", "a worker takes the due job under a lease"),
     Rule(_READY, Move.CANCEL, JobState.CANCELED, "same", "same", "a person cancels it before it starts"),
     Rule(_RUNNING, Move.SUCCEED, JobState.SUCCEEDED, "same", "same", "the handler returns"),
@@ -75,17 +75,17 @@ RULES: tuple[Rule, ...] = (
     Rule(_RUNNING, Move.EXHAUST, JobState.DEAD, "same", "same", "the attempt fails and was the last one"),
     Rule(_RUNNING, Move.FAIL, JobState.FAILED, "same", "same", "a permanent error"),
     Rule(_RUNNING, Move.SNOOZE, _READY, "-1", "same", "the handler asks for a later time"),
-    Rule(_RUNNING, Move.CANCEL, JobState.CANCELED, "same", "same", "the handler ends it, or a person's request did"),
-    Rule(_RUNNING, Move.RELEASE, _READY, "-1", "same", "a worker gives back a job that it has not started"),
+    Rule(_RUNNING, Move.CANCEL, JobState.CANCELED, "same", "same", "the handler cancels it, or a person asked for it"),
+    Rule(_RUNNING, Move.RELEASE, _READY, "-1", "same", "a worker gives back a job it has not started"),
     Rule(_RUNNING, Move.INTERRUPT, _READY, "-1", "same", "its worker shut down or lost the store before it was done"),
     Rule(_RUNNING, Move.RESCUE, _READY, "same", "+1", "the lease ran out"),
-    Rule(_RUNNING, Move.BURY, JobState.DEAD, "same", "+1", "the lease ran out while the job ran alone, once too often"),
+    Rule(_RUNNING, Move.BURY, JobState.DEAD, "same", "+1", "the lease ran out once too often while the job ran alone"),
     Rule(JobState.SUCCEEDED, Move.REVIVE, _READY, "0", "0", "a person retries it"),
     Rule(JobState.FAILED, Move.REVIVE, _READY, "0", "0", "a person retries it"),
     Rule(JobState.DEAD, Move.REVIVE, _READY, "0", "0", "a person retries it"),
     Rule(JobState.CANCELED, Move.REVIVE, _READY, "0", "0", "a person retries it"),
-    Rule(JobState.FAILED, Move.CANCEL, JobState.CANCELED, "same", "same", "a person gives the dead letter up"),
-    Rule(JobState.DEAD, Move.CANCEL, JobState.CANCELED, "same", "same", "a person gives the dead letter up"),
+    Rule(JobState.FAILED, Move.CANCEL, JobState.CANCELED, "same", "same", "a person discards the dead letter"),
+    Rule(JobState.DEAD, Move.CANCEL, JobState.CANCELED, "same", "same", "a person discards the dead letter"),
 )
 
 _TABLE = {(rule.before, rule.move): rule for rule in RULES}
@@ -93,7 +93,7 @@ _TABLE = {(rule.before, rule.move): rule for rule in RULES}
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What a store writes for a running job whose lease it still finds under the given claim."""
+    """What a store writes for a running job, provided that its lease still belongs to the given claim."""
 
     move: Move
     delay: timedelta = timedelta(0)
@@ -107,7 +107,7 @@ class Transition:
 
     @property
     def has_data(self) -> bool:
-        """Values of the handler's, which a store may refuse for what they are."""
+        """Whether it contains values from the handler, which a store may reject."""
         return self.result is not None or self.error is not None
 
     @property
@@ -116,7 +116,7 @@ class Transition:
 
 
 PLAIN_SUCCESS = Transition(Move.SUCCEED)
-"""How most attempts end: one value for all of them, so that it is told by identity."""
+"""How most attempts end. A single shared value, so that code can compare by identity."""
 
 
 def allows(before: JobState | None, move: Move) -> bool:
@@ -126,12 +126,12 @@ def allows(before: JobState | None, move: Move) -> bool:
 def after_outcome(
     outcome: Outcome, *, attempt: int, losses: int, max_attempts: int, backoff: Backoff, random: Random
 ) -> Transition:
-    """What the outcome of a running attempt does to its job."""
+    """The transition that an attempt's outcome causes for its job."""
     match outcome:
         case Succeeded(result):
             return PLAIN_SUCCESS if result is None else Transition(Move.SUCCEED, result=result)
         case Retried(error, after, at):
-            # A lost lease is counted in `losses`, so it does not use up an attempt of the policy.
+            # A lost lease is counted in `losses` and does not use up one of the allowed attempts.
             failures = attempt - losses
             if failures >= max_attempts:
                 return Transition(Move.EXHAUST, error=error)
@@ -152,7 +152,7 @@ def after_outcome(
 
 
 def without_data(transition: Transition, why: str) -> Transition:
-    """The same move for a store that refuses its result or the text of its error. A success stays one: it is done."""
+    """The same move without the result or error text that the store rejected. A success stays a success."""
     said = f"the store refused the result: {why}"
     if transition.error is not None:
         said = f"the store refused the text of the error with the code {transition.error.code[:_SHOWN_CODE]!a}: {why}"
@@ -160,12 +160,12 @@ def without_data(transition: Transition, why: str) -> Transition:
 
 
 def suspicion_after_loss(suspicion: int, crash_limit: int) -> int:
-    """In company any of the jobs may have killed the worker, so that proves nothing however often it happens."""
+    """In company, any of the jobs may have killed the worker, so no number of such losses proves anything."""
     return min(suspicion + 1, MOST_LOSSES) if crash_limit else max(suspicion, min(suspicion + 1, SUSPECT))
 
 
 def after_loss(suspicion: int, crash_limit: int) -> Transition:
-    """What a rescue does to a running job whose lease ran out.
+    """The transition for a running job whose lease expired.
 
     `suspicion` includes this loss; `crash_limit` is zero unless the job ran alone.
     """
@@ -176,12 +176,13 @@ def after_loss(suspicion: int, crash_limit: int) -> Transition:
 
 
 def rest_after_crash(crashes: int) -> timedelta:
-    """What befell the worker that many times may be over by then; and a worker that lives has reported its loss."""
+    """The wait before a suspect's next run. By then, the cause of the crashes may be gone, and a worker that is
+    still alive has reported its loss."""
     return min(timedelta(seconds=2 ** min(crashes - 1, 6)), LONGEST_REST) if crashes > 0 else timedelta(0)
 
 
 def after_cancel_request(transition: Transition) -> Transition:
-    """A job that a person asked to cancel is not made ready again, whatever ended its attempt, nor buried."""
+    """If cancellation was requested, the job is canceled instead of becoming ready again or being buried."""
     if transition.state is not JobState.READY and transition.move is not Move.BURY:
         return transition
     return Transition(Move.CANCEL, error=transition.error or CANCEL_REQUESTED)

@@ -1,6 +1,6 @@
-"""What values of a setting make sense, wherever they come from: the environment, the command line or code.
+"""Checks for settings, whether they come from the environment, the command line or code.
 
-Each check returns the value or raises InvalidInput; the message begins with the setting's name.
+Each check returns the value or raises InvalidInput with a message that begins with the setting's name.
 """
 
 import re
@@ -12,28 +12,34 @@ from holdfast.domain.errors import InvalidInput, shown
 CLAIM_BYTES = 16 * 1024 * 1024
 MOST_CONCURRENCY = 10_000
 MOST_SHARDS = 10_000
+RING_AHEAD = timedelta(minutes=1)
+"""Producers ring for jobs that are due within this time. Keep in sync with enqueue_one.sql, enqueue_many.sql,
+enqueue.sql and finish.sql."""
 SHORTEST_LEASE = timedelta(milliseconds=500)
 SHORTEST_POLL = timedelta(milliseconds=10)
 
-_STORES = ("postgresql://", "postgres://", "embedded:", "memory:")
+# SQLAlchemy URLs may include a driver name, as in postgresql+asyncpg://.
+_STORES = re.compile(r"postgres(ql)?(\+\w+)?://|embedded:|memory:")
+_SCHEME = re.compile(r"([a-z][a-z0-9+._-]*):", re.IGNORECASE)
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_ -]{0,62}")
 _RESERVED = re.compile(r"pg_|information_schema$")
 
 
 def check_store(address: str) -> str:
-    """Its beginning; never quoted as a whole, because there may be a password in it."""
-    if address != "memory" and not address.startswith(_STORES):
-        scheme = address.partition(":")[0]
-        raise InvalidInput(f"store: {scheme!r} is not known; use postgresql://user@host/database, embedded: or memory:")
+    """Check only the scheme. The message never quotes the whole address, which may contain a password."""
+    if address != "memory" and not _STORES.match(address):
+        scheme = _SCHEME.match(address)
+        wrong = f"{scheme[1]!r} is not known" if scheme else "the address does not begin with a scheme"
+        raise InvalidInput(f"store: {wrong}; use postgresql://user@host/database, embedded: or memory:")
     return address
 
 
 def check_schema(name: object) -> str:
-    """A schema name that needs nothing but double quotes, also inside a string literal of a function body."""
+    """Accept only names that are safe in double quotes, even inside a string literal in a function body."""
     if not isinstance(name, str) or not _SCHEMA_NAME.fullmatch(name) or _RESERVED.match(name):
         raise InvalidInput(
             f"schema: {shown(name)} is not usable; give 1 to 63 letters, digits, underscores, hyphens or spaces, "
-            f"starting with a letter or underscore, but not with pg_"
+            f"starting with a letter or underscore but not with pg_"
         )
     return name
 
@@ -51,13 +57,13 @@ def check_lease(value: timedelta) -> timedelta:
 def check_poll(value: timedelta) -> timedelta:
     if value < SHORTEST_POLL:
         raise InvalidInput(
-            f"poll: shorter than {to_text(SHORTEST_POLL)}; that would keep the database busy with nothing"
+            f"poll: shorter than {to_text(SHORTEST_POLL)}; that would keep the database busy for nothing"
         )
     return value
 
 
 def check_renewal(lease: timedelta, renew: timedelta, *, lease_name: str = "lease", renew_name: str = "renew") -> None:
-    """Half of the lease, so that one renewal that fails or comes late does not cost it."""
+    """Allow at most half of the lease, so that one failed or late renewal does not lose it."""
     if renew > lease / 2:
         raise InvalidInput(
             f"{renew_name} ({to_text(renew)}) is more than half of {lease_name} ({to_text(lease)}); "

@@ -1,4 +1,4 @@
-"""Options that are passed on by name: one that does not exist is refused in the caller's words, not in ours."""
+"""Checks options that are passed on as keyword arguments, so that errors are about the caller's call, not ours."""
 
 import difflib
 from collections.abc import Callable, Collection, Iterable
@@ -13,7 +13,7 @@ Made = TypeVar("Made")
 
 
 def check_options(what: str, given: Iterable[str], known: Collection[str]) -> None:
-    """`what` has the options: "a job", for example."""
+    """Reject unknown options. `what` is the thing they belong to, for example "a job"."""
     for name in given:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
@@ -22,7 +22,7 @@ def check_options(what: str, given: Iterable[str], known: Collection[str]) -> No
 
 
 def options_of(what: str) -> Callable[[Callable[Arguments, Made]], Callable[Arguments, Made]]:
-    """For a function that makes one, whose keyword-only parameters are its options."""
+    """Decorate a function that creates `what` and whose keyword-only parameters are its options."""
 
     def decorate(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
         parameters = signature(make).parameters

@@ -1,4 +1,4 @@
-"""How an attempt ended, as a value. The executor returns one; lifecycle.py says what it means for the job."""
+"""How an attempt ended, as a value. The executor returns it; lifecycle.py decides what it means for the job."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,7 +14,7 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """Failed, may be tried again: after the handler's backoff unless `after` or `at` says otherwise."""
+    """Failed, but may be retried: after the handler's backoff, unless `after` or `at` is set."""
 
     error: JobError
     after: timedelta | None = None
@@ -29,7 +29,7 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Failed in a way that no further attempt can mend."""
+    """Failed in a way that a retry cannot fix."""
 
     error: JobError
 
@@ -41,7 +41,7 @@ class Canceled:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Stopped by a shutdown or an outage, which is no fault of the job's: the attempt is given back."""
+    """Stopped by a shutdown or an outage. This is not the job's fault, so the attempt does not count."""
 
     error: JobError
 

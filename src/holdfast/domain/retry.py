@@ -1,6 +1,6 @@
-"""When to try again. Pure: a policy turns the number of failed attempts so far into a duration.
+"""Backoff policies. A policy is a pure function from the number of failed attempts to a delay.
 
-`n` counts failed attempts from 1. Randomness comes from the caller, so that every policy can be tested.
+`n` counts failed attempts from 1. The caller passes in the random generator, so that every policy can be tested.
 """
 
 import re
@@ -33,7 +33,7 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class FullJitter:
-    """Anything from zero to min(max, base * 2^n): spreads a crowd of failures as widely as possible."""
+    """A random delay from zero to min(max, base * 2^n). Spreads simultaneous failures as widely as possible."""
 
     base: timedelta
     max: timedelta
@@ -44,9 +44,9 @@ class FullJitter:
 
 @dataclass(frozen=True, slots=True)
 class DecorrelatedJitter:
-    """Each delay lies between `base` and three times the one before, at most `max`.
+    """Each delay is random, between `base` and three times the previous one, and at most `max`.
 
-    The earlier delays are not stored: the chain is drawn anew, which gives the n-th delay the same distribution.
+    Earlier delays are not stored. The chain is drawn again, which gives the n-th delay the same distribution.
     """
 
     base: timedelta
@@ -77,7 +77,7 @@ def _doubled(base: timedelta, times: int, ceiling: timedelta) -> timedelta:
 def _positive(value: Duration, name: str) -> timedelta:
     duration = to_timedelta(value, name)
     if not duration:
-        raise InvalidInput(f"{name}: must be more than zero, or every retry would come at once")
+        raise InvalidInput(f"{name}: must be more than zero, or every retry would be immediate")
     return duration
 
 
@@ -138,7 +138,7 @@ def parse_backoff(text: str) -> Backoff:
     named = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
     try:
         if len(positional) + len(named) < len(arguments):
-            raise TypeError("a name is given twice")
+            raise TypeError("duplicate name")
         return policy(*positional, **named)
     except TypeError:
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""What a tick runs: the queue, the job schedules, an inline runner, maintenance."""
+"""The interface of what a tick runs: the queue, the job schedules, inline runners and maintenance."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -10,8 +10,8 @@ from holdfast.domain.budget import Budget
 class RunnerReport:
     """What one runner did in one tick.
 
-    `skipped` says why it left something undone. `error` says what went wrong in the runner itself; a job that failed
-    is counted in `failed` and is no error of the queue's. `counts` is the runner's own, free-form.
+    `skipped` says why something was left undone. `error` says what went wrong in the runner itself; a failed job is
+    counted in `failed` and is not an error of the queue. `counts` is free-form and specific to the runner.
     """
 
     runner: str
@@ -22,13 +22,13 @@ class RunnerReport:
     seconds: float = 0.0
     counts: dict[str, object] = field(default_factory=dict)
     is_outage: bool = False
-    """It could not do its work and wants to try again after a while."""
+    """The runner could not do its work and should try again after a pause."""
     is_left_out: bool = False
-    """It had no turn, because its tick was over before."""
+    """The tick ended before the runner had a turn."""
     is_cut: bool = False
-    """The outage is a lost connection, and a new one may well work."""
+    """The outage is a lost connection; a new one will probably work."""
     failure: BaseException | None = None
-    """An error that nobody foresaw, for the log."""
+    """An unexpected error, for the log."""
 
     @property
     def is_fine(self) -> bool:
@@ -36,11 +36,11 @@ class RunnerReport:
 
     @property
     def is_idle(self) -> bool:
-        """It did nothing, and nothing went wrong."""
+        """Whether the runner did nothing and nothing went wrong."""
         return self.is_fine and not (self.processed or self.failed or self.counts)
 
     def add(self, later: "RunnerReport") -> None:
-        """Take in what it did besides: numbers add up, of anything else the later one counts."""
+        """Merge a later report of the same runner: numbers add up; for everything else the later value wins."""
         self.processed += later.processed
         self.failed += later.failed
         self.skipped = later.skipped or self.skipped
@@ -51,26 +51,26 @@ class RunnerReport:
 
 
 class Runner(Protocol):
-    """An error that `run` raises is the store's or a bug: the tick reports it and goes on with the next runner."""
+    """An error raised by `run` is a store error or a bug: the tick reports it and continues with the next runner."""
 
     @property
     def name(self) -> str: ...
 
     def due_in(self) -> float | None:
-        """Seconds until it has something to do, 0 for now; None if only a wake-up can tell.
+        """Seconds until the runner has something to do, 0 for now; None if it waits for a wake-up.
 
-        Answers from memory: a runner that is not due costs no query.
+        Answered from memory, so that a runner that is not due costs no query.
         """
 
     async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:
-        """One bounded pass. `to_end`: wait for what it started, within the budget; otherwise that carries on beside
-        the coming ticks, and sets `Signals.changed` when there is something new to do or to report."""
+        """Make one bounded pass. With `to_end`, wait within the budget for the work that it started. Otherwise that
+        work continues alongside later ticks and sets `Signals.changed` when there is something to do or to report."""
 
     def wake(self) -> None:
-        """There may be something to do: be due now."""
+        """Become due now, because there may be something to do."""
 
     def stop(self) -> None:
-        """Start nothing more; a pass that is under way ends soon."""
+        """Start nothing more. A pass in progress ends soon."""
 
     async def close(self, seconds: float) -> RunnerReport | None:
-        """After `stop`: wait that long for what still runs, stop the rest; report what ended since."""
+        """After `stop`: wait this long for running work, stop the rest, and report what ended in the meantime."""

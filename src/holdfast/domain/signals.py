@@ -1,24 +1,24 @@
-"""How the parts of a process reach its background without knowing it: events that they set and it waits for."""
+"""Events that let the parts of a process signal its background loop without a reference to it."""
 
 import asyncio
 
 
 class Signals:
-    """One for each process, given to all of its parts when they are made."""
+    """One instance per process, passed to all of its parts when they are created."""
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
-        """A runner has something new to do or to report: the background's pause is over."""
+        """A runner has something new to do or to report, which ends the background loop's pause."""
         self.stop = asyncio.Event()
-        """The process is to end."""
+        """The process should end."""
         self._woken: set[str] = set()
 
     def wake(self, runner: str) -> None:
-        """A hint that there may be work for this runner."""
+        """Hint that there may be work for this runner."""
         self._woken.add(runner)
         self.changed.set()
 
     def take_woken(self) -> set[str]:
-        """The runners that were woken since the last time."""
+        """Return the runners that were woken since the last call."""
         woken, self._woken = self._woken, set()
         return woken
