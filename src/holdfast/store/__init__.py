@@ -1,1 +1,1 @@
-"""Where jobs live. `contract.py` is what every store promises; the folders beside it keep that promise."""
+"""Where jobs live. `contract.py` says what every store promises; the packages next to it implement it."""

@@ -1,4 +1,4 @@
-"""Claims and looks through floors, over anything that can read lanes: PostgreSQL, or the simulation's store."""
+"""Claims and looks through floors, for any store that can read lanes: PostgreSQL, or the simulation's store."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -16,9 +16,9 @@ from holdfast.store.floors import First, Floors, Lane, Position, Starts, looked
 
 
 class Taken(NamedTuple):
-    """The jobs of one claim, and where it has left its lanes if that was asked.
+    """The jobs of one claim, and where it left its lanes if that was requested.
 
-    `is_cut`: their payloads are all that a claim may bring.
+    `is_cut`: their payloads fill the claim's size limit.
     """
 
     jobs: list[LeasedJob]
@@ -27,23 +27,23 @@ class Taken(NamedTuple):
 
 
 class Claims(ABC):
-    """`claim` and `look` of the store contract, for a store that reads lane by lane."""
+    """`claim` and `look` of the store contract, for stores that read lane by lane."""
 
     @abstractmethod
     async def claim_from(self, request: ClaimRequest, starts: Starts, claim: UUID) -> Taken:
-        """Claim from these lanes alone, past their floors, and under this name."""
+        """Claim only from these lanes, past their floors, under this claim name."""
 
     @abstractmethod
     async def firsts(self, queues: Sequence[str], shard: Shard | None) -> tuple[list[First], datetime]:
-        """The first job of every lane of these queues, due or not, and the store's time just before."""
+        """Return the first job of every lane of these queues, due or not, and the store's time just before."""
 
     @cached_property
     def _floors(self) -> dict[Shard | None, Floors]:
-        """What one shard has claimed says nothing about the others."""
+        """One per shard, because the claims of one shard say nothing about the others."""
         return {}
 
     def forget_floors(self) -> None:
-        """Jobs came back behind the floors: the next claim looks first."""
+        """Forget all floors after jobs came back behind them. The next claim looks first."""
         for floors in self._floors.values():
             floors.forget()
 
@@ -83,7 +83,7 @@ class Claims(ABC):
 
 
 def _by_lane(jobs: list[LeasedJob], request: ClaimRequest) -> dict[Lane, int]:
-    # Not a Counter, whose constructor takes as long as the rest of a claim of one job.
+    # Not a Counter: its constructor alone takes as long as the rest of a one-job claim.
     counts: dict[Lane, int] = {}
     for job in jobs:
         lane = Lane(job.queue, request.suspects, job.priority, job.kind)

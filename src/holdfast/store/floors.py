@@ -1,7 +1,7 @@
-"""Where a claim starts to read: the lanes that exist, and how far this process has claimed in each.
+"""Where a claim starts reading: the lanes that exist, and how far this process has claimed in each.
 
-Without I/O: `store/claims.py` drives it, over PostgreSQL and in the simulation. A floor may hide a job that was
-committed late or released; the next look finds it. docs/decisions/0002-lanes-and-floors.md has the reasons.
+No I/O: `store/claims.py` drives it, over PostgreSQL and in the simulation. A floor may hide a job that was committed
+late or released; the next look finds it. docs/decisions/0002-lanes-and-floors.md has the reasons.
 """
 
 from collections import Counter
@@ -15,16 +15,16 @@ from uuid import UUID
 from holdfast.store.contract import ClaimRequest, Looked
 
 MARGIN = timedelta(milliseconds=250)
-"""A floor stays this far behind the claim that leaves it, so that it hides no transaction shorter than that."""
+"""A floor stays this far behind the claim that sets it, so it cannot hide a transaction shorter than that."""
 
 _LANES_AT_LEAST = 50
 _EMPTY_LANES = 100
-"""Lanes without a job when we last knew: the next job most likely comes to one of these."""
+"""How many lanes without a known job to read. The most recent ones are the likeliest to get the next job."""
 _ROWS_AT_LEAST = 512
 
 
 class Lane(NamedTuple):
-    """One range of the claim index. Suspects have lanes of their own, because they run alone."""
+    """One range of the claim index. Suspects have separate lanes, because they run alone."""
 
     queue: str
     is_suspect: bool
@@ -33,7 +33,7 @@ class Lane(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A place in a lane; claims start after it."""
+    """A place in a lane. Claims start after it."""
 
     run_at: datetime
     id: UUID
@@ -49,7 +49,7 @@ _BEGINNING = Position(datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0))
 
 @dataclass(frozen=True)
 class Starts:
-    """The lanes that one statement reads, where in each, and how many rows of each at most; most urgent first."""
+    """The lanes one statement reads, where it starts in each, and how many rows it reads of each; most urgent first."""
 
     lanes: list[Lane]
     floors: list[Position]
@@ -68,16 +68,16 @@ class Starts:
 
 
 class Floors:
-    """The memory of one process and shard."""
+    """What one process remembers about the lanes of one shard."""
 
     def __init__(self) -> None:
         self._busy: dict[Lane, Position] = {}
-        """Floors of the lanes that had a due job when we last knew."""
+        """Floors of lanes that had a due job when last read."""
         self._empty: dict[Lane, Position] = {}
-        """All other lanes; the one that had a due job most recently comes last."""
+        """All other lanes, the one with the most recent due job last."""
         self._looked_at: set[str] = set()
         self._generation = 0
-        """Rises with every look and whenever jobs came back: what was asked before then moves no floor."""
+        """Rises with every look and whenever jobs come back. Claims that started earlier no longer move floors."""
         self._last: tuple[ClaimRequest, Starts] | None = None
 
     @property
@@ -88,7 +88,7 @@ class Floors:
         return self._looked_at.issuperset(queues)
 
     def forget(self) -> None:
-        """Jobs came back to where they stood, or to lanes that had none."""
+        """Drop all floors, because jobs came back to their old places or to lanes that had none."""
         self._generation += 1
         self._busy.clear()
         self._empty.clear()
@@ -96,14 +96,14 @@ class Floors:
         self._last = None
 
     def starts(self, request: ClaimRequest) -> Starts:
-        """The same object while nothing has changed: an idle worker asks for the same again and again."""
+        """Return the same object until something changes, because an idle worker asks the same again and again."""
         if self._last is not None and self._last[0] is request:
             return self._last[1]
         busy = self._wanted(self._busy, request)
-        # The n earliest jobs lie in n lanes at most. The other lanes are read once these are empty.
+        # The n earliest jobs lie in at most n lanes. The other lanes are read once these are empty.
         busy = sorted(busy, key=lambda lane: (lane.priority, self._busy[lane]))[: max(request.limit, _LANES_AT_LEAST)]
         lanes = sorted(busy + self._wanted(self._empty, request)[-_EMPTY_LANES:], key=lambda lane: lane.priority)
-        # Reading locks: the whole limit from each of many lanes would lock many times what is taken.
+        # Reading locks rows. Reading the whole limit from each of many lanes would lock many times what is taken.
         share = max(2 * request.limit, _ROWS_AT_LEAST) // max(1, len(busy))
         floors = [self._busy.get(lane) or self._empty[lane] for lane in lanes]
         starts = Starts(lanes, floors, max(1, min(share, request.limit)), self._generation)
@@ -118,7 +118,7 @@ class Floors:
         ]
 
     def claimed(self, starts: Starts, counts: Mapping[Lane, int], request: ClaimRequest) -> bool:
-        """Take in a claim that got less than it asked for. Whether lanes may have more of what is left."""
+        """Learn from a claim that got less than it asked for. Return whether lanes may hold more of the remainder."""
         if starts.generation == self._generation:
             for lane in starts.lanes:
                 if counts.get(lane, 0) < min(starts.share, request.kinds[lane.kind].limit):
@@ -138,20 +138,20 @@ class Floors:
         if floor is not None or is_recent:
             self._empty[lane] = floor or self._empty.pop(lane)
             if floor is not None or len(self._empty) > _EMPTY_LANES:
-                # Otherwise every claim reads all of them, in whatever order they are.
+                # Otherwise every claim reads all of them, and their order does not matter.
                 self._last = None
 
     def left(self, starts: Starts, floors: Mapping[Lane, Position]) -> None:
-        """Move floors to where a claim has left its lanes."""
+        """Move floors to where a claim left its lanes."""
         if starts.generation == self._generation:
             for lane, floor in floors.items():
                 (self._busy if lane in self._busy else self._empty)[lane] = floor
             self._last = None
 
     def looked(self, queues: Sequence[str], firsts: Sequence[First], moment: datetime, generation: int) -> None:
-        """Put the floor of each lane just before its first job, back or on, but never closer to now than MARGIN.
+        """Move each lane's floor to just before its first job, back or forward, but never closer to now than MARGIN.
 
-        Claims under way have not seen what the look found behind their floors, so they move no floor any more.
+        Running claims have not seen what the look found behind their floors, so they no longer move any floor.
         """
         if generation != self._generation:
             return
@@ -167,13 +167,13 @@ class Floors:
         floors = {lane: min(recent, _just_before(first)) for lane, first in firsts}
         due = {lane for lane, first in firsts if first.run_at <= moment}
         self._busy |= {lane: floor for lane, floor in floors.items() if lane in due}
-        # Lanes that only have jobs for later come first, because the last ones are read.
+        # Lanes with only future jobs come first, because claims read the last ones.
         self._empty |= {lane: floor for lane, floor in floors.items() if lane not in due}
         self._empty |= {lane: recent for lane in before[-_EMPTY_LANES:] if lane not in floors}
 
 
 def looked(firsts: Iterable[First], kinds: Iterable[str], moment: datetime) -> Looked:
-    """When the first job of these kinds may run, for suspects and for all others."""
+    """Return when the first job of these kinds can run, separately for suspects and all other jobs."""
     wanted = frozenset(kinds)
     due: dict[bool, datetime] = {}
     for lane, (run_at, _) in firsts:

@@ -1,7 +1,7 @@
-"""What a store promises about its maintenance; `contract.py` has the verbs of jobs.
+"""What a store promises about maintenance; `contract.py` has the verbs for jobs.
 
-Each verb works in batches and yields after each, so that the caller can stop between two. Any number of processes may
-call them at once.
+Each verb works in batches and yields after each one, so the caller can stop in between. Any number of processes may
+call the verbs at the same time.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -12,9 +12,9 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one batch did, by name (`jobs_pruned`); `skipped` says what was left undone and why.
+    """What one batch did, by name (`jobs_pruned`). `skipped` says what was left undone and why.
 
-    `is_busy`: it was left to another process that is at the same.
+    `is_busy`: another process is doing the same work, so this one left it alone.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -23,32 +23,32 @@ class Batch:
 
 
 class MaintenanceStore(Protocol):
-    """No verb touches a job that is ready or running, and none makes a count wrong."""
+    """No verb touches a ready or running job, and none makes a count wrong."""
 
     async def since_done(self) -> Mapping[str, timedelta]:
-        """How long ago each chore was marked done, by any process and by the store's clock. Cheap."""
+        """Return how long ago any process marked each chore as done, by the store's clock. Cheap."""
 
     async def mark_done(self, chore: str) -> None: ...
 
     def add_partitions(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
-        """Make room for the jobs of the coming days, to be kept for the retention."""
+        """Make room for the jobs of the coming days, which will be kept for the retention."""
 
     def prune_jobs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
-        """Remove jobs that succeeded or were canceled longer ago than the retention, with keys, errors and progress.
+        """Remove jobs that succeeded or were canceled before the retention, with their keys, errors and progress.
 
-        A store may keep them longer, by an eighth of the retention and two days at most. A key with a window goes when
-        that is over, and not before.
+        A store may keep them longer, by at most an eighth of the retention plus two days. A key with a window is
+        removed when its window is over, and not before.
         """
 
     async def overdue_days(self, retention: timedelta) -> Sequence[date]:
-        """The days on which partitions begin that retention should have removed by now, the oldest first. Cheap."""
+        """Return the first days of partitions that retention should have removed by now, oldest first. Cheap."""
         ...
 
     def prune_dead_letters(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
-        """Remove dead letters that are older than the retention."""
+        """Remove dead letters older than the retention."""
 
     def prune_runs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
-        """Remove runs that ended longer ago than the retention, or began so long ago and never ended."""
+        """Remove runs that ended before the retention, or that started before it and never ended."""
 
     def compact_counts(self) -> AsyncGenerator[Batch, None]:
-        """Keep counting cheap."""
+        """Compact the ledger, so that counting stays cheap."""

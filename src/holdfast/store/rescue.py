@@ -1,5 +1,5 @@
-"""Rescues leases that ran out. One that the store refuses to change is told once and left alone for a while, so that it
-keeps no other from being rescued."""
+"""Rescues expired leases. A lease that the store refuses to change is reported once and left alone for a while, so it
+does not keep others from being rescued."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from holdfast.store.contract import Rescued
 Key = TypeVar("Key")
 
 _REFUSALS = (Unstorable, DuplicateJob)
-"""What may be the fault of a single row."""
+"""Errors that a single row may cause."""
 _FIRST_SECONDS = 5.0
 _LONGEST_SECONDS = 600.0
 
@@ -26,7 +26,7 @@ class _Refusal:
 
 
 class Rescue(ABC, Generic[Key]):
-    """Over anything that can rescue several leases at once, and names each by a key."""
+    """Works on anything that can rescue several leases at once and identifies each by a key."""
 
     def __init__(self) -> None:
         self._refused: dict[Key, _Refusal] = {}
@@ -35,14 +35,14 @@ class Rescue(ABC, Generic[Key]):
     async def rescue(
         self, limit: int, left_alone: list[Key], only: list[Key] | None, ended_by: datetime | None
     ) -> list[Rescued]:
-        """In one statement, so that a single row can make all of it fail."""
+        """Rescue in one statement, which fails as a whole if a single row fails."""
 
     @abstractmethod
     async def expired(self, limit: int, left_alone: list[Key], ended_by: datetime | None) -> list[Key]: ...
 
     @abstractmethod
     def tell(self, key: Key, error: Exception) -> None:
-        """It cannot be rescued."""
+        """Report that this lease cannot be rescued."""
 
     async def __call__(self, limit: int, ended_by: datetime | None) -> list[Rescued]:
         now = monotonic()
@@ -55,7 +55,7 @@ class Rescue(ABC, Generic[Key]):
         return rescued
 
     async def _each(self, keys: Sequence[Key], ended_by: datetime | None) -> list[Rescued]:
-        """Half by half, because hardly any of them is to blame."""
+        """Split into halves until the bad leases are found, because very few are to blame."""
         if not keys:
             return []
         try:

@@ -1,7 +1,7 @@
-"""What a store promises about schedules and runs; `contract.py` has the verbs of jobs.
+"""What a store promises about schedules and runs; `contract.py` has the verbs for jobs.
 
-An occurrence is one moment of a schedule's timetable. A process that moves a schedule on names the occurrence that it
-saw (compare and set): however many processes see the same occurrence, one of them takes it.
+An occurrence is one moment of a schedule's timetable. A process that advances a schedule names the occurrence it saw
+(compare and set): no matter how many processes see the same occurrence, only one takes it.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from holdfast.domain.json_text import Json
 
 class Origin(StrEnum):
     CODE = "code"
-    """Declared by an app; moved on only by processes whose app declares it. Gone from the code, it rests."""
+    """Declared by an app. Only processes whose app declares it advance it; removed from the code, it rests."""
     STORED = "stored"
-    """Saved at run time; moved on by any process."""
+    """Saved at run time. Any process advances it."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobTemplate:
-    """The job that each occurrence makes."""
+    """The job that each occurrence creates."""
 
     kind: str
     payload: Json
@@ -39,7 +39,7 @@ class JobTemplate:
     max_attempts: int | None = None
 
     def job(self, headers: Json | None) -> NewJob:
-        """One job of this template, with these headers."""
+        """Return a job from this template, with these headers."""
         return NewJob(
             kind=self.kind,
             payload=self.payload,
@@ -53,7 +53,8 @@ class JobTemplate:
 
 @dataclass(frozen=True, slots=True)
 class NewSchedule:
-    """`job` is None for an inline runner. `first_occurrence` counts if the schedule is new or its timetable changed."""
+    """`job` is None for an inline runner. `first_occurrence` applies if the schedule is new or its timetable
+    changed."""
 
     name: str
     timetable: str
@@ -77,9 +78,9 @@ class NewSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`next_occurrence` is the oldest occurrence that is not done; `last_occurrence` the newest that ran.
+    """`next_occurrence` is the oldest occurrence that is not done; `last_occurrence` is the newest that ran.
 
-    `run_now` counts the requests for an extra run that no such run has answered yet.
+    `run_now` counts the requests for an extra run that are still unanswered.
     """
 
     name: str
@@ -97,9 +98,9 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class DueSchedules:
-    """`now` is the store's clock; `next_in` the time until another one comes due, None if none will.
+    """`now` is the store's clock; `next_in` is the time until another schedule comes due, or None if none will.
 
-    A schedule is due at its occurrence unless it is paused, and while it is asked to run now even then.
+    A schedule is due at its occurrence unless it is paused. A run-now request makes even a paused schedule due.
     """
 
     now: datetime
@@ -109,7 +110,7 @@ class DueSchedules:
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """`occurrence` is None for an extra run, and for runners that have none."""
+    """`occurrence` is None for an extra run and for runners without occurrences."""
 
     name: str
     replica: str
@@ -118,7 +119,7 @@ class NewRun:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One recorded execution of a runner. Unfinished: `finished_at` is None."""
+    """One recorded execution of a runner. `finished_at` is None while it is unfinished."""
 
     id: int
     name: str
@@ -134,7 +135,7 @@ class Singleton(Protocol):
     """The advisory transaction lock of one name, held until its context ends or its connection is lost."""
 
     async def due(self, name: str) -> DueSchedules:
-        """The schedule as it stands under the lock; `due` is empty if another replica has done the occurrence."""
+        """Return the schedule as it is under the lock. `due` is empty if another replica has done the occurrence."""
 
     async def done(
         self,
@@ -147,78 +148,86 @@ class Singleton(Protocol):
     ) -> None:
         """Mark `occurrence` and the run-now requests that `schedule` shows as done, finish the run, release the lock.
 
-        All in the transaction that holds the lock: StoreUnavailable, and nothing is changed, if the lock was lost. (Or
-        everything is, if only the reply was: then the run is found finished.) A schedule that was moved on, changed or
-        removed meanwhile keeps the occurrence that it has now.
+        All of this happens in the transaction that holds the lock. If the lock was lost, StoreUnavailable is raised and
+        nothing is changed. (If only the reply was lost, everything is changed, and the run is found finished.) A
+        schedule that was advanced, changed or removed meanwhile keeps its current occurrence.
         """
 
     async def lost(self) -> None:
-        """Returns when the lock is lost: whoever works under it must stop."""
+        """Return when the lock is lost. Work under the lock must stop then."""
 
 
 class ScheduleStore(Protocol):
     async def declare(self, schedules: Sequence[NewSchedule]) -> None:
-        """Add what is new; change what differs. The occurrences of an unchanged timetable and a pause are kept.
+        """Add new schedules and update changed ones. Pauses, and the occurrences of unchanged timetables, are kept.
 
-        Idempotent and cheap, for every start of every process. A stored schedule of the same name becomes the code's.
+        Idempotent and cheap enough for every process start. A stored schedule of the same name becomes the code's.
         """
 
     async def save(self, schedule: NewSchedule) -> None:
-        """Like declare, for one that is made at run time. InvalidInput if code has declared one of that name."""
+        """Like `declare`, for a schedule created at run time. Raises InvalidInput if code has declared the name."""
 
     async def remove(self, name: str) -> bool: ...
 
     async def list(self) -> list[Schedule]:
-        """All of them, by name."""
+        """Return all schedules, sorted by name."""
 
     async def now(self) -> datetime:
-        """The store's clock, by which occurrences are decided."""
+        """Return the store's time, by which occurrences are decided."""
 
     async def due(self, declared: Sequence[str]) -> DueSchedules:
-        """Job schedules and inline runners that are due, oldest occurrence first: these names, and all stored ones."""
+        """Return due job schedules and inline runners, oldest occurrence first: the declared names and all stored
+        ones."""
 
     async def advance(
         self, schedule: Schedule, next_occurrence: datetime, jobs: Sequence[NewJob], run: NewRun, result: Json
     ) -> bool:
-        """In one transaction: move a job schedule on from the occurrence seen, enqueue its jobs, record the run.
+        """In one transaction, advance a job schedule from the occurrence seen, enqueue its jobs, and record the run.
 
-        `run.occurrence` is the newest one that the jobs are for. Run-now requests that `schedule` shows are answered.
-        False, and nothing is done, if another process moved it on, changed or paused it meanwhile, or is about to.
-        While paused, only a run-now request can be answered, and `next_occurrence` has to stay what it was.
+        `run.occurrence` is the newest occurrence that the jobs are for. The run-now requests that `schedule` shows are
+        answered. Returns False and does nothing if another process advanced, changed or paused it meanwhile, or is
+        about to. While the schedule is paused, only a run-now request can be answered, and `next_occurrence` must not
+        change.
+        """
+
+    async def put_back(self, schedule: Schedule, next_occurrence: datetime) -> bool:
+        """Move the schedule back to an earlier occurrence than the one seen, which was set by a clock that ran ahead.
+
+        Returns False and does nothing if it was advanced, changed, paused or removed meanwhile, or is about to be.
         """
 
     async def pause(self, name: str) -> bool: ...
 
     async def resume(self, schedule: Schedule, next_occurrence: datetime) -> bool:
-        """Go on at `next_occurrence`; what passed during the pause was not missed. Unpaused, it is left alone.
+        """Continue at `next_occurrence`. Occurrences during the pause do not count as missed. No-op if not paused.
 
-        False, and nothing is done, if it is gone or has another timetable or zone than the one that was seen.
+        Returns False and does nothing if the schedule is gone or its timetable or zone differs from the one seen.
         """
 
     async def run_now(self, name: str) -> bool:
-        """Ask for an extra run, also of a paused schedule. Requests that are open together get one run."""
+        """Request an extra run, even of a paused schedule. Requests that are open at the same time share one run."""
 
     def singleton(self, lock: str) -> AbstractAsyncContextManager[Singleton | None]:
-        """The lock of that name, or None at once if somebody else has it."""
+        """The lock of that name, or None at once if another process holds it."""
 
 
 class RunStore(Protocol):
     async def start(self, run: NewRun) -> int: ...
 
     async def finish(self, id: int, result: Json | None, error: Json | None) -> bool:
-        """False, and nothing is changed, if the run is finished already."""
+        """Return False and change nothing if the run is already finished."""
 
     async def record(self, run: NewRun, started_ago: timedelta, result: Json | None, error: Json | None) -> None:
-        """A run that is over already, in one row."""
+        """Record a run that is already over, in one row."""
 
     async def abandon(self, name: str, error: Json) -> int:
-        """End the unfinished runs of a name whose replica is gone: the caller holds the name's lock."""
+        """End the unfinished runs of a name whose replica is gone. The caller holds the name's lock."""
 
     async def list(self, name: str | None, limit: int) -> list[Run]:
-        """The newest first, by their start."""
+        """Return the newest runs first, by start time."""
 
 
 def lock_key(lock: str) -> int:
-    """The number by which PostgreSQL knows a lock: the first 8 bytes of the SHA-256 of its UTF-8 text, as a signed
-    big-endian number. `holdfast.lock_key(text)` gives the same in SQL."""
+    """The number PostgreSQL uses for a lock: the first 8 bytes of the SHA-256 of its UTF-8 text, as a signed big-endian
+    number. `holdfast.lock_key(text)` returns the same in SQL."""
     return int.from_bytes(sha256(lock.encode()).digest()[:8], "big", signed=True)

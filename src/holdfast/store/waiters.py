@@ -1,4 +1,4 @@
-"""What waiting for jobs needs of a store. Nothing here changes a job.
+"""What a store provides for waiting on jobs. Nothing here changes a job.
 
 Neighbors: waits/waits.py does the waiting, wake/final.py hears the rings of PostgreSQL.
 """
@@ -9,38 +9,42 @@ from typing import Protocol
 from uuid import UUID
 
 from holdfast.domain.job import Job
+from holdfast.domain.keys import KeyName
 
 Heard = Callable[[Collection[UUID] | None], None]
 """Called with the ids of jobs that became final, or with None when some may have been missed."""
 
 
 class Rings(Protocol):
-    """Calls `heard` on the event loop that runs it, at once with None when it begins to hear. A ring is only a hint."""
+    """Calls `heard` on the event loop that runs it, first with None as soon as it listens. A ring is only a hint."""
 
     @property
     def is_listening(self) -> bool: ...
 
     async def run(self) -> None:
-        """Returns only after `stop`."""
+        """Return only after `stop`."""
 
     def stop(self) -> None: ...
 
 
 class WaiterStore(Protocol):
     async def not_live(self, ids: Collection[UUID]) -> list[UUID]:
-        """Those that are neither ready nor running: they are final, or not there."""
+        """Return the ids that are neither ready nor running: final jobs, and jobs that do not exist."""
 
     async def read(self, ids: Collection[UUID]) -> list[Job]:
-        """Those that are there, in no particular order."""
+        """Return the jobs that exist, in no particular order."""
+
+    async def find(self, keys: Collection[KeyName]) -> Mapping[KeyName, UUID]:
+        """Return the jobs that hold these keys, without unheld keys. Some of the jobs may already have been removed."""
 
     async def register(self, holder: UUID, waits: Mapping[UUID, timedelta]) -> None:
-        """Have the holder told, for that long at most, when one of these jobs becomes final."""
+        """Notify the holder when one of these jobs becomes final, for at most the given times."""
 
     async def remove(self, holder: UUID, ids: Collection[UUID]) -> None:
-        """The holder waits for these no more."""
+        """Stop notifying the holder of these jobs."""
 
     async def forget_expired(self) -> None:
-        """Remove what processes that died have left."""
+        """Remove the registrations of processes that died."""
 
     def rings(self, heard: Heard) -> Rings | None:
-        """What hears the rings inside this process; None if they come from a server."""
+        """Return the listener for rings inside this process, or None if rings come from a server."""

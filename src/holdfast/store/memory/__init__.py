@@ -1,1 +1,1 @@
-"""The store in memory: the plainest reading of the contract."""
+"""The store in memory: the simplest implementation of the contract."""

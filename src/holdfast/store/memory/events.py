@@ -1,10 +1,13 @@
-"""Events of the reference store: a dictionary of subscriptions, by the clock of the jobs' store."""
+"""Events of the reference store: a dictionary of subscriptions, on the clock of the job store."""
 
 import threading
 from collections.abc import Sequence
 
+from uuid_utils.compat import uuid7
+
+from holdfast.domain.dead_job import DEATHS, patterns_of_death
 from holdfast.domain.event import EVENT_HEADER, NewEvent, PublishedEvent, patterns_of
-from holdfast.domain.job import NewJob
+from holdfast.domain.job import Job, NewJob
 from holdfast.domain.json_text import Json, decode, encode
 from holdfast.store.events import EventJob, NewSubscription, Subscription
 from holdfast.store.memory.store import MemoryStore
@@ -15,6 +18,7 @@ class MemoryEvents:
         self._store = store
         self._lock = threading.RLock()
         self._subscriptions: dict[str, Subscription] = {}
+        store.on_death.append(self._publish_death)
 
     async def declare(self, subscriptions: Sequence[NewSubscription]) -> None:
         with self._lock:
@@ -51,16 +55,60 @@ class MemoryEvents:
         with self._lock:
             return sorted(self._subscriptions.values(), key=lambda subscription: subscription.name)
 
+    def _publish_death(self, dead: Job, payload: Json) -> None:
+        with self._lock:
+            own = self._subscriptions.get(dead.kind)
+            if own is not None and own.pattern.startswith(DEATHS):
+                return
+            patterns = patterns_of_death(dead.kind)
+            headers = self._event_header(PublishedEvent(uuid7(), DEATHS + dead.kind, self._store.clock.read()))
+            self._store.enqueue_now(
+                [
+                    NewJob(
+                        kind=subscription.name,
+                        payload=_payload_of_death(dead, payload),
+                        queue=subscription.queue,
+                        priority=subscription.priority,
+                        tenant=dead.tenant,
+                        correlation_id=dead.correlation_id,
+                        max_attempts=subscription.max_attempts,
+                        headers=headers,
+                    )
+                    for subscription in self._subscriptions.values()
+                    if subscription.pattern in patterns
+                ]
+            )
+
+    def _event_header(self, published: PublishedEvent) -> Json:
+        return encode({EVENT_HEADER: published.as_header()}, name="headers")
+
     def _headers(self, event: NewEvent) -> Json:
-        """The text that was given, with one more at its end."""
-        published = PublishedEvent(event.id, event.type, self._store.clock.read())
-        added = encode({EVENT_HEADER: published.as_header()}, name="headers")
+        """The given headers as text, with the event's header at the end."""
+        added = self._event_header(PublishedEvent(event.id, event.type, self._store.clock.read()))
         given = event.headers or "{}"
         return Json(f"{given[:-1]},{added[1:]}") if decode(given) else added
 
 
 def _as_new(kept: Subscription) -> NewSubscription:
     return NewSubscription(kept.name, kept.pattern, kept.queue, kept.priority, kept.max_attempts)
+
+
+def _payload_of_death(dead: Job, payload: Json) -> Json:
+    """The same payload as in publish_deaths.sql, with the job's payload exactly as its producer wrote it."""
+    error = dead.last_error
+    said = encode(
+        {
+            "id": dead.id,
+            "kind": dead.kind,
+            "code": error.code if error else "",
+            "message": error.message if error else "",
+            "state": dead.state,
+            "attempts": dead.attempt,
+            "tenant": dead.tenant,
+            "correlation_id": dead.correlation_id,
+        }
+    )
+    return Json(f'{said[:-1]},"payload":{payload}}}')
 
 
 def _job(event: NewEvent, subscription: Subscription, headers: Json) -> NewJob:

@@ -1,4 +1,4 @@
-"""What the memory store keeps of a job and of a key, and how jobs come in. memory.py has the other verbs."""
+"""What the memory store keeps for a job and a key, and how jobs enter. store.py has the other verbs."""
 
 from collections import ChainMap
 from collections.abc import MutableMapping
@@ -6,12 +6,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from holdfast.domain.enqueued import Enqueued
 from holdfast.domain.errors import DuplicateJob
 from holdfast.domain.job import IfExists, JobState, Lease, NewJob
 from holdfast.domain.json_text import Json
-from holdfast.store.contract import Enqueued
-
-KeyName = tuple[str, str, str]
+from holdfast.domain.keys import KeyName
 
 
 @dataclass(slots=True)
@@ -24,15 +23,15 @@ class Record:
     losses: int = 0
     suspicion: int = 0
     crash_limit: int = 0
-    """Of a job that runs alone."""
+    """For a job that runs alone."""
     counted: set[Lease] = field(default_factory=set)
-    """Lost leases that raised the suspicion, and may be absolved."""
+    """Lost leases that raised the suspicion and may be absolved."""
     lease: Lease | None = None
     until: datetime | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
     fence: int = 0
-    """The last one, whatever has become of its claim."""
+    """The latest fence, whatever happened to its claim."""
     final_claim: UUID | None = None
     cancel_requested: bool = False
     result: Json | None = None
@@ -42,14 +41,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class HeldKey:
-    """`until` None: for as long as the job is kept."""
+    """`until` None: the key is held while the job is kept."""
 
     job_id: UUID
     until: datetime | None = None
 
 
 class Entrance:
-    """Jobs that come in together: none of them is in the store before `admit`."""
+    """Jobs that enter together. None of them is in the store before `admit`."""
 
     def __init__(
         self, jobs: MutableMapping[UUID, Record], keys: MutableMapping[KeyName, HeldKey], now: datetime
@@ -60,20 +59,19 @@ class Entrance:
 
     def take(self, new: NewJob) -> Enqueued:
         held = self._held(new)
-        if held is not None and (new.if_exists is IfExists.KEEP or held.job_id == new.id):
+        holder = None if held is None else self._jobs.get(held.job_id)
+        if held is not None and (held.job_id == new.id or _is_kept(holder, new.if_exists)):
             return Enqueued(held.job_id, is_new=False)
         if self._is_repeated(new):
             return Enqueued(new.id, is_new=False)
-        if held is not None:
-            record = self._jobs.get(held.job_id)
-            if record is not None and record.state is JobState.READY:
-                self._jobs[held.job_id] = self._replaced(record, new)
-                return Enqueued(held.job_id, is_new=False, replaced=True)
+        if holder is not None and holder.state is JobState.READY:
+            self._jobs[holder.new.id] = self._replaced(holder, new)
+            return Enqueued(holder.new.id, is_new=False, replaced=True)
         if new.id in self._jobs:
             raise DuplicateJob(f"job {new.id} exists already; use a new id, or a key if it is the same work")
         if new.key is not None:
             until = None if new.window is None else self._now + new.window
-            self._keys[new.tenant, new.kind, new.key] = HeldKey(new.id, until)
+            self._keys[KeyName(new.tenant, new.kind, new.key)] = HeldKey(new.id, until)
         self._jobs[new.id] = Record(new, created_at=self._now, run_at=self._run_at(new))
         return Enqueued(new.id, is_new=True)
 
@@ -82,8 +80,8 @@ class Entrance:
         self._keys.parents.update(self._keys.maps[0])
 
     def _held(self, new: NewJob) -> HeldKey | None:
-        """Who has the key, unless its time is over."""
-        held = None if new.key is None else self._keys.get((new.tenant, new.kind, new.key))
+        """Return the holder of the key, unless the key has expired."""
+        held = None if new.key is None else self._keys.get(KeyName(new.tenant, new.kind, new.key))
         if held is None:
             return None
         until = held.until
@@ -92,7 +90,7 @@ class Entrance:
         return None if until is not None and until <= self._now else held
 
     def _is_repeated(self, new: NewJob) -> bool:
-        """Whether the job of this id came with this key, whoever has it now."""
+        """Whether the job with this id came with this key, no matter which job holds it now."""
         record = None if new.key is None else self._jobs.get(new.id)
         if record is None:
             return False
@@ -107,8 +105,14 @@ class Entrance:
             run_at=self._run_at(new),
             attempt=0,
             losses=0,
-            # The suspicion stays: what killed workers may be the kind, or what both payloads have in common.
+            # The suspicion stays, because the kind, or what both payloads have in common, may have killed workers.
         )
 
     def _run_at(self, new: NewJob) -> datetime:
         return max(self._now, new.run_at) if new.run_at else self._now + (new.delay or timedelta(0))
+
+
+def _is_kept(holder: Record | None, if_exists: IfExists) -> bool:
+    """`holder` has the key. None: the job is gone, but its window is not over."""
+    is_live = holder is not None and not holder.state.is_final
+    return if_exists is IfExists.KEEP or (if_exists is IfExists.KEEP_LIVE and is_live)

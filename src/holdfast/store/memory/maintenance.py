@@ -1,4 +1,4 @@
-"""Maintenance of the memory store: the plainest reading of `store/maintenance.py`."""
+"""Maintenance of the memory store: the simplest implementation of `store/maintenance.py`."""
 
 from collections.abc import AsyncGenerator
 from datetime import date, datetime, timedelta

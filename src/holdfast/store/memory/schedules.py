@@ -1,4 +1,4 @@
-"""Schedules and runs of the reference store: plain dictionaries behind one lock, by the clock of the jobs' store."""
+"""Schedules and runs of the reference store: dictionaries behind one lock, on the clock of the job store."""
 
 import asyncio
 import threading
@@ -62,7 +62,7 @@ class MemoryRuns:
             return id
 
     def remove_old(self, retention: timedelta) -> int:
-        """For maintenance."""
+        """Remove old runs, for maintenance."""
         with self.lock:
             before = self._clock.read() - retention
             old = [run.id for run in self._runs.values() if (run.finished_at or run.started_at) < before]
@@ -166,6 +166,13 @@ class MemorySchedules:
             last_occurrence=occurrence or kept.last_occurrence,
             run_now=max(0, kept.run_now - seen.run_now),
         )
+
+    async def put_back(self, schedule: Schedule, next_occurrence: datetime) -> bool:
+        with self._lock:
+            kept = self._schedules.get(schedule.name)
+            if kept is None or kept.paused or not _as_seen(kept, schedule):
+                return False
+            return self._change(kept.name, next_occurrence=next_occurrence)
 
     async def pause(self, name: str) -> bool:
         return self._change(name, paused=True)

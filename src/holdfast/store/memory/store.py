@@ -1,7 +1,7 @@
-"""The reference store: the plainest thing that keeps the contract, and the oracle for the others.
+"""The reference store: the simplest implementation of the contract, and the oracle for the others.
 
-One dictionary of jobs behind one lock (the lease keeper renews from its own thread), a clock that tests move. Nothing
-survives the process; it is for unit tests.
+One dictionary of jobs behind one lock (the lease keeper renews from its own thread), and a clock that tests move.
+Nothing survives the process; it is for unit tests.
 """
 
 import threading
@@ -12,8 +12,11 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from holdfast.domain.claim import claims_of, holder_of, new_claim
+from holdfast.domain.enqueued import Enqueued
 from holdfast.domain.job import Job, JobError, JobState, Lease, LeasedJob, NewJob, to_id
 from holdfast.domain.json_text import Json, encode
+from holdfast.domain.keys import KeyName
+from holdfast.domain.kinds import Kind
 from holdfast.domain.lifecycle import (
     KEPT_ERRORS,
     MOST_LOSSES,
@@ -30,7 +33,7 @@ from holdfast.store.contract import (
     Backlog,
     Canceling,
     ClaimRequest,
-    Enqueued,
+    Deleting,
     Fenced,
     Finish,
     JobFilter,
@@ -41,14 +44,14 @@ from holdfast.store.contract import (
     Retrying,
     Shard,
 )
-from holdfast.store.memory.jobs import Entrance, HeldKey, KeyName, Record
+from holdfast.store.memory.jobs import Entrance, HeldKey, Record
 
 _READY = JobState.READY
-"""All jobs are asked for it at every look, and the member of an enumeration is slow to come by."""
+"""Kept in a variable, because every look compares all jobs with it and access to an enum member is slow."""
 
 
 class MemoryClock:
-    """The machine's time plus whatever a test moved it by, or frozen."""
+    """The machine's time, either moved by a test or frozen."""
 
     def __init__(self) -> None:
         self._frozen: datetime | None = None
@@ -71,7 +74,7 @@ class MemoryClock:
 
 
 class MemoryStore:
-    """Store, reader and clock in one object, as a test wants them."""
+    """Store and reader in one object, with the clock as an attribute, for convenience in tests."""
 
     def __init__(self) -> None:
         self.clock = MemoryClock()
@@ -80,8 +83,13 @@ class MemoryStore:
         self._fence = 0
         self._lock = threading.RLock()
         self._on_final: list[Callable[[UUID], None]] = []
+        self.on_death: list[Callable[[Job, Json], None]] = []
+        """Called with each job that has just failed or died and its payload, on the thread that ended the job."""
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return self.enqueue_now(jobs)
+
+    def enqueue_now(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         with self._lock:
             entrance = Entrance(self._jobs, self._keys, self.clock.read())
             enqueued = [entrance.take(new) for new in jobs]
@@ -177,6 +185,7 @@ class MemoryStore:
         if record is None:
             return self._not_held(lease)
         self._write(record, transition)
+        self._publish_death(record)
         return Fenced.DONE
 
     async def leases_of(self, holder: UUID) -> list[Lease]:
@@ -208,6 +217,12 @@ class MemoryStore:
             record.losses += 1
         else:
             record.attempt -= 1
+        self._publish_death(record)
+
+    def _publish_death(self, record: Record) -> None:
+        if record.state.is_dead_letter:
+            for publish in self.on_death:
+                publish(_shown(record), record.new.payload)
 
     async def run_alone(self, lease: Lease, crash_limit: int) -> Fenced:
         with self._lock:
@@ -271,7 +286,7 @@ class MemoryStore:
 
     @contextmanager
     def ringing(self, ring: Callable[[UUID], None]) -> Iterator[None]:
-        """Inside the block `ring` is called with the id of each job that becomes final, on the thread that ends it."""
+        """Inside the block, call `ring` with the id of each job that becomes final, on the thread that ends it."""
         with self._lock:
             self._on_final.append(ring)
         try:
@@ -301,6 +316,21 @@ class MemoryStore:
         record.started_at = record.finished_at = record.final_claim = record.result = None
         return Retrying.READY
 
+    async def delete(self, ids: Sequence[UUID]) -> list[Deleting]:
+        with self._lock:
+            answers = {id: self._delete(id) for id in dict.fromkeys(ids)}
+            return [answers[id] for id in ids]
+
+    def _delete(self, id: UUID) -> Deleting:
+        record = self._jobs.get(id)
+        if record is None:
+            return Deleting.UNKNOWN
+        if not record.state.is_final:
+            return Deleting.LIVE
+        del self._jobs[id]
+        self._keys = {key: held for key, held in self._keys.items() if held.job_id != id}
+        return Deleting.DELETED
+
     async def look(self, queues: Sequence[str], kinds: Sequence[str], *, shard: Shard | None = None) -> Looked:
         with self._lock:
             now = self.clock.read()
@@ -317,10 +347,24 @@ class MemoryStore:
             record = self._jobs.get(to_id(id))
             return _shown(record) if record else None
 
+    async def find(self, kind: Kind | str, key: str, tenant: str = "") -> Job | None:
+        id = self.holder_of(KeyName.of(kind, key, tenant))
+        return None if id is None else await self.get(id)
+
+    def holder_of(self, key: KeyName) -> UUID | None:
+        """Return the job that holds the key. The job may have been removed."""
+        with self._lock:
+            held = self._keys.get(key)
+            is_over = held is not None and held.until is not None and held.until <= self.clock.read()
+            return None if held is None or is_over else held.job_id
+
     async def list(self, filter: JobFilter, limit: int) -> "list[Job]":
         with self._lock:
             shown = [_shown(record) for record in self._jobs.values() if _matches(record, filter)]
             return sorted(shown, key=lambda job: job.id, reverse=True)[:limit]
+
+    async def list_ids(self, filter: JobFilter, limit: int) -> Sequence[UUID]:
+        return [job.id for job in await self.list(filter, limit)]
 
     async def count(self) -> Mapping[JobState, int]:
         with self._lock:
@@ -338,7 +382,7 @@ class MemoryStore:
             return [Backlog.of(queue, len(times), now - min(times), limit) for queue, times in sorted(due.items())]
 
     def remove_final(self, states: Collection[JobState], retention: timedelta) -> int:
-        """For maintenance: forget jobs that have been in one of these final states for longer than the retention."""
+        """Forget jobs that have been in one of these final states for longer than the retention, for maintenance."""
         with self._lock:
             now = self.clock.read()
             before = now - retention
@@ -390,7 +434,7 @@ def _stored_error(error: JobError, attempt: int, now: datetime) -> Json:
 
 def _shown(record: Record) -> Job:
     running = record.state is JobState.RUNNING
-    return Job(
+    return Job.read(
         id=record.new.id,
         kind=record.new.kind,
         queue=record.new.queue,

@@ -1,4 +1,4 @@
-"""Waiting for jobs in memory: the store calls whoever listens when a job becomes final, on whatever thread that is."""
+"""Waiting for jobs in memory: the store calls listeners when a job becomes final, on the thread that ends it."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -6,6 +6,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from holdfast.domain.job import Job
+from holdfast.domain.keys import KeyName
 from holdfast.store.memory.store import MemoryStore
 from holdfast.store.waiters import Heard
 
@@ -33,7 +34,7 @@ class MemoryRings:
 
 
 class MemoryWaiters:
-    """Nobody needs to register: a ring that nobody waits for costs nothing here."""
+    """Registering does nothing, because a ring without waiters costs nothing here."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -44,6 +45,9 @@ class MemoryWaiters:
 
     async def read(self, ids: Collection[UUID]) -> list[Job]:
         return [job for id in ids if (job := await self._store.get(id)) is not None]
+
+    async def find(self, keys: Collection[KeyName]) -> dict[KeyName, UUID]:
+        return {key: id for key in keys if (id := self._store.holder_of(key)) is not None}
 
     async def register(self, holder: UUID, waits: Mapping[UUID, timedelta]) -> None: ...
 
