@@ -1,1 +1,1 @@
-"""The store on PostgreSQL: one file per question, the SQL in sql/ (statements) and schema/ (tables, functions)."""
+"""The store on PostgreSQL: one file per concern, with its SQL in sql/ (statements) and schema/ (tables, functions)."""

@@ -1,10 +1,10 @@
-"""What people do to jobs: cancel and retry."""
+"""The verbs that people use on jobs: cancel, retry and delete."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from holdfast.store.contract import Canceling, Retrying
+from holdfast.store.contract import Canceling, Deleting, Retrying
 from holdfast.store.postgres.connected import ConnectedStore
 
 _LOCKED_TRIES = 20
@@ -20,8 +20,13 @@ class Changing(ConnectedStore):
         answers = await self._until_unlocked("retry", ids)
         return [Retrying(answers[id]) for id in ids]
 
+    async def delete(self, ids: Sequence[UUID]) -> list[Deleting]:
+        answers = await self._until_unlocked("delete_jobs", ids)
+        return [Deleting(answers[id]) for id in ids]
+
     async def _until_unlocked(self, verb: str, ids: Sequence[UUID]) -> Mapping[UUID, str]:
-        """Both verbs skip locked rows. A claim's lock is gone in a moment; a finishing transaction's may not be."""
+        """Retry for locked rows, which these verbs skip. A claim's lock is brief; a finishing transaction's may
+        last."""
         answers: dict[UUID, str] = {}
         wanted = list(ids)
         for _ in range(_LOCKED_TRIES):

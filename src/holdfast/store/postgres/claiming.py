@@ -1,4 +1,4 @@
-"""Claiming: statements over lanes. `store/claims.py` decides where they start."""
+"""Claims jobs with statements over lanes. `store/claims.py` decides where they start."""
 
 import time
 from abc import abstractmethod
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _PAYLOAD, _FLOOR = 5, 13
 _LARGEST = 1 << 30
-"""PostgreSQL has no larger value."""
+"""PostgreSQL has no larger values."""
 
 
 class Claiming(Claims, ConnectedStore):
@@ -32,7 +32,7 @@ class Claiming(Claims, ConnectedStore):
 
     async def claim_from(self, request: ClaimRequest, starts: Starts, claim: UUID) -> Taken:
         now = time.monotonic()
-        # Decoding a timestamp for each job makes a drain a tenth slower, and floors stay behind by a margin anyway.
+        # Decoding a timestamp per job makes a drain a tenth slower, and floors stay behind by a margin anyway.
         wants_floors = now - self._asked_floors_at >= MARGIN.total_seconds()
         arguments = (claim, MARGIN if wants_floors else None, *self._arguments(request, starts))
         if request.suspects:
@@ -50,9 +50,9 @@ class Claiming(Claims, ConnectedStore):
         return Taken(jobs, floors)
 
     async def _with_payloads(self, jobs: list[LeasedJob], large: list[int], most_bytes: int) -> Taken:
-        """Some are large: as many as the answer may bring, and what is beyond goes back.
+        """Fetch as many large payloads as the answer may bring, and release the remaining jobs.
 
-        Without floors, because a floor would hide it.
+        Returns no floors, because a floor would hide the released jobs.
         """
         small = set(range(len(jobs))).difference(large)
         left = most_bytes - sum(len(jobs[number].payload.encode()) for number in small)
@@ -69,10 +69,10 @@ class Claiming(Claims, ConnectedStore):
 
     @abstractmethod
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
-        """Of the store contract; finishing.py has it."""
+        """Part of the store contract; implemented in leasing.py."""
 
     def _arguments(self, request: ClaimRequest, starts: Starts) -> tuple[Any, ...]:
-        """The same tuple for the same question, which an idle worker asks again and again."""
+        """Return the same tuple for the same question, because an idle worker asks it again and again."""
         if self._last is None or self._last[0] is not request or self._last[1] is not starts:
             self._last = request, starts, _arguments(request, starts)
         return self._last[2]
@@ -89,7 +89,7 @@ def _arguments(request: ClaimRequest, starts: Starts) -> tuple[Any, ...]:
     kinds = [lane.kind for lane in starts.lanes]
     limits = [min(request.kinds[kind].limit, request.limit) for kind in kinds]
     lanes_of = Counter(kinds)
-    # One lane of a kind cannot exceed the kind's limit by itself.
+    # A kind with a single lane cannot exceed its limit.
     is_limited = any(limit < request.limit and lanes_of[kind] > 1 for kind, limit in zip(kinds, limits, strict=True))
     return (
         request.limit,
@@ -109,9 +109,9 @@ def _shard(shard: Shard | None) -> tuple[int | None, int | None]:
 
 
 def _leased(rows: "Iterable[asyncpg.Record]", claim: UUID) -> list[LeasedJob]:
-    """By position, and without the Python code of a named tuple's own constructor, because of the numbers.
+    """Build the jobs by column position and without the named tuple's own constructor, because there are so many.
 
-    schema/functions/claim.sql has the order of the columns.
+    schema/functions/claim.sql defines the order of the columns.
     """
     new = tuple.__new__
     return [new(LeasedJob, (new(Lease, (row[0], row[1], claim)), *row[2:13], None)) for row in rows]

@@ -1,4 +1,4 @@
-"""Opening a connection: to the first host that takes it, with every statement of the engine at read committed."""
+"""Opens connections to the first host that accepts, and runs every statement of the engine at read committed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -10,24 +10,27 @@ from asyncpg import exceptions as pg
 
 from holdfast.domain.errors import InvalidInput, StoreUnavailable
 from holdfast.store.postgres.address import Address, place_of
-from holdfast.store.postgres.translation import PASSING, summary
+from holdfast.store.postgres.translation import AWAY, PASSING, summary
 
 COMMAND_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
 
-# PostgreSQL counts the days of an interval by the session's time zone, where one may have 23 hours.
-_SESSION = {"timezone": "UTC"}
-# The engine's statements are written for read committed, whatever the role or the database has by default.
+# PostgreSQL computes the days of an interval in the session's time zone, where a day may have 23 hours. The conditions
+# of row queues must keep the meaning they had when they were checked. Poolers support both settings.
+_SESSION = {"timezone": "UTC", "standard_conforming_strings": "on"}
+# What pg_stat_activity shows. Poolers pass it on.
+_NAME = {"application_name": "holdfast"}
+# The engine's statements require read committed, whatever the default of the role or database is.
 _LEVEL = "default_transaction_isolation"
-_DIRECT_SESSION = _SESSION | {_LEVEL: "read committed"}
+_LEVEL_OF_ENGINE = {_LEVEL: "read committed"}
 _refusing: set[str] = set()
-"""Addresses of poolers that refuse this setting: the next connection need not try."""
+"""Addresses of poolers that refuse this setting, so later connections need not try it."""
 _last_host: dict[tuple[str, ...], int] = {}
-"""Of several hosts the one that was connected to last is asked first: one that is dead costs its time once."""
+"""With several hosts, the one that last accepted a connection is tried first, so a dead host costs its timeout once."""
 
 
 class Connection(asyncpg.Connection):
-    """One that never asks the server to cancel a statement."""
+    """A connection that never asks the server to cancel a statement."""
 
     __slots__ = ("is_given_up",)
 
@@ -37,33 +40,42 @@ class Connection(asyncpg.Connection):
 
     @property
     def itself(self) -> "Connection":
-        """From under its pool, which takes its wrapper away when the connection is lost."""
+        """The connection itself, without the pool's wrapper, which disappears when the connection is lost."""
         return self
 
     def _cancel_current_command(self, *_waiters: object) -> None:
-        """A statement was given up, and its connection is given up with it.
+        """Give up the connection together with its statement.
 
-        A cancel request turns a commit that waits for a synchronous standby into one of this server alone: everybody
-        sees it and relies on it, and after a failover it is gone. Without one it stays invisible until the standby has
-        it.
+        A cancel request would turn a commit that waits for a synchronous standby into a commit on this server only:
+        every session would see it and rely on it, and a failover would lose it. Without the request, the commit stays
+        invisible until the standby has it.
         """
         self.is_given_up = True
-        # Not at once: the driver has yet to tell whoever waits for the statement.
+        # Not immediately: the driver must first notify the code that waits for the statement.
         asyncio.get_running_loop().call_soon(self.terminate)
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        """Close the connection, or just drop it if it is lost, because then there is no server to notify.
+
+        The driver's pool closes connections in tasks that are never awaited, so errors would only produce warnings.
+        """
+        with suppress(*PASSING):
+            await super().close(timeout=timeout)
 
 
 class PooledConnection(Connection):
-    """Through a pooler that takes no settings for a session, and would leave what SET says to its other clients.
+    """A connection through a pooler that accepts no session settings and would leak SET to its other clients.
 
-    Where the role's default is not read committed, each statement has a transaction that says so: two round trips more.
+    If the role's default is not read committed, each statement runs in a transaction that sets it, which takes two more
+    round trips.
     """
 
     is_read_committed = True
 
     async def learn(self) -> None:
-        # Without parameters: whoever prepares a statement leaves it in a connection that is another client's next.
-        told = await self.execute(f"SELECT WHERE current_setting('{_LEVEL}') = 'read committed'")
-        self.is_read_committed = told == "SELECT 1"
+        # No parameters: they would prepare a statement and leave it in a connection that another client gets next.
+        status = await self.execute(f"SELECT WHERE current_setting('{_LEVEL}') = 'read committed'")
+        self.is_read_committed = status == "SELECT 1"
 
     async def fetch(self, query: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - as the driver has it
         if self.is_read_committed or self.is_in_transaction():
@@ -74,35 +86,36 @@ class PooledConnection(Connection):
 
 @asynccontextmanager
 async def read_committed(connection: "asyncpg.Connection[asyncpg.Record]") -> AsyncIterator[None]:
-    """A transaction that ends with the error of its block, whatever becomes of the rollback.
+    """A transaction that raises its block's error even if the rollback fails.
 
-    The driver's own raises in place of it that the connection is closed, also in place of a cancellation.
+    The driver's own transaction raises "connection is closed" instead, even in place of a cancellation.
     """
     try:
         await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
         yield
         await connection.execute("COMMIT")
     except BaseException:
-        # What cannot be rolled back has no connection any more, and so nothing is left of it on the server either.
+        # If the rollback fails, the connection is gone, and nothing is left of the transaction on the server either.
         with suppress(*PASSING, pg.PostgresError, pg.InterfaceError, pg.InternalClientError):
             await connection.execute("ROLLBACK", timeout=COMMAND_SECONDS)
         raise
 
 
 def connecting(address: Address) -> Callable[..., Coroutine[Any, Any, Connection]]:
-    """What opens a connection of this address, as asyncpg's pool calls it."""
+    """Return a function that opens connections to this address, in the form that asyncpg's pool expects."""
 
     async def connect(*_: object, **options: Any) -> Connection:  # noqa: ANN401
+        session = _SESSION if address.names_application else _SESSION | _NAME
         options |= {"command_timeout": COMMAND_SECONDS, "statement_cache_size": address.statement_cache_size}
         if not address.pooled and address.dsn not in _refusing:
-            direct = options | {"server_settings": _DIRECT_SESSION, "connection_class": Connection}
+            direct = options | {"server_settings": session | _LEVEL_OF_ENGINE, "connection_class": Connection}
             try:
                 return await _first_host(address, direct)
             except pg.ProtocolViolationError as error:
                 if _LEVEL not in str(error):
                     raise
                 _refusing.add(address.dsn)
-        pooled = options | {"server_settings": _SESSION, "connection_class": PooledConnection}
+        pooled = options | {"server_settings": session, "connection_class": PooledConnection}
         connection = await _first_host(address, pooled)
         try:
             if isinstance(connection, PooledConnection):
@@ -116,7 +129,7 @@ def connecting(address: Address) -> Callable[..., Coroutine[Any, Any, Connection
 
 
 async def _first_host(address: Address, options: dict[str, Any]) -> Connection:
-    """Each host has its share of the time: the first one may be switched off, and say nothing."""
+    """Try each host with an equal share of the time, because the first may be switched off and not answer at all."""
     hosts = address.hosts
     if len(hosts) == 1:
         return await _connect(hosts[0], CONNECT_SECONDS, options)
@@ -131,16 +144,16 @@ async def _first_host(address: Address, options: dict[str, Any]) -> Connection:
             _last_host[hosts] = number
             return connection
     for failure in failures.values():
-        # Such as a wrong password: there is a server, and that it refuses us says more than that another is away.
+        # For example a wrong password: the server's refusal says more than that another host is down.
         if isinstance(failure, pg.PostgresError) and not isinstance(failure, PASSING):
             raise failure
-    told = "; ".join(f"{place_of(hosts[number])}: {summary(failures[number])}" for number in sorted(failures))
-    raise StoreUnavailable(f"PostgreSQL is not available on any of its hosts: {told}")
+    reasons = "; ".join(f"{place_of(hosts[number])}: {summary(failures[number])}" for number in sorted(failures))
+    raise StoreUnavailable(f"{AWAY} on any of its hosts: {reasons}")
 
 
 async def _connect(dsn: str, seconds: float, options: dict[str, Any]) -> Connection:
     try:
         connection: Connection = await asyncpg.connect(dsn, timeout=seconds, **options)
     except UnicodeError:
-        raise InvalidInput(f"store: {place_of(dsn)!r} is not the name of a host; correct the store's address") from None
+        raise InvalidInput(f"store: {place_of(dsn)!r} is not a valid host name; correct the store's address") from None
     return connection

@@ -1,6 +1,6 @@
-"""Many jobs without keys by COPY: the server writes rows while the next ones are packed, whole pages at a time.
+"""Enqueues many jobs without keys by COPY: the server writes whole pages of rows while the next ones are packed.
 
-Above it is enqueuing.py, whose statements write the same rows for few jobs and on a caller's connection.
+enqueuing.py uses it, and has statements that write the same rows for few jobs and on a caller's connection.
 """
 
 import struct
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from holdfast.domain.crash_points import reach
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import NewJob
+from holdfast.domain.limits import RING_AHEAD
 from holdfast.store.postgres import driver
 from holdfast.store.postgres.driver import copy_refusals, read_committed, while_connected
 from holdfast.store.postgres.sql_files import statement
@@ -18,7 +19,7 @@ from holdfast.store.postgres.sql_files import statement
 if TYPE_CHECKING:
     import asyncpg
 
-# What the jobs of a call mostly have in common comes first, so that it is packed once.
+# The columns that the jobs of a call usually share come first, so they are packed once.
 _JOB = (
     "created_at",
     "queue",
@@ -35,11 +36,10 @@ _READY = ("queue", "kind", "priority", "run_at", "id")
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-# A sleeper looks at least as often; keep in sync with sql/enqueue_many.sql.
-_SOON = timedelta(minutes=1) // _MICROSECOND
-# The server writes such a part while the next one is packed.
+_SOON = RING_AHEAD // _MICROSECOND
+# The server writes a part of this size while the next one is packed.
 _PART_BYTES = 64 * 1024
-# So many beginnings of rows are kept; with a tenant or a time of its own for each job they would be as many as jobs.
+# The number of row prefixes to keep. If each job had a different tenant or time, there would be as many as jobs.
 _KEPT_BEGINNINGS = 1000
 
 _BEGIN = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
@@ -52,8 +52,8 @@ _long = struct.Struct("!iq").pack
 
 
 async def copy_jobs(connection: "asyncpg.Connection[asyncpg.Record]", schema: str, jobs: Sequence[NewJob]) -> None:
-    """Both rows of each job in one transaction, the same ones that sql/enqueue_many.sql would write."""
-    # Read committed, so that the ring sees who went to sleep while the rows were written.
+    """Write both rows of each job in one transaction, the same rows as sql/enqueue_many.sql."""
+    # Read committed, so the ring sees processes that went to sleep while the rows were written.
     async with while_connected(connection), read_committed(connection):
         packing = Packing(jobs, await connection.fetchval(statement("enqueue_moment", schema)))
         for table, columns, rows in (
@@ -67,7 +67,7 @@ async def copy_jobs(connection: "asyncpg.Connection[asyncpg.Record]", schema: st
                     columns=columns,
                     schema_name=schema,
                     format="binary",
-                    # The driver's own limit must not come first: where a COPY waits, it raises AttributeError.
+                    # The driver's own limit must not fire first: while a COPY waits, it raises AttributeError.
                     timeout=2 * driver.COMMAND_SECONDS,
                 )
         await connection.fetch(statement("ring", schema, 1), list(packing.queues))
@@ -81,7 +81,7 @@ class Packing:
         self._jobs = jobs
         self._moment = moment
         self.queues: set[str] = set()
-        """Those with a job that is due soon; complete when all rows of `ready` are packed."""
+        """Queues with a job that is due soon. Complete once all rows of `ready` are packed."""
 
     def job_rows(self) -> Iterator[bytes]:
         begins: dict[tuple[object, ...], bytes] = {}
@@ -126,7 +126,7 @@ class Packing:
         return b"".join((_count(_READY), *columns, _UUID))
 
     def _run_at(self, job: NewJob) -> int:
-        """In whole numbers, because the store's clock may stand where Python has no more years."""
+        """Computed with integers, because the store's clock may be beyond the last year that Python supports."""
         if job.run_at is not None:
             return max(self._moment, (job.run_at - _EPOCH) // _MICROSECOND)
         return self._moment if job.delay is None else self._moment + job.delay // _MICROSECOND

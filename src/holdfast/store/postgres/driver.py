@@ -1,4 +1,4 @@
-"""The edge to asyncpg: connections and the pool. translation.py turns its exceptions into Holdfast's."""
+"""The boundary to asyncpg: connections and the pool. translation.py turns its exceptions into Holdfast's."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -44,32 +44,32 @@ __all__ = [
     "while_connected",
 ]
 
-# A plan that was made while the table was small would read it from end to end when it is large. For one transaction:
-# settings of a session do not survive PgBouncer, and a function to pin them to would be one more thing to install.
+# A plan made while the table was small would read all of it once it is large. These settings apply to one transaction:
+# session settings do not survive PgBouncer, and pinning them to a function would mean one more function to install.
 BY_INDEX = """
 SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off;
 SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; SET LOCAL jit = off
 """
 _AT_HAND = 2
-"""One for whoever claims or enqueues, one for whoever finishes meanwhile."""
+"""One for a claim or an enqueue, and one for a finish at the same time."""
 _IDLE_SECONDS = 60.0
-"""Routers forget connections that are idle for minutes; what nobody uses goes back to the driver, which closes it."""
+"""Routers drop connections that are idle for minutes. Unused connections go back to the driver, which closes them."""
 
 _ROUND_TRIPS = 3
 
 
 async def is_pooled(connection: "asyncpg.Connection[asyncpg.Record]") -> bool:
-    """Whether a pooler, such as PgBouncer, is between here and the server.
+    """Whether a pooler, such as PgBouncer, sits between this client and the server.
 
-    It makes up the process id that it tells its clients, because they have no process of their own there. Asked without
-    parameters, for whoever prepares a statement leaves it in a connection that is another client's next.
+    A pooler makes up the process id it reports, because its clients have no server process of their own. The query has
+    no parameters, because those would prepare a statement and leave it in a connection that another client gets next.
     """
-    told = await connection.execute(f"SELECT FROM pg_backend_pid() AS pid WHERE pid = {connection.get_server_pid()}")
-    return told != "SELECT 1"
+    status = await connection.execute(f"SELECT FROM pg_backend_pid() AS pid WHERE pid = {connection.get_server_pid()}")
+    return status != "SELECT 1"
 
 
 async def round_trip(connection: "asyncpg.Connection[asyncpg.Record]") -> timedelta:
-    """How long it takes to ask nothing. The least of a few, because something else may always come in between."""
+    """Measure an empty query. Returns the shortest of several, because any of them may be delayed."""
     loop = asyncio.get_running_loop()
     took = []
     for _ in range(_ROUND_TRIPS):
@@ -81,9 +81,9 @@ async def round_trip(connection: "asyncpg.Connection[asyncpg.Record]") -> timede
 
 @asynccontextmanager
 async def while_connected(connection: "asyncpg.Connection[asyncpg.Record]") -> AsyncIterator[None]:
-    """As long as a command may take, and no longer than the connection lasts.
+    """Limit the block to the time of one command, and end it when the connection is lost.
 
-    A COPY that waits until it may send more has no limit in the driver, and is not told that the connection is gone.
+    The driver has no limit for a COPY that waits to send more, and does not notify it when the connection is gone.
     """
     loop = asyncio.get_running_loop()
     itself: asyncpg.Connection[asyncpg.Record] = getattr(connection, "itself", connection)
@@ -104,21 +104,21 @@ async def while_connected(connection: "asyncpg.Connection[asyncpg.Record]") -> A
                 is_over = True
                 itself.remove_termination_listener(lose)
                 if itself.is_closed():
-                    # What was told to stop after the loss would wait for an answer, in a task of the driver's.
+                    # A request stopped after the loss would wait for an answer, in one of the driver's tasks.
                     itself.terminate()
     except TimeoutError as error:
         if is_lost:
-            raise pg.ConnectionDoesNotExistError("the connection was lost while jobs were sent") from error
+            raise pg.ConnectionDoesNotExistError("the connection was lost while sending jobs") from error
         raise
 
 
 class CopyRefused(HoldfastError):
-    """The server takes these rows by a statement only."""
+    """The server accepts these rows only through a statement."""
 
 
 @contextmanager
 def copy_refusals() -> Iterator[None]:
-    """With row level security, for example, PostgreSQL takes INSERT and no COPY."""
+    """Translate refusals: with row level security, for example, PostgreSQL accepts INSERT but not COPY."""
     try:
         yield
     except pg.FeatureNotSupportedError as error:
@@ -126,10 +126,10 @@ def copy_refusals() -> Iterator[None]:
 
 
 class Pool:
-    """asyncpg's pool, of which a few connections stay at hand between two statements.
+    """Wraps asyncpg's pool, and keeps a few connections at hand between statements.
 
-    To give one back and take it again takes a task, and with the driver's own reset a question to the server: together
-    more than half of a commit. Whatever did not end well goes back all the same, and is looked at there.
+    Returning a connection and taking it again requires a task, and with the driver's own reset a query: together more
+    than half the time of a commit. A connection whose statement failed is always returned, and the driver checks it.
     """
 
     def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]", *, has_several_hosts: bool = False) -> None:
@@ -137,7 +137,7 @@ class Pool:
         self._has_several_hosts = has_several_hosts
         self._loop = asyncio.get_running_loop()
         self._at_hand: list[_Taken] = []
-        """The one that was put back last is at the end, and taken first."""
+        """The most recently returned connection is last, and is taken first."""
         self._next_look: asyncio.TimerHandle | None = None
         self._giving_back: asyncio.Task[None] | None = None
         self._waiting = 0
@@ -165,7 +165,7 @@ class Pool:
             await self._pool.release(taken.connection)
 
     async def close(self) -> None:
-        """Whoever is canceled meanwhile leaves no connection open either."""
+        """Close all connections, even if the caller is canceled meanwhile."""
         if self._next_look is not None:
             self._next_look.cancel()
         try:
@@ -178,8 +178,8 @@ class Pool:
             raise
 
     async def _give_up(self, taken: "_Taken", error: BaseException) -> None:
-        """Connections mostly die together, and some without a word: after the first the others are not trusted either,
-        or each of them would cost whoever gets it a whole timeout."""
+        """Return a connection after an error. Connections usually die together, some silently, so after the first loss
+        the others are dropped too. Otherwise, each would cost its next user a whole timeout."""
         if self._is_lost(taken, error):
             others, self._at_hand = self._at_hand, []
             await self._pool.expire_connections()
@@ -192,16 +192,16 @@ class Pool:
             await self._pool.release(taken.connection)
 
     def _is_lost(self, taken: "_Taken", error: BaseException) -> bool:
-        # Where there are several hosts, another one may take writes by now.
+        # With several hosts, another one may accept writes by now.
         is_read_only = self._has_several_hosts and isinstance(error, pg.ReadOnlySQLTransactionError)
         return taken.itself.is_closed() or isinstance(error, TimeoutError) or is_read_only
 
     def _at_hand_and_fit(self) -> "_Taken | None":
-        """Nearly always there is one, and then nobody has to wait for it."""
+        """Return a connection without waiting. There nearly always is one."""
         if not self._at_hand:
             return None
         last = self._at_hand[-1]
-        # The look at what is idle comes late to a process that was stopped.
+        # In a process that was stopped, the check for idle connections runs late.
         if last.itself.is_closed() or self._loop.time() - last.since >= _IDLE_SECONDS:
             return None
         return self._at_hand.pop()
@@ -219,7 +219,7 @@ class Pool:
         return _Taken(connection)
 
     def _keeps_at_hand(self, taken: "_Taken") -> bool:
-        # Who waits for a connection waits at the driver's pool.
+        # Code that waits for a connection waits in the driver's pool.
         if self._waiting or len(self._at_hand) >= _AT_HAND or self._pool.is_closing():
             return False
         if taken.itself.is_closed() or taken.itself.is_in_transaction():
@@ -247,10 +247,10 @@ class Pool:
 
 
 class _Taken:
-    """A connection out of the driver's pool.
+    """A connection taken from the driver's pool.
 
-    `itself` is what is asked: the pool's wrapper looks each method up by its name, and has none left when the
-    connection was lost.
+    Statements run on `itself`: the pool's wrapper looks up each method by name, and has none left once the connection
+    is lost.
     """
 
     __slots__ = ("connection", "itself", "since")
@@ -262,16 +262,15 @@ class _Taken:
 
 
 async def _nothing_to_reset(_: object) -> None:
-    """No statement leaves anything in its session: settings, locks and channels are those of a transaction, or of a
-    connection outside the pool. What a canceled task left open the driver rolls back before it calls this.
+    """No statement leaves anything in its session: settings, locks and channels belong to a transaction or to a
+    connection outside the pool. The driver rolls back what a canceled task left open before it calls this.
     """
 
 
 async def open_pool(url: str, size: int) -> Pool:
-    """Connects when somebody asks for a connection, and not before.
+    """Open a pool that connects on first use.
 
-    With a least number of connections the driver would restore it by itself, and in an outage log a traceback for each
-    of its tries.
+    With a minimum size, the driver would restore it by itself, and in an outage log a traceback for each attempt.
     """
     address = Address.parse(url)
     with translated():
@@ -301,12 +300,12 @@ async def open_connection(url: str) -> "asyncpg.Connection[asyncpg.Record]":
 
 
 async def open_session(url: str) -> "asyncpg.Connection[asyncpg.Record]":
-    """A connection that keeps what LISTEN says; StoreUnavailable if a pooler would lose it without a word."""
+    """Open a connection that keeps LISTEN. Raises StoreUnavailable if a pooler would lose it silently."""
     connection = await open_connection(url)
     try:
         with translated():
             if Address.parse(url).pooled is not False and await is_pooled(connection):
-                raise StoreUnavailable("this address leads to PgBouncer, which loses LISTEN; name the server's own")
+                raise StoreUnavailable("this address leads to PgBouncer, which loses LISTEN; use the server's own")
     except BaseException:
         connection.terminate()
         raise

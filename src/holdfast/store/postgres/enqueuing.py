@@ -1,4 +1,4 @@
-"""Enqueuing: one job or many, with keys or without, each by the cheapest statement that does it.
+"""Enqueues one job or many, with keys or without, each with the cheapest statement for the case.
 
 `Bulk` chooses the statement, also for producer/enqueue.py, which runs it in a caller's transaction. copying.py takes
 over where a COPY is faster.
@@ -11,16 +11,16 @@ from uuid import UUID
 
 from holdfast.domain.connections import Parameters, Rows, text_of
 from holdfast.domain.crash_points import around
+from holdfast.domain.enqueued import Enqueued
 from holdfast.domain.errors import KeyLocked
 from holdfast.domain.job import NewJob
-from holdfast.store.contract import Enqueued
 from holdfast.store.postgres.connected import ConnectedStore
 from holdfast.store.postgres.copying import copy_jobs
 from holdfast.store.postgres.driver import CopyRefused, LeaseLocked
 
 # A COPY takes 0.95 of the statement's time for 300 jobs, 0.87 for 1,000, and half for 5,000.
 _LEAST_COPIED = 300
-# A COPY saves so much of a job's time, and asks so many times more than a statement, which asks once.
+# A COPY saves this much time per job but needs this many more round trips than a statement, which needs one.
 _SAVED_BY_COPY = timedelta(microseconds=3)
 _MORE_ROUND_TRIPS = 5
 
@@ -35,7 +35,7 @@ _one_row_with_key = attrgetter(*_COLUMNS_WITH_KEYS)
 
 class Enqueuing(ConnectedStore):
     _may_copy = True
-    """Until the server refuses a COPY."""
+    """True until the server refuses a COPY."""
 
     @around("enqueue")
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -44,13 +44,14 @@ class Enqueuing(ConnectedStore):
         bulk = Bulk(jobs)
         if self._may_copy and bulk.is_worth_a_copy(self._round_trip):
             try:
-                async with self._acquire() as connection:
+                async with self._producers, self._acquire() as connection:
                     await copy_jobs(connection, self.schema, jobs)
                 return bulk.read([])
             except CopyRefused:
                 self._may_copy = False
         try:
-            return bulk.read(await self.fetch(bulk.verb, *bulk.parameters))
+            rows = await self.fetch_for_producer(bulk.verb, *bulk.parameters, with_keys=bulk.has_keys)
+            return bulk.read(rows)
         except LeaseLocked as error:
             if not bulk.has_keys:
                 raise
@@ -58,10 +59,11 @@ class Enqueuing(ConnectedStore):
 
 
 class Bulk:
-    """Jobs to enqueue by one statement: which one, its parameters, and what its rows mean.
+    """Jobs to enqueue with one statement: which statement, its parameters, and the meaning of its rows.
 
-    Four statements, for one job or many, with keys or without. A single job in arrays takes the server a sixth to a
-    quarter longer. Jobs without keys take it 6 to 13 % longer in a statement that can also call the function for keys.
+    There are four statements: for one job or many, with keys or without. With arrays, a single job takes the server a
+    sixth to a quarter longer. Without keys, jobs take 6 to 13 % longer in a statement that can also call the function
+    for keys.
     """
 
     __slots__ = ("has_keys", "jobs")
@@ -87,10 +89,10 @@ class Bulk:
         return tuple(list(map(attrgetter(column), self.jobs)) for column in columns)
 
     def read(self, rows: Rows) -> list[Enqueued]:
-        """In the order of the jobs."""
+        """Return the results in the order of the jobs."""
         if not self.has_keys:
             return [Enqueued(job.id, is_new=True) for job in self.jobs]
-        # A new job has the id that it was given, and reading one from text takes longer than all the rest here.
+        # A new job keeps the id it was given, and parsing an id from text takes longer than everything else here.
         return [
             Enqueued(job.id if is_new else UUID(text_of(id)), bool(is_new), bool(replaced))
             for job, (id, is_new, replaced) in zip(self.jobs, rows, strict=True)
@@ -98,5 +100,6 @@ class Bulk:
 
 
 def is_copy_faster(jobs: int, round_trip: timedelta) -> bool:
-    """Faster than one statement. Next door it takes hundreds of jobs, across a country tens of thousands."""
+    """Whether a COPY beats one statement. With a server nearby it takes hundreds of jobs, across a country tens of
+    thousands."""
     return jobs >= _LEAST_COPIED and jobs * _SAVED_BY_COPY > _MORE_ROUND_TRIPS * round_trip

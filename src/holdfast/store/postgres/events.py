@@ -1,4 +1,4 @@
-"""Events on PostgreSQL: the subscriptions, and a publish in a transaction of its own."""
+"""Events on PostgreSQL: the subscriptions, and publishing in a separate transaction."""
 
 from collections.abc import Iterable, Sequence
 from uuid import UUID
@@ -33,7 +33,9 @@ class PostgresEvents:
     @around("publish")
     async def publish(self, event: NewEvent) -> list[EventJob]:
         try:
-            return event_jobs(await self._store.fetch("publish", *publish_parameters(event)))
+            has_key = event.key is not None
+            rows = await self._store.fetch_for_producer("publish", *publish_parameters(event), with_keys=has_key)
+            return event_jobs(rows)
         except LeaseLocked as error:
             if event.key is None:
                 raise
@@ -44,11 +46,11 @@ class PostgresEvents:
 
 
 def event_jobs(rows: Iterable[Iterable[object]]) -> list[EventJob]:
-    """What sql/publish.sql returned, by any driver and in any order: the database may sort names by other rules."""
+    """Read the rows of sql/publish.sql from any driver, and sort them: the database may sort names by other rules."""
     made = [EventJob(text_of(name), UUID(text_of(id)), bool(is_new)) for name, id, is_new in rows]
     return sorted(made, key=lambda job: job.subscription)
 
 
 def publish_parameters(event: NewEvent) -> tuple[object, ...]:
-    """Those of sql/publish.sql."""
+    """Return the parameters of sql/publish.sql."""
     return event.type, event.payload, event.tenant, event.key, event.correlation_id, event.headers, event.id

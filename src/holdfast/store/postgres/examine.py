@@ -1,6 +1,6 @@
-"""The questions that `holdfast doctor` asks a PostgreSQL, one method and one sql/doctor_*.sql each.
+"""The questions that `holdfast doctor` asks PostgreSQL, each with one method and one sql/doctor_*.sql.
 
-Every question has a read-only transaction and bounds of its own, and works through PgBouncer.
+Every question runs in a separate read-only transaction with a time limit, and works through PgBouncer.
 """
 
 import time
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
 from holdfast.domain.limits import check_schema
+from holdfast.domain.versions import VERSION_HEADER
 from holdfast.store.postgres.driver import is_pooled, open_connection, open_session, translated
 from holdfast.store.postgres.migrate import Migrator
 from holdfast.store.postgres.sql_files import statement
@@ -25,7 +26,7 @@ _TIME_ASKED = 3
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """`ahead` is how far the server's clock is ahead of this machine's, to within the round trip."""
+    """`ahead` is how far the server's clock is ahead of this machine's, accurate to the round trip."""
 
     took: timedelta
     ahead: timedelta
@@ -33,7 +34,7 @@ class RoundTrip:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """`unsafe` names the settings that are off and let committed rows be lost."""
+    """`unsafe` names the settings that are off and could therefore lose committed rows."""
 
     version: str
     version_number: int
@@ -74,8 +75,36 @@ class DueLane:
 
 
 @dataclass(frozen=True, slots=True)
+class NewerJobs:
+    """Ready jobs with a newer version than that of the worker that last declared their kind."""
+
+    kind: str
+    version: int
+    declared: int
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobsAhead:
+    """Jobs that were enqueued at a time still in the future."""
+
+    jobs: int
+    furthest: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class ComingOccurrence:
+    name: str
+    timetable: str
+    zone: str
+    next_occurrence: datetime
+    last_occurrence: datetime | None
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Pin:
-    """Who keeps vacuum from its work, for how long or since how many transactions."""
+    """What keeps vacuum from removing rows, and for how long or how many transactions."""
 
     what: str
     pid: int | None
@@ -95,7 +124,8 @@ class HiddenSessions:
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """`missing` days, those that retention should have dropped, and rows in the default partitions."""
+    """`missing` and `overdue` are days without a partition and days that retention should have dropped. `jobs` and
+    `finished` count rows in the default partitions."""
 
     missing: list[str]
     overdue: list[str]
@@ -106,7 +136,7 @@ class Partitions:
 
 @dataclass(frozen=True, slots=True)
 class Privileges:
-    """`definer` owns the functions that change tables, and so does what they do."""
+    """`definer` owns the functions that change tables, and what they create."""
 
     role: str
     missing: list[str]
@@ -148,7 +178,7 @@ class UnfinishedRun:
 
 @dataclass(frozen=True, slots=True)
 class LostSleepers:
-    """`waiting` counts those who are there."""
+    """`waiting` counts the processes that wait now."""
 
     processes: int
     oldest: timedelta | None
@@ -156,7 +186,7 @@ class LostSleepers:
 
 
 class Examiner:
-    """`async with Examiner(url, schema) as examiner:`; `direct_url` is the way past a pooler."""
+    """Use as `async with Examiner(url, schema) as examiner:`. `direct_url` bypasses the pooler."""
 
     def __init__(self, url: str, schema: str, direct_url: str | None = None) -> None:
         self._url = url
@@ -175,7 +205,7 @@ class Examiner:
             self._connection.terminate()
 
     async def round_trip(self) -> RoundTrip:
-        """The quickest of a few, because the first one also prepares."""
+        """Return the fastest of several, because the first one also prepares the statement."""
         found = []
         connection = await self._connected()
         for _ in range(_TIME_ASKED):
@@ -192,7 +222,7 @@ class Examiner:
             return await is_pooled(connection)
 
     async def try_direct(self) -> None:
-        """HoldfastError unless the way past the pooler leads to the server itself."""
+        """Raise HoldfastError unless the address past the pooler leads to the server itself."""
         (await open_session(self.direct_url or self._url)).terminate()
 
     async def server(self) -> Server:
@@ -203,7 +233,7 @@ class Examiner:
         return await Migrator(await self._connected(), self._schema).version()
 
     async def changed_functions(self) -> list[str]:
-        """Names of functions that are not those of this release, or were edited by hand."""
+        """Return the names of functions that differ from this release or were edited by hand."""
         return list(await Migrator(await self._connected(), self._schema).changed_functions())
 
     async def clock(self) -> ClockRow | None:
@@ -219,6 +249,16 @@ class Examiner:
 
     async def due(self, longer_than: timedelta, at_most: int) -> list[DueLane]:
         return [DueLane(**row) for row in await self._ask("due", longer_than, at_most)]
+
+    async def newer_jobs(self, sample: int, at_most: int) -> list[NewerJobs]:
+        return [NewerJobs(**row) for row in await self._ask("versions", sample, at_most, VERSION_HEADER)]
+
+    async def jobs_ahead(self, further_than: timedelta, newest: int) -> JobsAhead:
+        (row,) = await self._ask("ahead", further_than, newest)
+        return JobsAhead(**row)
+
+    async def coming(self, at_most: int) -> list[ComingOccurrence]:
+        return [ComingOccurrence(**row) for row in await self._ask("coming", at_most)]
 
     async def pins(self, longer_than: timedelta, transactions: int, at_most: int) -> list[Pin]:
         return [Pin(**row) for row in await self._ask("horizon", longer_than, transactions, at_most)]
@@ -249,7 +289,7 @@ class Examiner:
         return LostSleepers(**row)
 
     async def places(self, newest: int | None) -> Places:
-        """Whether every job is where it belongs; `newest` None looks at all of them, however long that takes."""
+        """Check that every job is in its place. `newest` None checks all jobs, however long that takes."""
         (row,) = await self._ask("places", newest, seconds=_SECONDS if newest is not None else _DEEP_SECONDS)
         return Places(**row)
 
@@ -259,12 +299,12 @@ class Examiner:
             async with connection.transaction(readonly=True):
                 bounds = statement("doctor_bounds", self._schema)
                 await connection.execute(bounds, f"{seconds * 1000:.0f}")
-                # The server gives up first; the client only if the server cannot say so.
+                # The server gives up first. The client's limit applies only if the server cannot respond.
                 sql = statement(f"doctor_{question}", self._schema)
                 return await connection.fetch(sql, *arguments, timeout=seconds + 5)
 
     async def _connected(self) -> "asyncpg.Connection[asyncpg.Record]":
-        """Connected again after an outage, so that one question's misfortune is not that of all."""
+        """Return the connection, reopened after an outage, so a failed question does not fail all others."""
         if self._connection is None or self._connection.is_closed():
             self._connection = await open_connection(self._url)
         return self._connection

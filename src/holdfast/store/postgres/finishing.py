@@ -1,17 +1,15 @@
-"""Finishing: the outcomes of attempts, written by the lease that owns them; a lease that is lost changes nothing."""
+"""Finishes jobs: writes the outcomes of attempts for the leases that own them. A lost lease changes nothing."""
 
 from collections.abc import Sequence
 from uuid import UUID
 
 from holdfast.domain.crash_points import reach
 from holdfast.domain.handlers import FinishInTransaction
-from holdfast.domain.job import Lease
-from holdfast.domain.json_text import encode
-from holdfast.domain.lifecycle import KEPT_ERRORS, PLAIN_SUCCESS, Move, Transition
+from holdfast.domain.lifecycle import PLAIN_SUCCESS, Move, Transition
 from holdfast.store.contract import Fenced, Finish
 from holdfast.store.postgres.claiming import Claiming
 from holdfast.store.postgres.driver import LeaseLocked
-from holdfast.store.postgres.leasing import lease_columns
+from holdfast.store.postgres.leasing import finish_columns, lease_columns
 from holdfast.store.postgres.sql_files import quoted
 
 
@@ -28,17 +26,19 @@ class Finishing(Claiming):
             missing += await self._finish_any(finishes, rest)
         return await self._fenced(finishes, missing)
 
-    async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
-        return await self.finish([Finish(lease, Transition(Move.RELEASE)) for lease in leases])
-
     @property
     def finish_in(self) -> FinishInTransaction:
-        """The statement with which a handler finishes its job in its own transaction."""
-        function = f"{quoted(self.schema)}.finish_in_transaction"
-        return FinishInTransaction(f"SELECT {function}($1::uuid, $2::uuid, $3::text)")
+        """The statements with which a handler finishes its job in its own transaction."""
+        schema = quoted(self.schema)
+        ending = "$3::text, $4::text, $5::interval, $6::timestamptz, $7::text, $8::integer"
+        return FinishInTransaction(
+            f"SELECT {schema}.finish_in_transaction($1::uuid, $2::uuid, $3::text)",
+            f"SELECT {schema}.end_in_transaction($1::uuid, $2::uuid, {ending})",
+        )
 
     async def _finish_plain(self, finishes: Sequence[Finish], numbers: Sequence[int]) -> list[int]:
-        """Most jobs succeed without a result, and then two columns say it all. Returns which were not finished."""
+        """Finish successes without a result, the most common case, which need only two columns. Returns the unfinished
+        numbers."""
         try:
             ((refused,),) = await self.fetch("finish_succeeded", *_names(finishes, numbers))
         except LeaseLocked:
@@ -46,23 +46,14 @@ class Finishing(Claiming):
         return [numbers[place - 1] for place in refused or ()]
 
     async def _finish_any(self, finishes: Sequence[Finish], numbers: Sequence[int]) -> list[int]:
-        """Which of these were not finished."""
+        """Return the numbers that were not finished."""
         transitions = [finishes[number].transition for number in numbers]
         try:
-            rows = await self.fetch(
-                "finish",
-                *_names(finishes, numbers),
-                [transition.move.value for transition in transitions],
-                [transition.state.value for transition in transitions],
-                [transition.delay for transition in transitions],
-                [transition.at for transition in transitions],
-                [_error_text(transition) for transition in transitions],
-                [transition.result for transition in transitions],
-                KEPT_ERRORS,
-            )
+            leases = [finishes[number].lease for number in numbers]
+            rows = await self.fetch("finish", *finish_columns(leases, transitions))
         finally:
             if any(transition.move is Move.RELEASE for transition in transitions):
-                # Not before: a claim beside it would look where they are not back yet, and remember that.
+                # Not earlier: a concurrent claim would look before the jobs are back, and remember that.
                 self.forget_floors()
         done = {row[0] - 1 for row in rows}
         return [number for place, number in enumerate(numbers) if place not in done]
@@ -82,7 +73,3 @@ def _names(finishes: Sequence[Finish], numbers: Sequence[int]) -> tuple[list[UUI
 
 def _is_plain(transition: Transition) -> bool:
     return transition is PLAIN_SUCCESS or transition == PLAIN_SUCCESS
-
-
-def _error_text(transition: Transition) -> str | None:
-    return None if transition.error is None else encode(transition.error.as_dict())

@@ -1,7 +1,7 @@
 """Leases between claim and finish: renewed by their holder, or rescued from one that is gone."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import cached_property
@@ -11,8 +11,8 @@ from uuid import UUID
 from holdfast.domain.claim import claims_of
 from holdfast.domain.job import JobState, Lease
 from holdfast.domain.json_text import encode
-from holdfast.domain.lifecycle import KEPT_ERRORS, LEASE_LOST, MOST_LOSSES
-from holdfast.log import get_logger
+from holdfast.domain.lifecycle import KEPT_ERRORS, LEASE_LOST, MOST_LOSSES, Move, Transition
+from holdfast.logs.records import get_logger
 from holdfast.store.contract import Fenced, Renewal, Renewed, Rescued
 from holdfast.store.postgres.claiming import Claiming
 from holdfast.store.postgres.connected import ConnectedStore
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 log = get_logger("holdfast.store")
 
+_RELEASE = Transition(Move.RELEASE)
 _LOCKED_TRIES = 20
 _LOCKED_SECONDS = 0.05
 
@@ -36,6 +37,14 @@ class Leasing(Claiming):
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
         async with self._acquire() as connection:
             return await PostgresRenewer(connection, self.schema).renew(renewals)
+
+    async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
+        try:
+            async with self._acquire() as connection:
+                return await PostgresRenewer(connection, self.schema).release(leases)
+        finally:
+            # As after a finish that releases.
+            self.forget_floors()
 
     @asynccontextmanager
     async def renewer(self) -> AsyncIterator["PostgresRenewer"]:
@@ -71,7 +80,7 @@ class Leasing(Claiming):
             wanted = [wanted[row["number"] - 1] for row in await self.fetch("absolve", *lease_columns(wanted))]
             if not wanted:
                 return
-            # A claim has its row, or a transaction is finishing the job, which then needs no absolution.
+            # Either a claim has locked the row, or a transaction is finishing a job that then needs no absolution.
             await asyncio.sleep(_LOCKED_SECONDS)
 
 
@@ -91,13 +100,13 @@ class _LeaseRescue(Rescue[UUID]):
         return [row["id"] for row in await self._store.fetch("expired", limit, left_alone, ended_by)]
 
     def tell(self, key: UUID, error: Exception) -> None:
-        told = "job cannot be rescued and stays leased; `holdfast doctor` counts it"
-        # As PostgreSQL says it: translated, it would be advice for a producer.
-        log.error(told, job_id=str(key), error=str(error.__cause__ or error).partition("\n")[0])
+        message = "job cannot be rescued and stays leased; `holdfast doctor` counts it"
+        # PostgreSQL's own words, because the translated error would be advice for a producer.
+        log.error(message, job_id=str(key), error=str(error.__cause__ or error).partition("\n")[0])
 
 
 class PostgresRenewer:
-    """Renews leases on one connection."""
+    """Renews and releases leases on a single connection."""
 
     def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", schema: str) -> None:
         self._connection = connection
@@ -111,18 +120,48 @@ class PostgresRenewer:
         progress = [renewal.progress for renewal in renewals]
         with translated():
             rows = await self._fetch("renew", *lease_columns(leases), extensions, progress)
-            done = {row[0] - 1: Renewed(leases[row[0] - 1], Fenced.DONE, row[1]) for row in rows}
-            missing = [number for number in range(len(leases)) if number not in done]
-            if missing:
-                why = await self._fetch("why_not_held", *lease_columns([leases[number] for number in missing]))
-                for number, row in zip(missing, why, strict=True):
-                    done[number] = Renewed(leases[number], Fenced(row["fenced"]))
-        return [done[number] for number in range(len(leases))]
+            requests = {row[0] - 1: row[1] for row in rows}
+            fenced = await self._fenced(leases, requests)
+        return [
+            Renewed(lease, answer, requests.get(number, False))
+            for number, (lease, answer) in enumerate(zip(leases, fenced, strict=True))
+        ]
+
+    async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
+        if not leases:
+            return []
+        with translated():
+            rows = await self._fetch("finish", *finish_columns(leases, [_RELEASE] * len(leases)))
+            return await self._fenced(leases, {row[0] - 1 for row in rows})
+
+    async def _fenced(self, leases: Sequence[Lease], done: Collection[int]) -> list[Fenced]:
+        answers = [Fenced.DONE] * len(leases)
+        missing = [number for number in range(len(leases)) if number not in done]
+        if missing:
+            why = await self._fetch("why_not_held", *lease_columns([leases[number] for number in missing]))
+            for number, row in zip(missing, why, strict=True):
+                answers[number] = Fenced(row["fenced"])
+        return answers
 
     async def _fetch(self, verb: str, *arguments: object) -> "list[asyncpg.Record]":
         return await self._connection.fetch(statement(verb, self._schema, len(arguments)), *arguments)
 
 
+def finish_columns(leases: Sequence[Lease], transitions: Sequence[Transition]) -> tuple[object, ...]:
+    """Return the parameters of the verb `finish`."""
+    errors = [transition.error for transition in transitions]
+    return (
+        *lease_columns(leases),
+        [transition.move.value for transition in transitions],
+        [transition.state.value for transition in transitions],
+        [transition.delay for transition in transitions],
+        [transition.at for transition in transitions],
+        [error and encode(error.as_dict()) for error in errors],
+        [transition.result for transition in transitions],
+        KEPT_ERRORS,
+    )
+
+
 def lease_columns(leases: Sequence[Lease]) -> tuple[list[UUID], list[UUID]]:
-    """What names them: their ids and claims."""
+    """Return the columns that identify the leases: their ids and claims."""
     return [lease.id for lease in leases], [lease.claim for lease in leases]

@@ -1,7 +1,7 @@
-"""The advisory transaction lock of an inline runner: a connection of its own, a transaction, and a watch on both.
+"""The advisory transaction lock of an inline runner: a separate connection, a transaction, and a watch on both.
 
-The lock lives as long as its transaction. The server frees it 20 seconds after a client vanished (holdfast.take_lock);
-the watch gives up after `PING_SECONDS + ANSWER_SECONDS` without an answer, so the work stops before another can start.
+The lock lasts as long as its transaction. The server frees it 20 seconds after a client vanishes (holdfast.take_lock).
+The watch gives up after `PING_SECONDS + ANSWER_SECONDS` without an answer, so the work stops before another can start.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.domain.crash_points import reach
 from holdfast.domain.errors import StoreUnavailable
-from holdfast.domain.event_loop import any_done
 from holdfast.domain.json_text import Json
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
+from holdfast.store.postgres.answers import answered
 from holdfast.store.postgres.driver import translated
 from holdfast.store.postgres.schedule_rows import due_schedules
 from holdfast.store.postgres.sql_files import statement
@@ -29,8 +29,8 @@ PING_SECONDS = 2.0
 ANSWER_SECONDS = 4.0
 _STATEMENT_SECONDS = 20.0
 
-# A statement with parameters leaves its portal behind, and with it the snapshot that pins the vacuum horizon, until the
-# next statement comes. One without parameters leaves nothing.
+# A statement with parameters leaves its portal open until the next statement, and with it a snapshot that pins the
+# vacuum horizon. A statement without parameters leaves nothing.
 _NOTHING = "SELECT"
 
 Answer = TypeVar("Answer")
@@ -38,7 +38,7 @@ Connect = Callable[[], Awaitable["asyncpg.Connection[asyncpg.Record]"]]
 
 
 class PostgresSingleton:
-    """A connection takes one statement at a time, so the work's statements and the watch's take turns."""
+    """A connection runs one statement at a time, so the work's statements and the watch's take turns."""
 
     def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", schema: str) -> None:
         self._connection = connection
@@ -51,7 +51,7 @@ class PostgresSingleton:
     async def take(self, lock: str) -> bool:
         """Begin the transaction and try the lock.
 
-        Read committed, whatever the server's default is: a snapshot kept for hours would pin the vacuum horizon.
+        Read committed, whatever the server's default: a snapshot kept for hours would pin the vacuum horizon.
         """
         with translated():
             await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
@@ -78,7 +78,7 @@ class PostgresSingleton:
         async with self._turn:
             await self._fetch("schedule_done", *seen, next_occurrence, occurrence, run, result, error)
             reach("inline.before_commit")
-            # Ended even if this fails: nobody can know what became of a COMMIT without an answer.
+            # Ended even if this fails, because the fate of an unanswered COMMIT is unknown.
             self._ended.set()
             await self._answer(self._connection.execute("COMMIT"), _STATEMENT_SECONDS)
 
@@ -86,7 +86,7 @@ class PostgresSingleton:
         await self._lost.wait()
 
     async def watch(self) -> None:
-        """Until the lock is given back or lost."""
+        """Ping the server until the lock is released or lost."""
         while not self._ended.is_set() and not self._lost.is_set():
             try:
                 async with asyncio.timeout(PING_SECONDS):
@@ -100,9 +100,9 @@ class PostgresSingleton:
                 return
             try:
                 await self._answer(self._connection.execute(_NOTHING), ANSWER_SECONDS)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the lock can no longer be relied on
+            except Exception as error:  # noqa: BLE001 - whatever the error, the lock can no longer be relied on
                 self._lost.set()
-                log.warning("the connection that holds a lock is lost", error=str(error))
+                log.warning("lost the connection that holds a lock", error=str(error))
 
     async def close(self) -> None:
         """Free the lock before returning, if the server still answers."""
@@ -122,20 +122,7 @@ class PostgresSingleton:
         return await self._answer(self._connection.fetch(sql, *arguments), _STATEMENT_SECONDS)
 
     async def _answer(self, asked: Coroutine[object, object, Answer], seconds: float) -> Answer:
-        """The answer, or StoreUnavailable if it does not come in time; the connection is then given up.
-
-        Not by the driver's timeout, nor by cancellation: those send a cancel request over the same dead network.
-        """
-        answer = asyncio.ensure_future(asked)
-        try:
-            await any_done([answer], seconds)
-        finally:
-            if not answer.done():
-                self._lost.set()
-                self._connection.terminate()
-                await asyncio.wait({answer})
-        with translated():
-            return answer.result()
+        return await answered(self._connection, asked, seconds)
 
 
 @asynccontextmanager

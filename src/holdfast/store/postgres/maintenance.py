@@ -6,7 +6,7 @@ from datetime import date, timedelta
 from uuid import UUID
 
 from holdfast.domain.crash_points import reach
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.store.maintenance import Batch
 from holdfast.store.postgres.store import PostgresStore
 
@@ -15,28 +15,29 @@ log = get_logger("holdfast.maintenance")
 _DAYS_AHEAD = 8
 _BATCH = 1_000
 _LEDGER_BATCH = 100_000
-# Moving so many jobs, or so much of them, takes about a fifth of a second, during which everybody waits.
+# Moving this many jobs, or this many bytes, takes about a fifth of a second, during which every other session waits.
 _MOST_MOVED = 10_000
 _MOST_BYTES = 4_000_000
-# So long a drop waits for its locks, with everything else behind it. Producers whose transactions take a second never
-# leave it a gap of a tenth; once it is overdue, it waits for them to end.
+# How long a drop waits for its locks, while everything else waits behind it. Producers whose transactions take a second
+# never leave a gap of a tenth, so an overdue drop waits for them to end.
 _PATIENCE = timedelta(milliseconds=100)
 _OVERDUE_PATIENCE = timedelta(seconds=2)
-# For its locks and for what it does behind them. An overdue one may take this and its patience.
+# For the locks and for the work under them. An overdue drop may take this plus its patience.
 _DROP_SECONDS = 1.0
 _DROP_TRIES = 2
 _DROP_PAUSE = 0.3
 _BESIDE_JOB = ("key", "attempt_error", "progress")
-_BUSY = Batch(skipped="another process is at it", is_busy=True)
+_BUSY = Batch(skipped="another process is doing it", is_busy=True)
+_ONE_BY_ONE = ", so its jobs are pruned one by one"
 _FIRST = UUID(int=0)
 
 
 class PostgresMaintenance:
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
-        # A pass that ran out of time is carried on by the next one, or the end of a long table would never be reached.
+        # If a pass runs out of time, the next one continues it. Otherwise it would never reach the end of a long table.
         self._pruned_up_to = _FIRST
-        # A process that died after it dropped a day may have left rows behind.
+        # A process that died after dropping a day may have left rows behind.
         self._must_sweep = True
 
     async def since_done(self) -> dict[str, timedelta]:
@@ -46,7 +47,7 @@ class PostgresMaintenance:
         await self._store.fetch("mark_chore_done", chore)
 
     async def add_partitions(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
-        # One that a process left behind when it died.
+        # Remove a guard left behind by a process that died.
         await self._store.fetch_for_maintenance("lift_guard")
         (row,) = await self._store.fetch_for_maintenance("add_partitions", _DAYS_AHEAD, retention)
         if row["added"] is None:
@@ -57,7 +58,8 @@ class PostgresMaintenance:
             yield await self._add_guarded(retention)
 
     async def _add_guarded(self, retention: timedelta) -> Batch:
-        """Next to a default partition that is too large to scan while everything waits: guard_default.sql."""
+        """Add partitions although the default partition is too large to scan while everything waits:
+        guard_default.sql."""
         (guard,) = await self._store.fetch_for_maintenance("guard_default", _DAYS_AHEAD, retention)
         if guard["day"] is None:
             return Batch()
@@ -74,12 +76,14 @@ class PostgresMaintenance:
         may_drop = True
         for row in await self._store.fetch_for_maintenance("past_days", retention):
             day, outcome = row["day"], "kept"
+            if row["is_foreign"]:
+                yield Batch(skipped=f"{day}: the bounds of its partitions are not what Holdfast makes{_ONE_BY_ONE}")
             if row["is_past"] and may_drop:
                 outcome, batch = await self._drop(day, retention, is_overdue=row["is_overdue"])
                 yield batch
                 if outcome == "busy":
                     return
-                # What is in the way of one day is most likely in that of all, and each try makes others wait.
+                # What blocks one day most likely blocks all of them, and each attempt makes others wait.
                 may_drop = outcome not in ("locked", "slow")
             if outcome in ("crowded", "slow") or (row["is_overdue"] and outcome != "dropped"):
                 after: UUID | None = _FIRST
@@ -115,12 +119,11 @@ class PostgresMaintenance:
                 break
         if outcome == "busy":
             return outcome, _BUSY
-        so = ", so that its jobs are pruned one by one"
         reasons = {
-            "crowded": f"{day}: too many jobs must stay to drop its partitions, so that they are pruned one by one",
-            "slow": f"{day}: it took too long to move what must stay{so}",
+            "crowded": f"{day}: too many jobs must stay to drop its partitions{_ONE_BY_ONE}",
+            "slow": f"{day}: moving the jobs that must stay took too long{_ONE_BY_ONE}",
             "changed": f"{day}: its jobs keep changing",
-            "locked": f"{day}: its partitions are in use{so if is_overdue else ''}",
+            "locked": f"{day}: its partitions are in use{_ONE_BY_ONE if is_overdue else ''}",
         }
         return outcome, Batch(skipped=reasons[outcome])
 
@@ -178,7 +181,7 @@ class PostgresMaintenance:
 async def drop_day(
     store: PostgresStore, day: date, retention: timedelta, patience: timedelta = _PATIENCE
 ) -> tuple[str, dict[str, int]]:
-    """The outcome, and how many jobs were pruned and moved."""
+    """Return the outcome, and how many jobs were pruned and moved."""
     async with store.maintenance_transaction() as fetch:
         (look,) = await fetch("look_at_day", day, retention, _MOST_MOVED, _MOST_BYTES)
         if look["outcome"] != "droppable":

@@ -1,9 +1,10 @@
-"""Brings a schema to what this release wants, and checks it before a store is opened.
+"""Brings a schema to the state this release needs, and checks it before a store is opened.
 
 `schema_files.py` reads the files of schema/: tables.sql for a fresh schema, migrations/ for an existing one, functions/
 for both. docs/decisions/0010-schema.md has the rules that keep workers of the previous release running.
 """
 
+import shlex
 from dataclasses import dataclass
 
 import asyncpg
@@ -13,8 +14,12 @@ from holdfast.store.postgres.driver import translated
 from holdfast.store.postgres.schema_files import Migration, SchemaFiles, digest, schema_files
 from holdfast.store.postgres.sql_files import in_schema, quoted, statement
 
-# Advisory lock "holdfast migrate": two migrators wait for each other instead of failing.
+# The advisory lock of `holdfast migrate`, so that two migrators wait for each other instead of failing.
 _LOCK = 0x686F6C6466617374
+# Functions are compared by the text that PostgreSQL produces for them, which these settings affect.
+_SPELLING = (
+    "SET LOCAL search_path = pg_catalog; SET LOCAL quote_all_identifiers = off; SET LOCAL IntervalStyle = postgres"
+)
 # Keep in sync with sql/doctor_privileges.sql.
 _ONLY_READ = ("clock", "migration", "installed_function")
 
@@ -35,42 +40,50 @@ class Migrator:
         self._schema = schema
         self._files = files or schema_files()
 
+    @property
+    def _remedy(self) -> str:
+        """Without an option, `holdfast migrate` would migrate the database that the environment names."""
+        schema = "" if self._schema == "holdfast" else f" --schema {shlex.quote(self._schema)}"
+        return f"run `holdfast migrate{schema}` with --store or --app"
+
     async def version(self) -> int:
-        """The schema's version; 0 if there is none."""
+        """Return the schema's version, or 0 if there is no schema."""
         with translated():
             (tables,) = await self._fetch("schema_tables")
             if not tables["has_migrations"]:
                 return 0
             if not tables["has_functions"]:
                 raise SchemaMismatch(
-                    f'the schema "{self._schema}" was made before the first release; '
-                    f"drop it with `DROP SCHEMA {quoted(self._schema)} CASCADE` and run `holdfast migrate`"
+                    f'the schema "{self._schema}" was created before the first release; '
+                    f"drop it with `DROP SCHEMA {quoted(self._schema)} CASCADE` and {self._remedy}"
                 )
             (row,) = await self._fetch("schema_version")
             version: int = row["version"]
             return version
 
     async def changed_functions(self) -> dict[str, str]:
-        """The texts of this release's functions that are not installed, or were edited by hand since."""
+        """Return the texts of this release's functions that are not installed or were edited by hand since."""
         with translated():
-            rows = await self._fetch("schema_functions")
+            async with self._connection.transaction():
+                await self._connection.execute(_SPELLING)
+                rows = await self._fetch("schema_functions")
         installed = {row["name"]: row["digest"] for row in rows if row["is_untouched"]}
         return {name: text for name, text in self._files.functions.items() if installed.get(name) != digest(text)}
 
     async def migrate(self) -> Applied:
-        """Apply what is missing. Run again, it changes nothing.
+        """Apply what is missing. A second run changes nothing.
 
-        Each migration is a transaction, because claims and finishes lock tables in opposite orders: a transaction that
-        has one of them and waits for another may deadlock. The functions come with the last migration.
+        Each migration is a separate transaction. Claims and finishes lock tables in opposite orders, so a transaction
+        that holds one table and waits for another may deadlock. The functions come with the last migration.
         """
         migrations: list[Migration] = []
         with translated():
             while True:
                 async with self._connection.transaction(isolation="read_committed"):
                     await self._connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
-                    # A migration that waits for a table must not make everything else wait behind it for long. But
-                    # only a wait of one second (deadlock_timeout) ends an autovacuum.
-                    await self._connection.execute("SET LOCAL lock_timeout = '2s'")
+                    # A migration that waits for a table must not make everything wait behind it for long. But only a
+                    # wait of at least one second (deadlock_timeout) cancels an autovacuum.
+                    await self._connection.execute(f"SET LOCAL lock_timeout = '2s'; {_SPELLING}")
                     version = await self.version()
                     self._refuse_newer(version)
                     missing = self._missing(version)
@@ -84,26 +97,25 @@ class Migrator:
                         return Applied(tuple(migrations), functions)
 
     async def check(self) -> None:
-        """SchemaMismatch unless tables and functions are those of this release."""
+        """Raise SchemaMismatch unless tables and functions match this release."""
         version = await self.version()
         self._refuse_newer(version)
         newest = self._files.version
         if version < newest:
             state = "is missing" if version == 0 else f"is version {version}, this release needs {newest}"
-            raise SchemaMismatch(f'the schema "{self._schema}" {state}; run `holdfast migrate`')
+            raise SchemaMismatch(f'the schema "{self._schema}" {state}; {self._remedy}')
         with translated():
             installed = {row["name"]: row["digest"] for row in await self._fetch("schema_functions")}
         for name, text in self._files.functions.items():
             if installed.get(name) != digest(text):
                 raise SchemaMismatch(
-                    f'the function "{name}" of the schema "{self._schema}" is not that of this release; '
-                    "run `holdfast migrate`"
+                    f'the function "{name}" in the schema "{self._schema}" does not match this release; {self._remedy}'
                 )
 
     async def grant(self, role: str) -> None:
-        """Let this role do what workers and producers do. What changes tables runs as the owner of the functions.
+        """Grant a role what workers and producers need. Functions that change tables run as their owner.
 
-        The owner needs nothing, and must not lose what only the owner may do.
+        The owner needs no grant, and must not lose the rights that only the owner has.
         """
         schema, grantee = quoted(self._schema), '"' + role.replace('"', '""') + '"'
         with translated():
@@ -130,7 +142,7 @@ class Migrator:
             )
 
     def _missing(self, version: int) -> list[Migration]:
-        """A fresh schema gets tables.sql, an existing one the migrations after its version."""
+        """A fresh schema gets tables.sql; an existing one gets the migrations after its version."""
         if version == 0:
             return [Migration(self._files.version, "tables", self._files.tables)]
         return [each for each in self._files.migrations if each.version > version]
@@ -141,9 +153,9 @@ class Migrator:
         await self._fetch("schema_migrated", migration.version, migration.name)
 
     async def _install_functions(self) -> tuple[str, ...]:
-        """Functions that only older releases know stay, for their workers."""
+        """Install changed functions. Functions that only older releases know stay, for their workers."""
         changed = await self.changed_functions()
-        # A function may call one that comes later.
+        # A function may call one that is created later.
         await self._connection.execute("SET LOCAL check_function_bodies = off")
         for name, text in changed.items():
             await self._install(name, text)
@@ -161,7 +173,7 @@ class Migrator:
     def _other_signature(self, name: str) -> SchemaMismatch:
         return SchemaMismatch(
             f'the schema "{self._schema}" has a function "{name}" with another signature; '
-            "give the new one a new name, because workers of the previous release call the old one"
+            "give the new one a different name, because workers of the previous release call the old one"
         )
 
     async def _execute(self, sql: str) -> None:

@@ -1,4 +1,4 @@
-"""Schedules as rows: the columns that are sent and the values that are read."""
+"""Schedules as rows: the columns sent and the values read."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

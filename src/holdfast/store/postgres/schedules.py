@@ -1,4 +1,4 @@
-"""Schedules on PostgreSQL; the lock of inline runners is in lock.py."""
+"""Schedules on PostgreSQL. The lock of inline runners is in lock.py."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -70,6 +70,10 @@ class PostgresSchedules:
         )
         won: bool = row["schedule_advance"]
         return won
+
+    async def put_back(self, schedule: Schedule, next_occurrence: datetime) -> bool:
+        seen = (schedule.name, schedule.next_occurrence, schedule.timetable, schedule.zone)
+        return bool(await self._store.fetch("schedule_put_back", *seen, next_occurrence))
 
     async def pause(self, name: str) -> bool:
         return bool(await self._store.fetch("schedule_pause", name))

@@ -1,4 +1,4 @@
-"""The schema that one release of Holdfast wants: the files of schema/, which `migrate.py` installs."""
+"""The schema that this release needs: the files of schema/, which `migrate.py` installs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _FIRST_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step of the tables from the version before to this one. The first version is tables.sql as a whole."""
+    """One step of the tables, from the previous version to this one. The first version is the whole of tables.sql."""
 
     version: int
     name: str
@@ -27,7 +27,7 @@ class SchemaFiles:
     first_rows: str
     migrations: tuple[Migration, ...]
     functions: Mapping[str, str]
-    """The text of each function by its name."""
+    """The text of each function, by name."""
 
     @property
     def version(self) -> int:
@@ -35,7 +35,7 @@ class SchemaFiles:
 
     @property
     def digest(self) -> str:
-        """Of everything that a fresh install runs."""
+        """The digest of everything that a fresh install runs."""
         return digest("".join((self.tables, *self.functions.values(), self.first_rows)))
 
 
@@ -50,7 +50,7 @@ def schema_files() -> SchemaFiles:
 
 
 def read_migrations(folder: Path) -> tuple[Migration, ...]:
-    """Of files such as `0002_tenants.sql`, in their order."""
+    """Read files such as `0002_tenants.sql`, in order."""
     found = []
     for path in sorted(folder.glob("[0-9]*.sql")):
         version, _, name = path.stem.partition("_")

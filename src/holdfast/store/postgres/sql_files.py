@@ -1,4 +1,4 @@
-"""Loads the .sql files and puts the configured schema in place of `holdfast`, the only text ever pasted into SQL."""
+"""Loads the .sql files and replaces `holdfast` with the configured schema, the only text ever pasted into SQL."""
 
 import re
 from functools import cache
@@ -27,7 +27,7 @@ def quoted(schema: str) -> str:
 
 @cache
 def statement(verb: str, schema: str, arguments: int = 0) -> str:
-    """The statement of sql/<verb>.sql, or a call of the function <verb> with so many arguments."""
+    """Return the statement of sql/<verb>.sql, or a call of the function <verb> with this many arguments."""
     if (_HERE / "sql" / f"{verb}.sql").is_file():
         return statement_in(_HERE / "sql", verb, schema)
     if not (_HERE / "schema" / "functions" / f"{verb}.sql").is_file():
@@ -38,7 +38,7 @@ def statement(verb: str, schema: str, arguments: int = 0) -> str:
 
 @cache
 def statement_in(folder: Path, name: str, schema: str) -> str:
-    """The statement of <name>.sql in this folder without its comments."""
+    """Return the statement of <name>.sql in this folder, without its comments."""
     text = (folder / f"{name}.sql").read_text(encoding="utf-8")
     return in_schema(_COMMENT.sub("", text), schema).strip()
 

@@ -1,6 +1,6 @@
-"""The store contract on PostgreSQL: each verb is one statement over arrays; copying.py has the exception.
+"""The store contract on PostgreSQL: each verb is one statement over arrays; copying.py is the exception.
 
-A group of verbs is a file: enqueuing.py, claiming.py, leasing.py, finishing.py, changing.py.
+Each group of verbs has its own file: enqueuing.py, claiming.py, leasing.py, finishing.py, changing.py.
 """
 
 from datetime import datetime, timedelta
@@ -12,7 +12,7 @@ from holdfast.store.postgres.leasing import Leasing
 
 
 class PostgresStore(Enqueuing, Leasing, Finishing, Changing):
-    """Every verb is in the file of its group."""
+    """Combines the groups of verbs."""
 
 
 class PostgresClock:

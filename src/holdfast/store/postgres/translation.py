@@ -1,7 +1,7 @@
-"""asyncpg's exceptions turned into Holdfast's, here and nowhere else.
+"""Translates asyncpg's exceptions into Holdfast's, here and nowhere else.
 
-The question for each is whom to blame: the value that was given, the caller, the role, the schema, an outage, or a bug.
-Only an error of the SQLSTATE classes 22 and 23 can be a value's fault.
+For each error, the question is what caused it: a value, the caller, the role, the schema, an outage, or a bug.
+Only errors in the SQLSTATE classes 22 and 23 can be caused by a value.
 """
 
 import re
@@ -52,12 +52,13 @@ _MISSING_SCHEMA = (
     pg.UndefinedFunctionError,
     pg.UndefinedObjectError,
 )
-_AWAY = "PostgreSQL is not available: "
+AWAY = "PostgreSQL is not available"
 _UNUSABLE = re.compile(r"clos|connect|operation|protocol|state|waiter")
-"""What asyncpg says of a connection that is of no more use: it has one class for that and for mistakes of a program."""
-_CHANGED = "the schema was changed while a connection was open; the next try sees the new one"
+"""What asyncpg says about an unusable connection. It uses the same class for that and for programming mistakes."""
+_HUNG_UP = "unexpected connection_lost() call"
+_CHANGED = "the schema was changed while a connection was open; the next attempt sees the new one"
 _POLICY = "ExecWithCheckOptions"
-"""Where PostgreSQL finds that row level security does not let a row in, with the code of a missing grant."""
+"""The PostgreSQL function that rejects a row under row level security, with the error code of a missing grant."""
 _ARGUMENT = re.compile(r"invalid input for query (argument \$\d+)")
 
 
@@ -66,7 +67,7 @@ class LeaseLocked(StoreUnavailable):
 
 
 class _Translated:
-    """A class, because a generator takes as long as all the rest of the way to the driver."""
+    """A class, because a generator would double the time that a call takes to reach the driver."""
 
     def __enter__(self) -> None:
         pass
@@ -83,12 +84,12 @@ _TRANSLATED = _Translated()
 
 
 def translated() -> AbstractContextManager[None]:
-    """Driver errors as Holdfast's own."""
+    """Turn driver errors into Holdfast's own."""
     return _TRANSLATED
 
 
 def translation(error: BaseException) -> HoldfastError | None:
-    """The error of Holdfast's that a driver's error is; None: it is not the driver's."""
+    """Return Holdfast's error for a driver's error, or None if it is not one."""
     match error:
         case HoldfastError():
             return None
@@ -102,7 +103,9 @@ def translation(error: BaseException) -> HoldfastError | None:
 
 
 def _outage(error: BaseException) -> StoreUnavailable:
-    return (ConnectionLost if isinstance(error, _CUT) else StoreUnavailable)(f"{_AWAY}{_line(error)}")
+    if str(error) == _HUNG_UP:
+        return StoreUnavailable(f"{AWAY}: the connection was closed while opening, as by a proxy without a primary")
+    return (ConnectionLost if isinstance(error, _CUT) else StoreUnavailable)(f"{AWAY}: {_line(error)}")
 
 
 def _of_server(error: pg.PostgresError) -> HoldfastError:
@@ -112,22 +115,24 @@ def _of_server(error: pg.PostgresError) -> HoldfastError:
             taken = (error.detail or str(error)).rstrip(".")
             return DuplicateJob(f"{taken}; use a new id, or a key if it is the same work")
         case _ if isinstance(error, _MISSING_SCHEMA):
-            return SchemaMismatch(f"the database has no matching Holdfast schema ({error}); run `holdfast migrate`")
+            return SchemaMismatch(
+                f"the database has no matching Holdfast schema ({error}); run `holdfast migrate` with --store or --app"
+            )
         case pg.InvalidSQLStatementNameError() | pg.DuplicatePreparedStatementError():
             return InvalidInput(
-                f"{_line(error)}: a pooler that bears no prepared statements is before PostgreSQL; leave `pgbouncer=0` "
-                "out of its address"
+                f"{_line(error)}: a pooler in front of PostgreSQL does not support prepared statements; remove "
+                "`pgbouncer=0` from its address"
             )
         case pg.ProtocolViolationError() if "startup parameter" in str(error):
-            # PgBouncer's way to refuse what it does not know, with the code of a connection that is lost.
-            return InvalidInput(f"the pooler refused: {_line(error)}; leave that out of the store's address")
+            # How PgBouncer refuses an unknown parameter, with the error code of a lost connection.
+            return InvalidInput(f"the pooler refused: {_line(error)}; remove that from the store's address")
         case pg.InvalidCatalogNameError():
             return InvalidInput(
                 f"PostgreSQL refused: {error}; create it with createdb, or name another one in the store's address"
             )
         case pg.InvalidAuthorizationSpecificationError():
             return AccessRefused(
-                f"PostgreSQL refused the login: {_line(error)}; see the role, its password, pg_hba.conf"
+                f"PostgreSQL refused the login: {_line(error)}; check the role, its password and pg_hba.conf"
             )
         case pg.InsufficientPrivilegeError() if error.server_source_function == _POLICY:
             return InvalidInput(f"PostgreSQL refused: {_line(error)}")
@@ -135,28 +140,33 @@ def _of_server(error: pg.PostgresError) -> HoldfastError:
             return AccessRefused(f"PostgreSQL refused: {_line(error)}; grant it with `holdfast migrate --grant ROLE`")
         case pg.LockNotAvailableError():
             return LeaseLocked(f"a row or table is locked by another transaction: {_line(error)}")
+        case pg.ReadOnlySQLTransactionError():
+            return StoreUnavailable(
+                f"{AWAY}: {_line(error)}; it is a standby, or default_transaction_read_only is on for the role, the "
+                "database or the server"
+            )
         case pg.InvalidCachedStatementError():
             return StoreUnavailable(_CHANGED)
         case _ if isinstance(error, PASSING) or error.severity_en in ("FATAL", "PANIC"):
-            # A database that accepts no connections has the code of a statement's mistake, but it ends the connection.
+            # A database that accepts no connections sends the code of a bad statement, but ends the connection.
             return _outage(error)
     if sqlstate[:2] in ("22", "23"):
         return _unstorable(error)
     if sqlstate == "HF002":
         return InvalidInput(str(error))
     return InternalError(
-        f"PostgreSQL refused what Holdfast asked for: {_line(error)} (SQLSTATE {sqlstate}); nothing was done"
+        f"PostgreSQL refused a statement from Holdfast: {_line(error)} (SQLSTATE {sqlstate}); nothing was done"
     )
 
 
 def _unstorable(error: Exception) -> Unstorable:
-    """The driver quotes a value that it cannot send, and a log may not."""
+    """Keep values out of the log: the driver quotes a value that it cannot send."""
     unsent = _ARGUMENT.search(str(error))
     return Unstorable(f"PostgreSQL refused: {error}", f"{unsent[1]} cannot be sent" if unsent else _line(error))
 
 
 def _of_driver(error: pg.InterfaceError | pg.InternalClientError) -> HoldfastError:
-    """Never in asyncpg's own words about itself, which help nobody who uses a store."""
+    """Avoid asyncpg's words about its own internals, which do not help the users of a store."""
     match error:
         case pg.ClientConfigurationError():
             return InvalidInput(f"PostgreSQL refused: {error}")
@@ -164,25 +174,25 @@ def _of_driver(error: pg.InterfaceError | pg.InternalClientError) -> HoldfastErr
             return _unstorable(error)
         case pg.TargetServerAttributeNotMatched():
             return StoreUnavailable(
-                f"{_AWAY}it is not as the address asks (target_session_attrs): a standby that may be promoted soon"
+                f"{AWAY}: it does not match target_session_attrs in the address; a standby may be promoted soon"
             )
         case pg.OutdatedSchemaCacheError():
             return StoreUnavailable(_CHANGED)
         case pg.InterfaceError() if "pool is" in str(error):
-            return StoreUnavailable("the store is closed, or is being closed; open() opens it again")
+            return StoreUnavailable("the store is closed or closing; call open() to open it again")
         case pg.InterfaceError() if _UNUSABLE.search(str(error)):
-            return ConnectionLost(f"{_AWAY}the connection is closed")
+            return ConnectionLost(f"{AWAY}: the connection is closed")
         case pg.InternalClientError() if _UNUSABLE.search(str(error)):
             return ConnectionLost(
-                f"{_AWAY}the connection was lost in the middle of a request, which may have taken effect or not"
+                f"{AWAY}: the connection was lost in the middle of a request, which may or may not have taken effect"
             )
-    return InternalError(f"asyncpg refused what Holdfast asked for: {type(error).__name__}: {_line(error)}")
+    return InternalError(f"asyncpg refused a request from Holdfast: {type(error).__name__}: {_line(error)}")
 
 
 def summary(error: BaseException) -> str:
-    """What a driver's error says, in a line."""
+    """Return a driver's error in one line."""
     found = translation(error)
-    return _line(error) if found is None else str(found).removeprefix(_AWAY)
+    return _line(error) if found is None else str(found).removeprefix(f"{AWAY}: ")
 
 
 def _line(error: BaseException) -> str:

@@ -1,11 +1,12 @@
-"""Waiting for jobs on PostgreSQL: all of it on pooled connections, so that it works behind PgBouncer too."""
+"""Waiting for jobs on PostgreSQL. It uses only pooled connections, so it works behind PgBouncer too."""
 
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 from uuid import UUID
 
 from holdfast.domain.job import Job
-from holdfast.store.postgres.reader import to_job
+from holdfast.domain.keys import KeyName
+from holdfast.store.postgres.reader import find_keys, to_job
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.waiters import Heard
 
@@ -20,6 +21,9 @@ class PostgresWaiters:
     async def read(self, ids: Collection[UUID]) -> list[Job]:
         return [to_job(row) for row in await self._store.fetch("show", list(ids))]
 
+    async def find(self, keys: Collection[KeyName]) -> dict[KeyName, UUID]:
+        return await find_keys(self._store, list(keys))
+
     async def register(self, holder: UUID, waits: Mapping[UUID, timedelta]) -> None:
         await self._store.fetch("wait_start", holder, list(waits), list(waits.values()))
 
@@ -30,5 +34,5 @@ class PostgresWaiters:
         await self._store.fetch("forget_waiters")
 
     def rings(self, heard: Heard) -> None:  # noqa: ARG002
-        """They come by wake/final.py."""
+        """None: rings arrive through wake/final.py."""
         return

@@ -1,4 +1,4 @@
--- What a fresh schema begins with.
+-- The initial contents of a fresh schema.
 INSERT INTO holdfast.clock DEFAULT VALUES;
 SELECT holdfast.add_partitions((clock_timestamp() AT TIME ZONE 'UTC')::date, 8);
 CREATE TRIGGER refuse_dead_letter BEFORE INSERT ON holdfast.job_other

@@ -1,67 +1,74 @@
--- The tables of Holdfast, always in their current form. A fresh install runs this file, then every file of functions/, then
--- first_rows.sql. An existing database gets there by migrations/ (docs/decisions/0010-schema.md).
+-- The tables of Holdfast, always in their current form. A fresh install runs this file, then every file in functions/,
+-- then first_rows.sql. Migrations bring an existing database to the same state (docs/decisions/0010-schema.md).
 --
 -- How a job moves
 --
---   enqueue             writes the job once to `job` and its place in line to `ready`
---   claim               moves the row of `ready` to `lease`
---   finish              moves the row of `lease` to `finished` (succeeded, canceled), to `dead_letter` (failed, dead), or
---                       back to `ready` (a retry, a snooze, a release)
+--   enqueue             inserts the job into `job`, where it stays, and its place in line into `ready`
+--   claim               moves the row from `ready` to `lease`
+--   finish              moves the row from `lease` to `finished` (succeeded, canceled) or `dead_letter` (failed, dead),
+--                       or back to `ready` (retry, snooze, release)
 --   renew               extends a lease
---   run_alone           notes that a suspect starts; what its worker dies of from now on, it has done
---   rescue              moves a lease that ran out back to `ready`, or to `dead_letter` after too many crashes
---   absolve             takes a lost lease out of the suspicion: the worker that lost it is alive
---   cancel, retry       a person moves a job to `finished`, or a final job back to `ready`
+--   run_alone           records that a suspect starts; if its worker dies after this, the job is to blame
+--   rescue              moves an expired lease back to `ready`, or to `dead_letter` after too many crashes
+--   absolve             takes a lost lease out of the suspicion, because the worker that lost it is alive
+--   cancel, retry       move a job to `finished`, or a final job back to `ready`, at a person's request
+--   delete_jobs         deletes a final job at a person's request
 --   maintenance         drops partitions of `job` and `finished` once they are older than the retention
 --
--- So a job is in exactly one of `ready`, `lease`, `finished` and `dead_letter`, and its state follows from where it is. The
--- move is one statement: a DELETE whose RETURNING feeds the INSERT. The row of `job` changes only if its key is replaced.
+-- A job is therefore in exactly one of `ready`, `lease`, `finished` and `dead_letter`, and the table it is in is its
+-- state. Each move is one statement: a DELETE whose RETURNING feeds the INSERT. The row in `job` changes only when
+-- newer work with the same key replaces it.
 --
 -- What each table holds
 --
---   job                 what was enqueued; partitioned by days (docs/decisions/0012-partitions.md)
+--   job                 what was enqueued; partitioned by ranges of days (docs/decisions/0012-partitions.md)
 --   ready               the queue: one row per job that can be claimed, now or later
---   lease               which worker has which job, and until when
---   finished            how a job ended that succeeded or was canceled; partitioned by days
---   dead_letter         jobs that failed or died, whole, until a person decides about them
---   attempt_error       the errors of a job's attempts, the newest few; written by finish and rescue
---   progress            what a running handler last reported; written by renew
+--   lease               which worker holds which job, and until when
+--   finished            the outcomes of jobs that succeeded or were canceled; partitioned by ranges of days
+--   dead_letter         complete copies of failed and dead jobs, until a person decides about them
+--   attempt_error       the newest few errors of a job's attempts; written by finish and rescue
+--   progress            the latest report of a running handler; written by renew
 --   key                 which job has a key; written by enqueue
---   ledger              by how much the number of final jobs changed; written by every verb that makes a job final or live
+--   ledger              changes in the number of final jobs; written by every verb that makes a job final or live
 --                       again, added up by sql/count.sql and by maintenance
---   schedule, run       timetables with their next occurrence, and what was executed when; written by ticks and the CLI
---   subscription        which events make jobs of which kind; declared by code when a worker starts
---   sleeper, waiter     processes that want a notification: of new jobs, of a job's end
---   maintenance         when each chore of maintenance was last done
---   clock               the one row by which all times are decided; tests move it
+--   schedule, run       timetables with their next occurrence, and what ran when; written by ticks and the CLI
+--   subscription        which events (including the deaths of jobs) create jobs of which kind; declared by code when a
+--                       worker starts
+--   kind                every kind that has had a handler; declared by code when a worker starts, read for warnings
+--   sleeper, waiter     processes that want a notification of new jobs, or of a job's end
+--   maintenance         when each maintenance chore was last done
+--   clock               a single row that decides all times; tests move it
 --   migration, installed_function   what `holdfast migrate` has done here
 --
 -- How the functions are written
 --
--- A verb that every job passes through is a function because a function's SET pins its plans: a generic plan that was made
--- while a queue was empty would otherwise scan it in sequence when it is full, and session settings do not survive
--- PgBouncer. Rarer verbs are functions for the same reason: planned while all tables were empty, their plain statements read
--- 1,000 to 17,000 blocks for ten jobs. A row is sought with `id = ANY (ARRAY[given.id])`, because the planner may reverse
--- a plain join, and then it reads the whole index.
+-- Verbs that every job passes through are functions, because a function's SET pins its plans. Otherwise, a generic plan
+-- made while a queue was empty would still scan it sequentially when it is full, and session settings do not survive
+-- PgBouncer. Rarer verbs are functions for the same reason: planned while all tables were empty, their plain statements
+-- read 1,000 to 17,000 blocks for ten jobs. Rows are looked up with `id = ANY (ARRAY[given.id])`, because the planner
+-- may reverse a plain join and then read the whole index.
 --
 -- Rules for this file
 --
--- Parts of a job that change at different times are in different tables: a wide row that is updated four times in its life
--- costs four wide dead rows. docs/decisions/0001-storage-layout.md has the figures. There are no foreign keys between the
--- tables that every job passes through; `holdfast doctor` checks instead. Fixed-width columns come first, because that
--- saves padding. A column that a migration adds comes last, because a migrated table must equal a fresh one.
+-- Parts of a job that change at different times are in different tables: a wide row that is updated four times in its
+-- life leaves four wide dead rows. docs/decisions/0001-storage-layout.md has the figures. The tables that every job
+-- passes through have no foreign keys between them; `holdfast doctor` checks them instead. Fixed-width columns come
+-- first, because that saves padding. A column added by a migration comes last, because a migrated table must equal a
+-- fresh one.
 
 CREATE TYPE holdfast.job_state AS ENUM ('ready', 'running', 'succeeded', 'failed', 'dead', 'canceled');
 
 -- Jobs
 --
--- `claim` and the job's id name one claim for ever: a worker makes the name, half its own and half a counter, so that neither
--- a failover nor a restore gives one out twice. Every change of a running job names its claim, and changes nothing if it is
--- not the job's any more; `finished` and `dead_letter` keep the claim that ended the job, null if none did. `fence` is the
--- job's last one: it goes with the job through all of these tables, so that the next is higher. A handler passes it on to
--- systems that refuse an older one. docs/decisions/0011-claim-identity.md has the reasons.
+-- `claim` and the job's id together identify one claim forever. A worker builds the claim's name from a half that is
+-- unique to the worker and a counter, so neither a failover nor a restore can issue the same name twice. Every change
+-- to a running job names its claim, and changes nothing if the job no longer belongs to that claim. `finished` and
+-- `dead_letter` keep the claim that ended the job, or null if none did. `fence` is the job's latest fence. It follows
+-- the job through all of these tables so that the next one is higher, and handlers pass it to systems that refuse an
+-- older one. docs/decisions/0011-claim-identity.md has the reasons.
 
--- json, not jsonb: the database does not look inside, it keeps what the producer sent, and no text can make it fail.
+-- json, not jsonb: the database does not look inside, keeps exactly what the producer sent, and no text can make it
+-- fail.
 -- Partitioned by id: a UUIDv7 begins with its time, every lookup is by id, and retention drops whole partitions.
 CREATE TABLE holdfast.job (
     id uuid NOT NULL PRIMARY KEY,
@@ -76,12 +83,12 @@ CREATE TABLE holdfast.job (
     payload json NOT NULL,
     headers json
 ) PARTITION BY RANGE (id);
--- For ids of days without a partition, and for ids that are no UUIDv7.
+-- For ids of days without a partition, and for ids that are not UUIDv7.
 CREATE TABLE holdfast.job_other PARTITION OF holdfast.job DEFAULT;
 
--- The primary key is the claim order inside a lane (queue, is_suspect, priority, kind), so that a claim never walks over
--- jobs that it does not want. Every job is inserted here, so the table computes and checks nothing: a CHECK costs 4 µs for
--- each job, a generated column 3 µs. Priorities are checked before, and finish and rescue write `is_suspect`.
+-- The primary key is the claim order inside a lane (queue, is_suspect, priority, kind), so a claim never walks over
+-- jobs it does not want. Every job is inserted here, so the table computes and checks nothing: a CHECK costs 4 µs per
+-- job, a generated column 3 µs. Priorities are checked before the insert, and finish and rescue write `is_suspect`.
 CREATE TABLE holdfast.ready (
     id uuid NOT NULL,
     run_at timestamptz NOT NULL,
@@ -89,7 +96,7 @@ CREATE TABLE holdfast.ready (
     priority smallint NOT NULL,
     attempt smallint NOT NULL DEFAULT 0,
     losses smallint NOT NULL DEFAULT 0,
-    -- Lost leases that may mean that the job kills workers; from 2 on it is a suspect and runs alone.
+    -- Lost leases that suggest the job kills its workers. From 2 on, the job is a suspect and runs alone.
     suspicion smallint NOT NULL DEFAULT 0,
     is_suspect boolean NOT NULL DEFAULT false,
     queue text COLLATE "C" NOT NULL,
@@ -98,8 +105,8 @@ CREATE TABLE holdfast.ready (
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_analyze_threshold = 5000);
 CREATE UNIQUE INDEX ready_id ON holdfast.ready (id);
 
--- No index on `until`, and pages filled to half: a renewal then stays on its page and touches no index. Rescue scans the
--- table, which holds only what is running.
+-- No index on `until`, and pages filled to half: a renewal then stays on its page and touches no index. Rescue scans
+-- the table, which holds only running jobs.
 CREATE TABLE holdfast.lease (
     id uuid NOT NULL PRIMARY KEY,
     claim uuid NOT NULL,
@@ -111,7 +118,7 @@ CREATE TABLE holdfast.lease (
     attempt smallint NOT NULL,
     losses smallint NOT NULL,
     suspicion smallint NOT NULL DEFAULT 0,
-    -- More than zero: the job runs alone, and may crash so many workers. A null would make every row 8 bytes longer.
+    -- Above zero: the job runs alone and may crash this many workers. A null would make every row 8 bytes longer.
     crash_limit smallint NOT NULL DEFAULT 0,
     cancel_requested boolean NOT NULL DEFAULT false,
     queue text COLLATE "C" NOT NULL,
@@ -120,10 +127,8 @@ CREATE TABLE holdfast.lease (
     fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
     autovacuum_analyze_threshold = 5000
 );
--- Hardly any lease is in it, and a renewal changes nothing that it has.
-CREATE INDEX lease_suspect ON holdfast.lease (queue) WHERE suspicion >= 2;
 
--- `claim` is the one that finished the job: after a lost reply to COMMIT it separates "already mine" from "stale".
+-- `claim` is the one that finished the job. After a lost reply to COMMIT, it tells "already mine" from "stale".
 CREATE TABLE holdfast.finished (
     id uuid NOT NULL PRIMARY KEY,
     claim uuid,
@@ -137,7 +142,7 @@ CREATE TABLE holdfast.finished (
 ) PARTITION BY RANGE (id);
 CREATE TABLE holdfast.finished_other PARTITION OF holdfast.finished DEFAULT;
 
--- The whole job, so that it outlives the partition that it was enqueued into.
+-- The complete job, so that it outlives the partition it was enqueued into.
 CREATE TABLE holdfast.dead_letter (
     id uuid NOT NULL PRIMARY KEY,
     claim uuid,
@@ -164,7 +169,7 @@ CREATE INDEX dead_letter_finished ON holdfast.dead_letter (finished_at);
 CREATE TABLE holdfast.attempt_error (
     job_id uuid NOT NULL,
     number bigint GENERATED ALWAYS AS IDENTITY,
-    -- Of a lost lease that raised the suspicion, until it is absolved.
+    -- Set for a lost lease that raised the suspicion, until it is absolved.
     lost_claim uuid,
     error jsonb NOT NULL,
     PRIMARY KEY (job_id, number)
@@ -177,8 +182,9 @@ CREATE TABLE holdfast.progress (
     value json NOT NULL
 ) WITH (fillfactor = 70);
 
--- A producer locks a key's row before the job's row of `ready`. `until` null: the key is held until its job is pruned. A
--- key whose time is over has no effect, whether its row is still here or not. docs/decisions/0006-keys.md has the reasons.
+-- A producer locks the key's row before the job's row in `ready`. `until` null: the key is held until its job is
+-- pruned. An expired key has no effect, whether or not its row is still here. docs/decisions/0006-keys.md has the
+-- reasons.
 CREATE TABLE holdfast.key (
     job_id uuid NOT NULL,
     until timestamptz,
@@ -190,8 +196,8 @@ CREATE TABLE holdfast.key (
 CREATE INDEX key_job ON holdfast.key (job_id);
 CREATE INDEX key_until ON holdfast.key (until) WHERE until IS NOT NULL;
 
--- Whatever moves jobs into a final state or out of one appends the change, and maintenance adds up. Only sums mean anything.
--- docs/decisions/0004-counts.md has the figures.
+-- Every statement that moves jobs into or out of a final state appends the change, and maintenance adds the rows up.
+-- Only sums mean anything. docs/decisions/0004-counts.md has the figures.
 CREATE TABLE holdfast.ledger (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     day date NOT NULL,
@@ -203,8 +209,8 @@ CREATE TABLE holdfast.ledger (
 
 -- Schedules and events
 
--- `kind` is null for an inline runner, whose function only the code has. `run_now` counts open requests, so that one that
--- comes while another is being answered is not lost.
+-- `kind` is null for an inline runner, because its function exists only in the code. `run_now` is a counter, so a
+-- request that arrives while another is being answered is not lost.
 CREATE TABLE holdfast.schedule (
     name text COLLATE "C" PRIMARY KEY,
     timetable text NOT NULL,
@@ -227,7 +233,7 @@ CREATE TABLE holdfast.schedule (
 CREATE INDEX schedule_next_occurrence ON holdfast.schedule (next_occurrence);
 CREATE INDEX schedule_run_now ON holdfast.schedule (name) WHERE run_now > 0;
 
--- One row per occurrence of a schedule, and per busy minute of any other runner.
+-- One row per occurrence of a schedule, and one per busy minute of any other runner.
 CREATE TABLE holdfast.run (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     started_at timestamptz NOT NULL,
@@ -242,12 +248,15 @@ CREATE INDEX run_started ON holdfast.run (started_at, id);
 CREATE INDEX run_name ON holdfast.run (name, started_at, id);
 CREATE INDEX run_unfinished ON holdfast.run (name) WHERE finished_at IS NULL;
 
--- There is no table of events: an event is the jobs that it makes, one per subscription that matches, and they carry it.
--- `name` is the kind of those jobs. The checks are those of holdfast.enqueue: a row that makes no valid job would fail every
--- transaction that publishes.
+-- There is no table of events. An event consists of the jobs it creates, one per matching subscription, and they carry
+-- its content. Deaths are events too: each row inserted into `dead_letter` comes with the jobs for its death
+-- (publish_deaths.sql). Patterns that begin with holdfast.dead. match deaths. docs/decisions/0016-deaths.md has the
+-- reasons.
+-- `name` is the kind of the created jobs. The checks are the same as in holdfast.enqueue: a row that makes an invalid
+-- job would fail every transaction that publishes.
 CREATE TABLE holdfast.subscription (
     name text COLLATE "C" PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 200),
-    pattern text COLLATE "C" NOT NULL CHECK (pattern ~ '^([^.*]+\.)*([^.*]+|\*)$'),
+    pattern text COLLATE "C" NOT NULL CHECK (pattern ~ '^([^.*]+[.])*([^.*]+|[*])$'),
     queue text NOT NULL CHECK (length(queue) BETWEEN 1 AND 100),
     priority smallint NOT NULL CHECK (priority BETWEEN 0 AND 9),
     max_attempts smallint CHECK (max_attempts BETWEEN 1 AND 1000),
@@ -256,59 +265,66 @@ CREATE TABLE holdfast.subscription (
 );
 CREATE INDEX subscription_pattern ON holdfast.subscription (pattern);
 
+-- No decision depends on this table. `version` comes from the worker that declared the kind last.
+CREATE TABLE holdfast.kind (
+    version integer NOT NULL,
+    declared_at timestamptz NOT NULL,
+    name text COLLATE "C" PRIMARY KEY
+);
+
 -- Processes that want a notification
 --
--- NOTIFY makes transactions commit one after the other, so it is sent only while a process is registered here. Both tables
--- are about processes, not about jobs: their times are real, not those of the clock that tests move. Both are unlogged:
--- after a crash of the server every listener connects and registers again.
+-- NOTIFY makes transactions commit one after another, so it is sent only while a process is registered here. Both
+-- tables describe processes, not jobs, so their times are real and not those of the clock that tests move. Both are
+-- unlogged: after a server crash, every listener reconnects and registers again.
 
--- `team`: the workers that can take the same jobs have the same one (wake/postgres.py).
+-- `team`: workers that can take the same jobs share one (wake/postgres.py).
 CREATE UNLOGGED TABLE holdfast.sleeper (
     holder uuid NOT NULL,
     until timestamptz NOT NULL,
     team uuid NOT NULL,
     queue text COLLATE "C" NOT NULL
 );
--- Renewals leave dead rows behind, and those ended earlier: in this order a look does not walk over them while a pinned
--- snapshot keeps them. There is no second index, because a planner that believes the table to be tiny might take it and
--- walk over everything. (Below some 35 pages it may read them all, which takes less than 0.1 ms.)
+-- Renewals leave dead rows behind, and their `until` is earlier. In this order, a lookup does not walk over them while
+-- a pinned snapshot keeps them. There is no second index, because a planner that believes the table is tiny might
+-- choose it and walk over everything. (Below about 35 pages it may read them all, which takes less than 0.1 ms.)
 CREATE INDEX sleeper_until ON holdfast.sleeper (queue, until);
 
--- A row counts until the wait's timeout, so that nothing needs to be renewed. One whose process died costs a single
--- notification at most, because its job becomes final once.
+-- A row counts until the wait times out, so it never needs renewal. If its process died, the row costs at most one
+-- notification, because its job becomes final once.
 CREATE UNLOGGED TABLE holdfast.waiter (
     job_id uuid NOT NULL,
     holder uuid NOT NULL,
     until timestamptz NOT NULL,
     PRIMARY KEY (job_id, holder)
 );
--- For "is any process waiting?": rows of waits that ended are dead and mostly lie before now, where that look does not go.
+-- For "is any process waiting?": rows of past waits are dead and mostly lie before now, where that lookup does not go.
 CREATE INDEX waiter_until ON holdfast.waiter (until);
 
 -- The store itself
 
--- The clock by which everything is decided. One row, so that a test moves it for every process at once.
+-- The clock for every decision. It is one row, so a test moves it for all processes at once.
 CREATE TABLE holdfast.clock (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     moved interval NOT NULL DEFAULT '0',
     frozen_at timestamptz
 );
 
--- Shared by all processes, so that none repeats what another has just done.
+-- Shared by all processes, so none repeats a chore that another has just done.
 CREATE TABLE holdfast.maintenance (
     chore text NOT NULL PRIMARY KEY,
     done_at timestamptz NOT NULL
 );
 
--- The newest version is that of the tables.
+-- The highest version is that of the tables.
 CREATE TABLE holdfast.migration (
     version integer PRIMARY KEY,
     name text NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- `digest` is that of the file that was installed, `definition` that of what PostgreSQL made of it: a function that was
--- edited by hand differs in the latter.
+-- `digest` is the digest of the installed file, `definition` that of what PostgreSQL made of it. A function edited by
+-- hand differs in the latter.
 CREATE TABLE holdfast.installed_function (
     name text PRIMARY KEY,
     digest text NOT NULL,

@@ -1,6 +1,6 @@
--- Registers or renews a process that sleeps on these queues, in real time, and tells how many others of its team sleep on one of
--- them. Only the holder writes its rows, so nothing needs to be unique; the comment on `sleeper` in schema/tables.sql says why
--- there is no index for that.
+-- Registers or renews a process that sleeps on these queues, in real time, and returns how many others of its team
+-- sleep on one of them. Only the holder writes its rows, so nothing needs to be unique. The comment on `sleeper` in
+-- schema/tables.sql says why there is no index for that.
 -- $1 queues, $2 holder, $3 for how long, $4 team, $5 one of the queues
 WITH renewed AS (DELETE FROM holdfast.sleeper WHERE queue = ANY ($1::text[]) AND holder = $2),
 written AS (

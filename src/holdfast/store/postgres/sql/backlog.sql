@@ -1,4 +1,4 @@
--- The due jobs of each queue, lane by lane and no more than asked.
+-- Counts the due jobs of each queue, lane by lane, up to a limit.
 -- $1 at most for each queue
 WITH moment AS MATERIALIZED (SELECT holdfast.now() AS now),
 due_lane AS MATERIALIZED (

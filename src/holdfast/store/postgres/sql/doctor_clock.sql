@@ -1,2 +1,2 @@
--- Only tests touch this row. Without it nothing knows the time.
+-- Only tests change this row. Without it, no statement can read the time.
 SELECT moved, frozen_at FROM holdfast.clock

@@ -1,6 +1,6 @@
 -- $1 due for longer than this, $2 at most
 WITH moment AS MATERIALIZED (SELECT holdfast.now() AS now),
--- A lease that ran out keeps no job from running.
+-- An expired lease keeps no job from running.
 running AS (
     SELECT lease.queue, lease.kind, count(*) AS leases FROM moment JOIN holdfast.lease ON lease.until >= moment.now
     GROUP BY lease.queue, lease.kind

@@ -1,6 +1,6 @@
--- Whoever keeps vacuum from removing dead rows of this database: a transaction with a snapshot or an id of its own, a
--- prepared one, a replication slot, a standby's feedback. A session that only holds a lock keeps nothing. `age()` counts
--- transactions since. The text of queries is left out: it may have data in it.
+-- Finds what keeps vacuum from removing dead rows in this database: a transaction with a snapshot or an id, a prepared
+-- transaction, a replication slot, or a standby's feedback. A session that only holds a lock pins nothing. `age()`
+-- counts the transactions since then. The text of queries is left out, because it may contain data.
 -- $1 lasting longer than this, $2 or since more transactions than this, $3 at most
 SELECT what, pid, name, role, application, state, lasting, transactions
 FROM (

@@ -1,4 +1,4 @@
--- Leases that ran out and were not rescued. The table holds only what is running.
+-- Leases that expired and were not rescued. The table holds only running jobs.
 -- $1 how long a rescue may take
 SELECT count(*) AS leases, max(moment.now - lease.until) AS oldest
 FROM (SELECT holdfast.now() AS now) AS moment

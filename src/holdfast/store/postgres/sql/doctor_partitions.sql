@@ -1,5 +1,5 @@
--- Days without a partition, as text; rows that went to the default ones, up to a bound; and the days on which partitions begin
--- that retention should have dropped by now.
+-- Days without a partition, as text; the number of rows in the default partitions, up to a bound; and the first days of
+-- partitions that retention should have dropped by now.
 -- $1 how many days from today, $2 bound, $3 retention
 WITH part AS MATERIALIZED (
     SELECT days.day, days.upto FROM holdfast.partition_days() AS days

@@ -1,4 +1,4 @@
--- What this role lacks of what a worker needs, and what the owner lacks to add partitions in its name.
+-- The privileges that a worker needs and this role lacks, and those that the owner lacks to add partitions for it.
 WITH space AS (SELECT oid FROM pg_namespace WHERE oid = (
     SELECT relnamespace FROM pg_class WHERE oid = 'holdfast.migration'::regclass
 )),

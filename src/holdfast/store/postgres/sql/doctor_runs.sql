@@ -1,4 +1,4 @@
--- Runs that began long ago and did not end, oldest first, by the index of unfinished ones.
+-- Runs that started long ago and never ended, oldest first. Uses the index of unfinished runs.
 -- $1 how long a run may take, $2 at most
 WITH moment AS MATERIALIZED (SELECT holdfast.now() AS now)
 SELECT run.name, run.replica, moment.now - run.started_at AS lasting

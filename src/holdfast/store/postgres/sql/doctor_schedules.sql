@@ -1,5 +1,5 @@
--- Schedules that are paused, and those whose occurrence has passed without a run being under way: an inline runner's occurrence is
--- marked done at its end.
+-- Paused schedules, and schedules whose occurrence has passed while no run is in progress. An inline runner's
+-- occurrence is marked done only when its run ends.
 -- $1 how late is late, $2 how long a run may take, $3 at most
 WITH moment AS MATERIALIZED (SELECT holdfast.now() AS now)
 SELECT schedule.name, schedule.paused, moment.now - schedule.next_occurrence AS late_by

@@ -1,5 +1,5 @@
--- What any role may know about the server. Connections are counted by the statistics of databases: whose they are is
--- hidden from most roles, their number is not.
+-- What any role may know about the server. Connections come from the database statistics: most roles cannot see whose
+-- connections they are, but can see how many there are.
 SELECT current_setting('server_version') AS version, current_setting('server_version_num')::integer AS version_number,
        pg_is_in_recovery() AS is_standby,
        ARRAY(SELECT name FROM pg_settings

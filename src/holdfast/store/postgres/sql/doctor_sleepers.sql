@@ -1,5 +1,5 @@
--- Processes that said they would wait for wake-ups, did not renew that, and were not forgotten by others either; and those
--- who wait now. In real time, like the rows themselves.
+-- Processes that registered for wake-ups, did not renew, and were not removed by others either; and the processes
+-- waiting now. In real time, like the rows themselves.
 -- $1 how long ago
 SELECT count(DISTINCT holder) FILTER (WHERE until < moment.now - $1::interval) AS processes,
        max(moment.now - until) FILTER (WHERE until < moment.now - $1::interval) AS oldest,

@@ -1,2 +1,2 @@
--- The server's own clock, to be compared with that of the machine that asks.
+-- The server's own clock, to compare with the clock of the client.
 SELECT clock_timestamp() AS now

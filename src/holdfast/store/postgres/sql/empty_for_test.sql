@@ -1,4 +1,5 @@
--- Forgets every job, key and run. DELETE, not TRUNCATE: that takes a new file for each of many small tables. For tests.
+-- Deletes every job, key and run. DELETE, not TRUNCATE, which creates a new file for each of many small tables. For
+-- tests.
 DO $$
 DECLARE
     each regclass;

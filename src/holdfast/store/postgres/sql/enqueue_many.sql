@@ -1,5 +1,6 @@
--- One statement for any number of jobs without keys: both rows of a job are there or neither is. Finally, it wakes
--- a process that sleeps on a queue which received a job due within a minute: it looks, and then waits until just then.
+-- One statement for any number of jobs without keys: either both rows of a job exist or neither does. Finally, it wakes
+-- a process that sleeps on a queue which received a job due within a minute. That process looks, then waits until the
+-- job is due.
 -- $1 ids, $2 kinds, $3 queues, $4 priorities, $5 delays, $6 run_ats, $7 tenants, $8 correlation ids, $9 max attempts,
 -- $10 payloads, $11 headers
 WITH moment AS MATERIALIZED (SELECT holdfast.now() AS now),

@@ -1,5 +1,5 @@
--- Jobs of which at least one has a key. Keys are taken in one order, so that two producers cannot deadlock. Ids come
--- back as text, because a caller's connection may read them as anything.
+-- For jobs of which at least one has a key. Keys are taken in a fixed order, so two producers cannot deadlock. Ids come
+-- back as text, because a caller's connection may decode uuids in any way.
 -- $1 ids, $2 kinds, $3 queues, $4 priorities, $5 delays, $6 run_ats, $7 tenants, $8 correlation ids, $9 max attempts,
 -- $10 payloads, $11 headers, $12 keys, $13 what to do if it exists, $14 windows
 SELECT enqueued.id::text, enqueued.is_new, enqueued.replaced

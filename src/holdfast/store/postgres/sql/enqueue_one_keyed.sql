@@ -1,4 +1,4 @@
--- enqueue_many_keyed.sql for a single job: with arrays the server takes a sixth longer.
+-- enqueue_many_keyed.sql for a single job. With arrays, the server takes a sixth longer.
 -- $1 id, $2 kind, $3 queue, $4 priority, $5 delay, $6 run_at, $7 tenant, $8 correlation id, $9 max attempts, $10 payload,
 -- $11 headers, $12 key, $13 what to do if it exists, $14 window
 SELECT id::text, is_new, replaced

@@ -1,5 +1,5 @@
 -- Leases that a rescue would take.
--- $1 at most, $2 ids to leave alone, $3 ended by that time, even if the clock says that it is later
+-- $1 at most, $2 ids to leave alone, $3 expired by this time, even if the clock is later
 SELECT id FROM holdfast.lease
 WHERE until <= least(holdfast.now(), $3::timestamptz) AND NOT id = ANY ($2::uuid[])
 ORDER BY until, id

@@ -1,4 +1,4 @@
--- Rows of processes that died in their sleep. Skips what another one removes at this moment.
+-- Removes the rows of processes that died while asleep. Skips rows that another process is removing.
 DELETE FROM holdfast.sleeper
 WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM holdfast.sleeper

@@ -1,4 +1,4 @@
--- Rows of processes that died while they waited. Skips what another one removes at this moment.
+-- Removes the rows of processes that died while waiting. Skips rows that another process is removing.
 DELETE FROM holdfast.waiter
 WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM holdfast.waiter

@@ -1,4 +1,4 @@
--- The newest ids of each table by its own index, then the newest of those.
+-- Takes the newest ids of each table by its own index, then the newest of those.
 -- $1 state or null, $2 queue or null, $3 kind or null, $4 tenant or null, $5 at most
 WITH newest AS (
     (SELECT ready.id FROM holdfast.ready

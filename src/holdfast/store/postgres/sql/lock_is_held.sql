@@ -1,5 +1,6 @@
--- So that whoever has to come back does not open a connection each time. Only looks: to try the lock here would keep it
--- from others for a moment. PostgreSQL shows a bigint key as two halves, with objsubid 1.
+-- Checks for the lock first, so a process that tries again and again does not open a connection each time. It only
+-- looks, because trying the lock here would briefly keep it from others. PostgreSQL shows a bigint key as two halves,
+-- with objsubid 1.
 -- $1 the lock's text
 SELECT EXISTS (
     SELECT FROM pg_locks CROSS JOIN (SELECT holdfast.lock_key($1) AS number) AS key

@@ -1,2 +1,2 @@
--- Where compaction ends: what is appended later is left to the next one.
+-- Where compaction ends. Later entries are left to the next one.
 SELECT coalesce(max(number), 0) AS number FROM holdfast.ledger

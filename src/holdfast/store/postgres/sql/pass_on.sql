@@ -1,5 +1,5 @@
--- A process that was woken and can take no more wakes two others of its team, each of which does the same if need be: so a
--- batch reaches all that sleep in a few steps.
+-- A process that was woken but can take no more wakes two others of its team, and each of them does the same if needed.
+-- A batch thus reaches all sleepers in a few steps.
 -- $1 queues, $2 holder, $3 team
 SELECT holdfast.hint('holdfast_sleeper_' || other.holder, 'passed:' || wanted.queue)
 FROM unnest($1::text[]) AS wanted (queue)

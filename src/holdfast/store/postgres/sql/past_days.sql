@@ -1,8 +1,9 @@
--- The days on which partitions begin that are older than the retention as a whole, or should have gone by now; oldest first.
+-- The first days of the partitions that are entirely older than the retention or should be gone by now; oldest first.
 -- $1 retention
-SELECT part.day, part.is_past, part.is_overdue
+SELECT part.day, part.is_past, part.is_overdue, part.is_foreign
 FROM (
-    SELECT days.day, holdfast.is_past(days.day, $1) AS is_past, holdfast.is_overdue(days.day, $1) AS is_overdue
+    SELECT days.day, holdfast.is_past(days.day, $1) AS is_past, holdfast.is_overdue(days.day, $1) AS is_overdue,
+           days.upto IS NULL AS is_foreign
     FROM holdfast.partition_days() AS days
 ) AS part
 WHERE part.is_past OR part.is_overdue

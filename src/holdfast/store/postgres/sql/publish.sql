@@ -1,5 +1,5 @@
--- The call with casts and names, so that any driver can run it in its own transaction. Ids come back as text,
--- because a caller's connection may read them as anything.
+-- The call with casts and parameter names, so any driver can run it in the caller's own transaction. Ids come back as
+-- text, because a caller's connection may decode uuids in any way.
 -- $1 type, $2 payload, $3 tenant, $4 key, $5 correlation id, $6 headers, $7 event id
 SELECT subscription, id::text, is_new
 FROM holdfast.publish(

@@ -1,5 +1,5 @@
--- Newest by start: a queue's run is written at the end of its minute, so ids have another order. Two branches, so that each
--- reads its index from the newest end whatever plan is kept.
+-- Newest by start time. A queue's run is written at the end of its minute, so ids are in a different order. There are
+-- two branches, so each reads its index from the newest end whichever plan is cached.
 -- $1 name or null, $2 at most
 WITH newest AS MATERIALIZED (
     (SELECT run.id FROM holdfast.run WHERE $1::text IS NULL ORDER BY run.started_at DESC, run.id DESC LIMIT $2)

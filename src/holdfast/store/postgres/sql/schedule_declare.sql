@@ -1,5 +1,6 @@
--- What is as declared already is not written, nor locked: every process declares at every start. Saving always returns its
--- row, unless code has declared the name. Rows are taken in order of name, so that two processes cannot deadlock.
+-- An unchanged declaration is neither written nor locked, because every process declares at every start. Saving always
+-- returns its row, unless code has declared the name. Rows are taken in order of name, so two processes cannot
+-- deadlock.
 -- $1 names, $2 timetables, $3 zones, $4 missed, $5 missed limits, $6 origins, $7 first occurrences, $8 kinds, $9 payloads,
 -- $10 queues, $11 priorities, $12 tenants, $13 headers, $14 max attempts
 INSERT INTO holdfast.schedule AS kept (

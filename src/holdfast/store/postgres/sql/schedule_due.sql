@@ -1,5 +1,5 @@
--- Always at least one row, for the clock and for what comes next.
--- $1 names, $2 whether all stored ones too
+-- Returns at least one row, which has the clock and the time until the next occurrence.
+-- $1 names, $2 whether to include all stored schedules
 WITH moment AS MATERIALIZED (SELECT holdfast.now() AS now)
 SELECT moment.now, coming.next_occurrence - moment.now AS next_in, due.*
 FROM moment

@@ -1,4 +1,4 @@
--- Notes a function that was just installed. Returns how many functions have its name: more than one is an overload.
+-- Records a newly installed function. Returns how many functions have its name: more than one means an overload.
 -- $1 name, $2 digest of its text
 WITH made AS MATERIALIZED (
     SELECT pg_proc.oid FROM pg_proc

@@ -1,4 +1,4 @@
--- The functions that a migrator has installed, and whether each is still what PostgreSQL made of its text.
+-- The functions that a migrator has installed, and whether each is still exactly what PostgreSQL stored for its text.
 WITH present AS MATERIALIZED (
     SELECT pg_proc.oid, pg_proc.proname FROM pg_proc
     WHERE pg_proc.prokind = 'f' AND pg_proc.pronamespace = (

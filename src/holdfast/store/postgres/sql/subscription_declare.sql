@@ -1,5 +1,5 @@
--- What is as declared already is not written, nor locked: every process declares at every start. Rows are taken in order
--- of name, so that two processes cannot deadlock.
+-- An unchanged declaration is neither written nor locked, because every process declares at every start. Rows are taken
+-- in order of name, so two processes cannot deadlock.
 -- $1 names, $2 patterns, $3 queues, $4 priorities, $5 max attempts
 INSERT INTO holdfast.subscription AS kept (name, pattern, queue, priority, max_attempts, created_at, updated_at)
 SELECT given.name, given.pattern, given.queue, given.priority, given.max_attempts, moment.now, moment.now

@@ -1,4 +1,4 @@
--- Registers who waits for which jobs, in real time. A wait that is already registered may only become longer.
+-- Registers which holder waits for which jobs, in real time. An existing registration can only be extended.
 -- $1 holder; per job: $2 ids, $3 for how long
 INSERT INTO holdfast.waiter AS old (job_id, holder, until)
 SELECT given.id, $1::uuid, clock_timestamp() + given.lasting

@@ -1,6 +1,6 @@
--- Takes lost leases out of the suspicion of their jobs, wherever these are now, each once. Returns those that have to be
--- asked for again, because another transaction had the row of the job. One by one: the job may move meanwhile, and only a
--- new statement sees where to.
+-- Takes lost leases out of the suspicion of their jobs, wherever the jobs are now, each lease only once. Returns the
+-- numbers of those to try again, because another transaction had locked the job's row. One lease at a time: a job may
+-- move meanwhile, and only a new statement sees where it went.
 CREATE OR REPLACE FUNCTION holdfast.absolve(ids uuid[], claims uuid[]) RETURNS TABLE (number bigint)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off

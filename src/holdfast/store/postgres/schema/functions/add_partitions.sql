@@ -1,7 +1,7 @@
--- Partitions of job and finished, both or neither, each of so many days, until these days are covered. Each begins where the
--- one before it ends. A day whose ids already went to the default partition stays there, and its jobs are pruned one by one.
--- Null: another session is adding partitions.
--- Like all functions that change tables it runs as its owner, so that a worker's role need not own them.
+-- Adds partitions of job and finished in pairs, each `width` days wide, until the given days are covered. Each one
+-- begins where the previous one ends. If ids of a day already went to the default partition, that day stays there, and
+-- its jobs are pruned one by one. Returns null if another session is adding partitions. Like every function that
+-- changes tables, it runs as its owner, so a worker's role need not own them.
 CREATE OR REPLACE FUNCTION holdfast.add_partitions(first_day date, days integer, width integer DEFAULT 1) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' AS $$
 DECLARE

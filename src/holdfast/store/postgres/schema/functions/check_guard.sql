@@ -1,5 +1,5 @@
--- Scans the default partitions behind a lock that lets everything but a vacuum pass; the wait is long enough to end one. False:
--- they hold such an id.
+-- Scans the default partitions under a lock that blocks only vacuum; the lock timeout is long enough for a vacuum to be
+-- canceled. Returns false if they hold such an id.
 CREATE OR REPLACE FUNCTION holdfast.check_guard() RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
 BEGIN

@@ -1,5 +1,5 @@
--- Turns many rows of a group into one. One statement deletes and adds, so every snapshot sees the same sums, and rows that
--- are appended meanwhile stay. `last_number` is where to go on, null at the end.
+-- Merges many rows of a group into one. A single statement deletes and inserts, so every snapshot sees the same sums,
+-- and rows appended meanwhile stay. `last_number` is where to continue, or null at the end.
 CREATE OR REPLACE FUNCTION holdfast.compact_ledger(after bigint, upto bigint, at_most integer)
 RETURNS TABLE (outcome text, merged bigint, last_number bigint)
 LANGUAGE plpgsql AS $$

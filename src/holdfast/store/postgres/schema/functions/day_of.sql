@@ -1,4 +1,4 @@
--- The day of an id, as the ledger has it. Ids that are not UUIDv7 fall on any day; the bounds keep those days few.
+-- The day of an id, as used in the ledger. Ids that are not UUIDv7 can fall on any day; the bounds keep those days few.
 CREATE OR REPLACE FUNCTION holdfast.day_of(id uuid) RETURNS date LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN id >= holdfast.first_id(timestamptz '2000-01-01 00:00:00+00')
                  AND id < holdfast.first_id(timestamptz '2100-01-01 00:00:00+00')

@@ -1,6 +1,6 @@
--- Drops the partitions that begin on a day, in the transaction and with the answer of `look_at_day`, and only under read
--- committed. The caller bounds the statement's time; a canceled statement is an answer like the others, and gives the locks
--- back at once. `patience`: how long it may wait for its locks, with everything else behind it.
+-- Drops the partitions that begin on a day, in the same transaction as `look_at_day` and with its answer. Runs only
+-- under read committed. The caller limits the statement's time; a canceled statement counts as one of the outcomes and
+-- releases the locks at once. `patience` is how long it may wait for its locks, while everything else waits behind it.
 CREATE OR REPLACE FUNCTION holdfast.drop_day(
     day date, entries bigint, recent uuid[], at_most integer, most_bytes bigint, patience interval DEFAULT '100ms'
 ) RETURNS TABLE (outcome text, pruned bigint, moved bigint)
@@ -10,7 +10,7 @@ SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' SET jit = off A
 DECLARE
     job_part text := format('holdfast.%I', 'job_' || to_char(day, 'YYYYMMDD'));
     finished_part text := format('holdfast.%I', 'finished_' || to_char(day, 'YYYYMMDD'));
-    upto date := holdfast.part_end(day);
+    upto date;
     live uuid[];
 BEGIN
     pruned := 0;
@@ -21,6 +21,10 @@ BEGIN
     BEGIN
         PERFORM set_config('lock_timeout', round(1000 * extract(epoch FROM patience))::text, true);
         PERFORM holdfast.lock_day(day);
+        upto := holdfast.part_end(day);
+        IF NOT coalesce(upto > day, false) THEN
+            RAISE EXCEPTION 'the bounds of the partitions of % are not what Holdfast makes', day USING ERRCODE = 'HF002';
+        END IF;
         live := holdfast.live_ids(day, at_most + 1);
         IF (SELECT count(*) FROM holdfast.ledger WHERE ledger.day >= day AND ledger.day < upto) <> entries
            OR holdfast.is_too_much(day, live || recent, at_most, most_bytes) THEN
@@ -31,7 +35,7 @@ BEGIN
         EXECUTE format('INSERT INTO holdfast.job SELECT * FROM %s WHERE id = ANY ($1)', job_part) USING live || recent;
         GET DIAGNOSTICS moved = ROW_COUNT;
         EXECUTE format('INSERT INTO holdfast.finished SELECT * FROM %s WHERE id = ANY ($1)', finished_part) USING recent;
-        -- Locked rows belong to transactions that do not look at jobs; waiting for them could be a deadlock.
+        -- Locked rows belong to transactions that do not read jobs; waiting for them could deadlock.
         UPDATE holdfast.ready SET attempt = ready.attempt
         WHERE ready.id IN (SELECT each.id FROM holdfast.ready AS each WHERE each.id = ANY (live) FOR UPDATE SKIP LOCKED);
         UPDATE holdfast.lease SET attempt = lease.attempt

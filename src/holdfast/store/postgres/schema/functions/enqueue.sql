@@ -1,10 +1,11 @@
 -- The public way to enqueue from any language, inside the caller's own transaction:
 --     SELECT id FROM holdfast.enqueue('invoice.send', '{"invoice": 17}');
--- With a key, a kept job of the same tenant and kind is returned instead and is_new is false; `if_exists => 'replace'` puts
--- the new work in the place of a job that is not running, and `key_window` holds the key for that long, whatever becomes of
--- the job. A producer that meets a key whose first holder has not committed yet waits for it: after ON CONFLICT DO NOTHING the
--- same snapshot may not see the winner, so this needs a loop and cannot be one statement.
--- New parameters come last, so that old calls keep their meaning.
+-- With a key, a kept job of the same tenant and kind is returned instead, and is_new is false.
+-- `if_exists => 'keep_live'` does so only while that job is ready or running. `if_exists => 'replace'` puts the new
+-- work in place of a job that has not started. `key_window` holds the key for that long, whatever happens to the job.
+-- If another producer has inserted the key but not committed, this one waits. After ON CONFLICT DO NOTHING, the same
+-- snapshot may not see the winner, so this needs a loop and cannot be a single statement.
+-- New parameters come last, so old calls keep their meaning.
 CREATE OR REPLACE FUNCTION holdfast.enqueue(
     kind text,
     payload json,
@@ -47,22 +48,22 @@ BEGIN
     ELSIF delay IS NOT NULL AND run_at IS NOT NULL THEN
         RAISE EXCEPTION 'give a delay or a run_at, not both' USING ERRCODE = 'HF002';
     ELSIF run_at >= timestamptz '9999-01-01 00:00:00+00' THEN
-        -- Also infinity, from which nothing can be subtracted: every worker's look would fail.
+        -- Includes infinity, from which nothing can be subtracted: the look of every worker would fail.
         RAISE EXCEPTION 'run_at: % is not before the year 9999', run_at USING ERRCODE = 'HF002';
     ELSIF payload IS NULL OR octet_length(payload::text) > 10485760 THEN
         RAISE EXCEPTION 'payload: give JSON of at most 10 MB' USING ERRCODE = 'HF002';
     ELSIF key = '' OR length(key) > 500 OR length(tenant) > 200 OR length(correlation_id) > 200 THEN
         RAISE EXCEPTION 'key, tenant or correlation_id: empty or too long' USING ERRCODE = 'HF002';
     ELSIF octet_length(key) + octet_length(coalesce(tenant, '')) + octet_length(kind) > 2500 THEN
-        -- They make one entry of an index, which cannot be longer than 2,704 bytes.
+        -- Together they form one index entry, which cannot be longer than 2,704 bytes.
         RAISE EXCEPTION 'key: with its tenant and kind over the limit of 2,500 bytes' USING ERRCODE = 'HF002';
-    ELSIF if_exists IS NULL OR if_exists NOT IN ('keep', 'replace') THEN
-        RAISE EXCEPTION 'if_exists: % is not known; use keep or replace', coalesce(quote_literal(if_exists), 'NULL')
+    ELSIF if_exists IS NULL OR if_exists NOT IN ('keep', 'keep_live', 'replace') THEN
+        RAISE EXCEPTION 'if_exists: % is not known; use keep, keep_live or replace', coalesce(quote_literal(if_exists), 'NULL')
             USING ERRCODE = 'HF002';
-    ELSIF key IS NULL AND (if_exists = 'replace' OR key_window IS NOT NULL) THEN
+    ELSIF key IS NULL AND (if_exists <> 'keep' OR key_window IS NOT NULL) THEN
         RAISE EXCEPTION 'if_exists and key_window need a key' USING ERRCODE = 'HF002';
-    ELSIF if_exists = 'replace' AND key_window IS NOT NULL THEN
-        RAISE EXCEPTION 'give if_exists => ''replace'' or a key_window, not both' USING ERRCODE = 'HF002';
+    ELSIF if_exists <> 'keep' AND key_window IS NOT NULL THEN
+        RAISE EXCEPTION 'give if_exists => % or a key_window, not both', quote_literal(if_exists) USING ERRCODE = 'HF002';
     ELSIF key_window <= interval '0' OR key_window > interval '36500 days' THEN
         RAISE EXCEPTION 'key_window: % is not more than zero, or longer than a hundred years', key_window
             USING ERRCODE = 'HF002';
@@ -71,7 +72,7 @@ BEGIN
     is_new := true;
     replaced := false;
     IF key IS NOT NULL THEN
-        -- A lock_timeout of the session stays. Without one, another producer's transaction is waited for this long.
+        -- The session's lock_timeout is kept. Without one, another producer's transaction is waited for this long.
         is_patient := current_setting('lock_timeout') = '0';
         IF is_patient THEN
             PERFORM set_config('lock_timeout', '10s', true);
@@ -82,7 +83,7 @@ BEGIN
             EXIT WHEN FOUND;
             SELECT met.answer, met.kept_id, coalesce(met.kept_fence, 0), met.kept_suspicion
             INTO answer, kept_id, kept_fence, kept_suspicion
-            FROM holdfast.meet_key(coalesce(tenant, ''), kind, key, id, if_exists = 'replace', key_window) AS met;
+            FROM holdfast.meet_key(coalesce(tenant, ''), kind, key, id, if_exists, key_window) AS met;
             EXIT WHEN answer IS NOT NULL;
             tries := tries + 1;
             IF tries >= 100 THEN
@@ -100,12 +101,12 @@ BEGIN
         IF answer = 'keep' THEN
             RETURN;
         ELSIF answer IS NOT NULL THEN
-            -- There may have been a wait, and nothing is due before it was enqueued.
+            -- There may have been a wait, and no job may be due before it was enqueued.
             moment := holdfast.now();
         END IF;
     END IF;
     IF replaced THEN
-        -- A correlation id that is only the id of the job that was not made says nothing.
+        -- If the correlation id is just the id of the job that was not made, it carries no information.
         PERFORM holdfast.rewrite_job(id, priority, max_attempts, queue,
                                      nullif(nullif(correlation_id, ''), job_id::text), payload, headers);
     ELSE
@@ -119,15 +120,15 @@ BEGIN
                 RAISE EXCEPTION 'job % exists already', id
                     USING ERRCODE = 'unique_violation', DETAIL = format('Key (id)=(%s) already exists.', id);
             END IF;
-            -- The key was free because its time was over. It is left as it was found.
+            -- The key was free because it had expired. Leave it as it was.
             DELETE FROM holdfast.key AS taken
             WHERE taken.tenant = coalesce(tenant, '') AND taken.kind = kind AND taken.key = key;
             is_new := false;
             RETURN;
         END IF;
     END IF;
-    -- A replaced job starts over, with all its attempts. If its kind or what both payloads have in common kills workers, it
-    -- still does, so the suspicion stays.
+    -- A replaced job starts over with all its attempts. The suspicion stays, because the kind, or what both payloads
+    -- have in common, may still kill workers.
     INSERT INTO holdfast.ready (id, run_at, fence, priority, suspicion, is_suspect, queue, kind)
     VALUES (id, greatest(coalesce(run_at, moment + delay), moment), kept_fence, priority, coalesce(kept_suspicion, 0),
             coalesce(kept_suspicion >= 2, false), queue, kind);

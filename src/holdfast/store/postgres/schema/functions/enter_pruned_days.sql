@@ -1,5 +1,5 @@
--- Of the days from the first to before the last only these jobs are left; dead letters stay counted. Returns how many jobs
--- are gone.
+-- Corrects the ledger when only these jobs are left of the days from `first_day` to before `upto`. Dead letters stay
+-- counted. Returns how many jobs are gone.
 CREATE OR REPLACE FUNCTION holdfast.enter_pruned_days(first_day date, upto date, left_ids uuid[]) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     pruned bigint;

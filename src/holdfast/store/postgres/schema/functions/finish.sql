@@ -1,7 +1,6 @@
--- Writes down the outcomes of attempts and returns which leases this ended; `why_not_held` explains the others.
--- It locks first, skipping leases that a transaction holds to finish its job: one such job must not stall all others. The
--- DELETE is a statement of its own, whose snapshot sees what a renewal did before the lock. In one statement it would have
--- to follow the row to its newest version, and there PostgreSQL 18 loses count of its buffers now and then.
+-- Writes the outcomes of attempts and returns which leases it ended; `why_not_held` explains the others. It locks
+-- first, and skips leases that a transaction holds to finish its job, so one such job cannot stall all others. The lock
+-- is a separate statement, because a renewal may have changed the row and the other one reads `job` (decision 3).
 CREATE OR REPLACE FUNCTION holdfast.finish(
     ids uuid[], claims uuid[], moves text[], states text[], delays interval[], moments timestamptz[],
     errors text[], results text[], kept_errors integer
@@ -34,7 +33,7 @@ BEGIN
         RETURNING lease.id, lease.claim, lease.fence, lease.claimed_at, lease.run_at, lease.priority, lease.attempt,
                   lease.losses, lease.suspicion, lease.queue, lease.kind, held.number, held.move, held.delay, held.at,
                   held.result,
-                  -- A job that a person asked to cancel is not made ready again, whatever ended its attempt.
+                  -- A job that a person asked to cancel does not become ready again, however its attempt ended.
                   CASE WHEN lease.cancel_requested AND held.state = 'ready' THEN 'canceled' ELSE held.state END AS state,
                   CASE WHEN lease.cancel_requested AND held.state = 'ready' AND held.error IS NULL
                        THEN '{"code": "CANCELED", "type": "Cancel", "message": "canceled by request", "traceback": ""}'
@@ -72,7 +71,7 @@ BEGIN
         FROM gone WHERE gone.error IS NOT NULL
     ),
     trimmed AS (
-        -- This statement does not see the error that it adds, so the newest but one less stay.
+        -- This statement does not see the error it adds, so it keeps one fewer of the older ones.
         DELETE FROM holdfast.attempt_error USING gone
         WHERE gone.error IS NOT NULL AND attempt_error.job_id = ANY (ARRAY[gone.id])
           AND attempt_error.number <= (SELECT old.number FROM holdfast.attempt_error AS old WHERE old.job_id = gone.id
@@ -85,7 +84,8 @@ BEGIN
         GROUP BY 1, 2, 4, 5
     ),
     rung AS MATERIALIZED (
-        -- As for a job that is enqueued: one that sleeps now must know of what is due soon. Its own worker may be full then.
+        -- As for an enqueued job: a sleeping process must learn about jobs due soon, because its own worker may be full
+        -- then.
         SELECT CASE WHEN 'ready' = ANY (states) THEN holdfast.ring(ARRAY(
             SELECT gone.queue FROM gone
             WHERE gone.state = 'ready'
@@ -93,7 +93,13 @@ BEGIN
         )) END
     )
     SELECT gone.number FROM gone CROSS JOIN rung;
-    -- Asked here too, because the call alone takes longer.
+    IF 'failed' = ANY (states) OR 'dead' = ANY (states) THEN
+        PERFORM holdfast.publish_deaths(ARRAY(
+            SELECT DISTINCT given.id FROM unnest(ids, states, is_locked) AS given (id, state, is_ours)
+            WHERE given.is_ours AND given.state IN ('failed', 'dead')
+        ));
+    END IF;
+    -- Checked here too, because the call alone takes longer than the check.
     IF EXISTS (SELECT FROM holdfast.waiter WHERE waiter.until > statement_timestamp()) THEN
         PERFORM holdfast.ring_waiters(ids);
     END IF;

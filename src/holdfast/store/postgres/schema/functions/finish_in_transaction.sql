@@ -1,4 +1,4 @@
--- For a handler's own transaction. Raises when the lease was lost, so that such a transaction cannot commit.
+-- For a handler's own transaction. Raises if the lease was lost, so the transaction cannot commit.
 CREATE OR REPLACE FUNCTION holdfast.finish_in_transaction(
     job_id uuid, with_claim uuid, with_result text
 ) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
@@ -12,7 +12,7 @@ BEGIN
         RAISE EXCEPTION 'the lease of job % by claim % was lost; roll back', job_id, with_claim
             USING ERRCODE = 'HF001';
     END IF;
-    -- A client that vanishes now would keep the lease locked until TCP notices, up to hours.
+    -- If the client vanishes now, the lease stays locked until TCP notices, which can take hours.
     IF current_setting('idle_in_transaction_session_timeout') = '0' THEN
         PERFORM set_config('idle_in_transaction_session_timeout', '5min', true);
     END IF;

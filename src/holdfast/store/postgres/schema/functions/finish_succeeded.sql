@@ -1,6 +1,6 @@
--- finish() for what happens most, success without a result, and without locking first, which would write a tenth more. Only
--- a handler's transaction could hold such a lease for long; then the lock timeout sends the caller to finish().
--- Returns which it did not finish, and null if that is none.
+-- finish() for the most common case: success without a result. It does not lock first, which would write a tenth more.
+-- Only a handler's transaction could hold such a lease for long; then the lock timeout sends the caller to finish().
+-- Returns the numbers it did not finish, or null if it finished all.
 CREATE OR REPLACE FUNCTION holdfast.finish_succeeded(ids uuid[], claims uuid[])
 RETURNS bigint[]
 LANGUAGE plpgsql
@@ -31,7 +31,7 @@ BEGIN
         FROM gone
     )
     SELECT array_agg(gone.number) INTO done FROM gone;
-    -- Asked here too, because the call alone takes longer.
+    -- Checked here too, because the call alone takes longer than the check.
     IF EXISTS (SELECT FROM holdfast.waiter WHERE waiter.until > statement_timestamp()) THEN
         PERFORM holdfast.ring_waiters(ids);
     END IF;

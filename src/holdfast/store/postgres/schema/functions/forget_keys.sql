@@ -1,4 +1,4 @@
--- Deletes keys whose time is over, by the index on that time: it reads only what it deletes.
+-- Deletes expired keys by the index on their end, so it reads only what it deletes.
 CREATE OR REPLACE FUNCTION holdfast.forget_keys(at_most integer)
 RETURNS TABLE (outcome text, forgotten bigint)
 LANGUAGE plpgsql

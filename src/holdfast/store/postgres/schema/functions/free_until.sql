@@ -1,5 +1,5 @@
--- How far a partition that begins on this day may reach, at most to `upto`: to the next partition, and to the first day whose
--- ids already went to the default one. It is the day itself if that one's did.
+-- How far a partition that begins on this day may reach: at most to `upto`, to the next partition, and to the first day
+-- with ids in the default partition. Returns the day itself if the default partition already has ids of that day.
 CREATE OR REPLACE FUNCTION holdfast.free_until(day date, upto date) RETURNS date
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE

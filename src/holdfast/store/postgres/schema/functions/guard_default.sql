@@ -1,8 +1,8 @@
--- With a valid constraint that the default partition holds no ids of some days, PostgreSQL does not scan it when partitions for
--- these days are attached. Such a guard is put up in a moment, checked by a scan that nothing waits for (check_guard), used
--- (add_partitions) and taken away again (lift_guard), in transactions of their own.
--- Meanwhile the default partition refuses these ids, so they are days to come, from the day after tomorrow on.
--- Returns the days of the guard, null if none is needed.
+-- PostgreSQL skips scanning the default partition for new partitions if a valid constraint proves that it holds no ids
+-- of their days. Such a guard is added in a moment, checked by a scan that blocks nothing (check_guard), used
+-- (add_partitions) and removed again (lift_guard), each in a separate transaction. Meanwhile the default partition
+-- refuses these ids, so the guard covers only future days, from the day after tomorrow on. Returns the days of the
+-- guard, or null if none is needed.
 CREATE OR REPLACE FUNCTION holdfast.guard_default(days integer, width integer, OUT day date, OUT upto date)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' AS $$
 DECLARE
@@ -12,7 +12,7 @@ BEGIN
     FOR day IN SELECT today + number FROM generate_series(2, days - 1) AS number LOOP
         CONTINUE WHEN EXISTS (
             SELECT FROM holdfast.partition_days() AS part WHERE part.day <= guard_default.day AND part.upto > guard_default.day);
-        -- As far as the last partition reaches that begins on one of these days.
+        -- To the end of the last partition that begins on one of these days.
         upto := holdfast.free_until(day, day + width * ((today + days - day + width - 1) / width));
         EXIT WHEN upto > day;
     END LOOP;

@@ -1,5 +1,6 @@
--- An id names one call: whether the job of this id came with this key. It may have lost the key since, to a later job or
--- because its time was over; a repeated call must neither make a second job nor replace what came after.
+-- Whether the job with this id came with this key; an id identifies one call. The job may have lost the key since then,
+-- to a later job or because the key expired. A repeated call must neither make a second job nor replace what came
+-- after.
 CREATE OR REPLACE FUNCTION holdfast.is_repeated(new_id uuid, of_tenant text, of_kind text, met text)
 RETURNS boolean LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan SET jit = off

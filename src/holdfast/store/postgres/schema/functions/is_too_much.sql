@@ -1,4 +1,4 @@
--- Sizes are those in which values are stored: what lies in TOAST is not read for it.
+-- Uses sizes as stored, so values in TOAST are not read.
 CREATE OR REPLACE FUNCTION holdfast.is_too_much(day date, ids uuid[], at_most integer, most_bytes bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
 DECLARE

@@ -1,4 +1,4 @@
--- Takes the guard of the default partitions away, also one that a process left behind when it died.
+-- Removes the guard from the default partitions, including one left behind by a process that died.
 CREATE OR REPLACE FUNCTION holdfast.lift_guard() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '400ms' AS $$
 DECLARE

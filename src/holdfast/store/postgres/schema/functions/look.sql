@@ -1,8 +1,8 @@
--- The first job of every lane that exists in these queues (sorted, each once; null for all), and in the last row, without
--- a queue, the time. A skip scan: each step is one descent of the claim index to the first row behind the lane before, and
--- from a lane of another queue to the next queue that is wanted. So it costs what exists and not what is wanted. It locks
--- nothing; claims go on while it walks over deleted rows that a pinned snapshot keeps.
--- As a recursive query, because a loop takes twice as long.
+-- Returns the first job of every lane in these queues (sorted, without duplicates; null for all). The last row has no
+-- queue and gives the time. It is a skip scan: each step descends the claim index once, to the first row after the
+-- previous lane, or from a lane of an unwanted queue to the next wanted queue. The cost depends on the lanes that
+-- exist, not on the number of queues requested. It locks nothing, and claims continue while it walks over deleted rows
+-- that a pinned snapshot keeps. It is a recursive query, because a loop takes twice as long.
 CREATE OR REPLACE FUNCTION holdfast.look(queues text[], shard_index integer, shard_count integer) RETURNS TABLE (
     queue text, is_suspect boolean, priority smallint, kind text, run_at timestamptz, id uuid
 )

@@ -1,5 +1,5 @@
--- Which of these jobs are neither ready nor running: final, or not there. Two probes per job, because waiters ask again and
--- again. OFFSET 0 keeps each of them a search by key.
+-- Which of these jobs are neither ready nor running: they are final or do not exist. Two probes per job, because
+-- waiters ask again and again. OFFSET 0 keeps each probe a lookup by key.
 CREATE OR REPLACE FUNCTION holdfast.not_live(ids uuid[]) RETURNS TABLE (id uuid)
 LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan SET jit = off

@@ -1,4 +1,4 @@
--- The large payloads of a claim: those of the first of these jobs, until they have `most_bytes` together; one at least.
+-- Returns the large payloads of a claim: those of the first jobs until they total `most_bytes`, but at least one.
 CREATE OR REPLACE FUNCTION holdfast.payloads(ids uuid[], most_bytes bigint) RETURNS TABLE (payload text)
 LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan SET jit = off

@@ -1,5 +1,5 @@
--- Deletes old dead letters with all that belongs to them, unless a job that is no dead letter has the same id. Keys are
--- treated as in prune_part().
+-- Deletes old dead letters with everything that belongs to them, unless the id also belongs to a job that is not a dead
+-- letter. Keys and locks are treated as in prune_part().
 CREATE OR REPLACE FUNCTION holdfast.prune_dead_letters(retention interval, at_most integer)
 RETURNS TABLE (outcome text, pruned bigint)
 LANGUAGE plpgsql
@@ -9,12 +9,13 @@ AS $$
 #variable_conflict use_column
 DECLARE
     cutoff timestamptz := holdfast.now() - retention;
+    old_ids uuid[];
+    key_places tid[];
 BEGIN
     IF NOT holdfast.try_chore('prune_dead_letters') THEN
         RETURN QUERY SELECT 'busy', 0::bigint;
         RETURN;
     END IF;
-    RETURN QUERY
     WITH walked AS MATERIALIZED (
         SELECT dead_letter.id FROM holdfast.dead_letter
         WHERE dead_letter.finished_at < cutoff
@@ -22,7 +23,7 @@ BEGIN
         LIMIT at_most
         FOR UPDATE SKIP LOCKED
     ),
-    old AS MATERIALIZED (
+    old AS (
         SELECT walked.id, own_key.place AS key_place FROM walked
         LEFT JOIN LATERAL (
             SELECT key.ctid AS place FROM holdfast.key
@@ -31,7 +32,10 @@ BEGIN
         ) AS own_key ON true
         WHERE own_key.place IS NOT NULL OR NOT EXISTS (
             SELECT FROM holdfast.key WHERE key.job_id = ANY (ARRAY[walked.id]) AND key.until IS NULL)
-    ),
+    )
+    SELECT array_agg(old.id), array_agg(old.key_place) INTO old_ids, key_places FROM old;
+    RETURN QUERY
+    WITH old AS MATERIALIZED (SELECT * FROM unnest(old_ids, key_places) AS old (id, key_place)),
     gone AS (
         DELETE FROM holdfast.dead_letter USING old WHERE dead_letter.id = ANY (ARRAY[old.id])
         RETURNING dead_letter.id, dead_letter.state, dead_letter.queue, dead_letter.kind

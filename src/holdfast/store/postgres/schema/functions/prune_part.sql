@@ -1,7 +1,10 @@
--- For the default partition, and for those that cannot be dropped: deletes jobs that finished before the retention, one by
--- one. Walks the ids in order, where they are times up to the retention; `last_id` is where to go on, null at the end.
--- A key goes with its job, unless its row has a time. A key that a producer is about to take over is not waited for:
--- producers lock keys in another order, and waiting could be a deadlock. Its job stays until the next time.
+-- Deletes jobs that finished before the retention, one by one, in the default partition and in partitions that cannot
+-- be dropped. Walks the ids in order; where ids are times, only up to the retention. `last_id` is where to continue, or
+-- null at the end.
+-- A key goes with its job, unless its row has an end. A key that a producer is about to take over is not waited for:
+-- producers lock keys in a different order, so waiting could deadlock. Its job stays until the next pass.
+-- The locks are a separate statement, because a producer may have changed the key and the other one reads `job`
+-- (decision 3).
 CREATE OR REPLACE FUNCTION holdfast.prune_part(part text, retention interval, after uuid, at_most integer)
 RETURNS TABLE (outcome text, pruned bigint, last_id uuid)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -12,6 +15,8 @@ DECLARE
     finished_part text := format('holdfast.%I', 'finished_' || part);
     upto uuid := CASE WHEN part = 'other' THEN 'ffffffff-ffff-ffff-ffff-ffffffffffff'
                       ELSE holdfast.first_id(holdfast.now() - retention) END;
+    old_ids uuid[];
+    key_places tid[];
 BEGIN
     pruned := 0;
     IF NOT holdfast.try_chore('prune_jobs') THEN
@@ -25,7 +30,7 @@ BEGIN
             WITH walked AS MATERIALIZED (
                 SELECT part.id FROM finished_part AS part WHERE part.id > $1 AND part.id <= $4 ORDER BY part.id LIMIT $2
             ),
-            old AS MATERIALIZED (
+            old AS (
                 SELECT walked.id, own_key.place AS key_place FROM walked
                 CROSS JOIN LATERAL (
                     SELECT FROM finished_part AS part
@@ -39,7 +44,14 @@ BEGIN
                 ) AS own_key ON true
                 WHERE own_key.place IS NOT NULL OR NOT EXISTS (
                     SELECT FROM holdfast.key WHERE key.job_id = ANY (ARRAY[walked.id]) AND key.until IS NULL)
-            ),
+            )
+            SELECT array_agg(old.id), array_agg(old.key_place),
+                   (SELECT walked.id FROM walked ORDER BY walked.id OFFSET $2 - 1 LIMIT 1)
+            FROM old
+        $statement$, 'finished_part', finished_part)
+            INTO old_ids, key_places, last_id USING after, at_most, holdfast.now() - retention, upto;
+        EXECUTE replace($statement$
+            WITH old AS MATERIALIZED (SELECT * FROM unnest($1, $2) AS old (id, key_place)),
             gone AS (
                 DELETE FROM finished_part AS part USING old WHERE part.id = ANY (ARRAY[old.id])
                 RETURNING part.id, part.state
@@ -56,10 +68,9 @@ BEGIN
                 SELECT holdfast.day_of(jobs.id), jobs.state, -count(*), jobs.queue, jobs.kind
                 FROM jobs GROUP BY 1, 2, 4, 5
             )
-            SELECT (SELECT count(*) FROM gone),
-                   (SELECT walked.id FROM walked ORDER BY walked.id OFFSET $2 - 1 LIMIT 1)
+            SELECT count(*) FROM gone
         $statement$, 'finished_part', finished_part)
-            INTO pruned, last_id USING after, at_most, holdfast.now() - retention, upto;
+            INTO pruned USING old_ids, key_places;
     END IF;
     RETURN NEXT;
 END

@@ -1,5 +1,5 @@
--- Walks the ids in order, which is nearly that of time, up to the first run that is too young: a walk reads little more than
--- it deletes. `last_id` is where to go on, null at the end.
+-- Walks the ids in order, which is nearly the order of time, up to the first run that is too young, so it reads little
+-- more than it deletes. `last_id` is where to continue, or null at the end.
 CREATE OR REPLACE FUNCTION holdfast.prune_runs(retention interval, after bigint, at_most integer)
 RETURNS TABLE (outcome text, pruned bigint, last_id bigint)
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$

@@ -1,10 +1,10 @@
 -- The public way to publish from any language, inside the caller's own transaction:
 --     SELECT * FROM holdfast.publish('invoice.paid', '{"invoice": 17}');
--- Returns a row per subscription that matches. With a key, a subscription that has a job with that key and tenant gets no
--- other, and is_new is false.
--- A type matches itself, `*`, and `….*` for each of its beginnings: all patterns that can match are known, and are looked
--- up one by one in the index, however many subscriptions there are. Keys are taken in the order in which enqueuing many
--- takes them, so that the two cannot deadlock.
+-- Returns one row per matching subscription. With a key, a subscription that already has a job with that key and tenant
+-- gets no other, and is_new is false.
+-- A type is matched by itself, by `*`, and by `….*` for each of its prefixes. All patterns that can match are therefore
+-- known, and each is looked up in the index, however many subscriptions there are. Keys are taken in the same order as
+-- when enqueuing many jobs, so the two cannot deadlock.
 CREATE OR REPLACE FUNCTION holdfast.publish(
     event_type text,
     payload json,
@@ -22,9 +22,11 @@ DECLARE
     words text[] := string_to_array(event_type, '.');
     carried json;
 BEGIN
-    IF event_type IS NULL OR octet_length(event_type) > 255 OR event_type !~ '^([^.*]+\.)*[^.*]+$' THEN
+    IF event_type IS NULL OR octet_length(event_type) > 255 OR event_type !~ '^([^.*]+[.])*[^.*]+$' THEN
         RAISE EXCEPTION 'event_type: give words with dots between them, such as invoice.paid, of at most 255 bytes'
             USING ERRCODE = 'HF002';
+    ELSIF starts_with(event_type, 'holdfast' || '.') THEN
+        RAISE EXCEPTION 'event_type: only the store publishes types that begin with holdfast' USING ERRCODE = 'HF002';
     ELSIF payload IS NULL OR octet_length(payload::text) > 10485760 THEN
         RAISE EXCEPTION 'payload: give JSON of at most 10 MB' USING ERRCODE = 'HF002';
     ELSIF json_typeof(headers) <> 'object' OR octet_length(headers::text) > 16384 THEN
@@ -32,8 +34,8 @@ BEGIN
     ELSIF key = '' OR length(key) > 500 OR length(tenant) > 200 OR length(correlation_id) > 200 THEN
         RAISE EXCEPTION 'key, tenant or correlation_id: empty or too long' USING ERRCODE = 'HF002';
     END IF;
-    -- As text, because jsonb would change the order and the numbers of what was given. The name is in two parts, because
-    -- a schema of another name would take the place of the first.
+    -- As text, because jsonb would change the order of the headers and the spelling of numbers. The name is in two
+    -- parts, because the first part would otherwise be replaced by the configured schema.
     carried := concat(
         coalesce(left(rtrim(headers::text, E' \t\n\r'), -1), '{'),
         CASE WHEN EXISTS (SELECT FROM json_object_keys(headers)) THEN ',' END,

@@ -1,6 +1,6 @@
--- A dead letter outlives its day, and with that the row of `job` by which its id would be refused. Ids of days that were dropped
--- go to the default partition, so that only what goes there needs another look. A repeated call, with the key of the dead
--- letter, gets no error and no second job (is_repeated).
+-- A dead letter outlives its day, and with it the row in `job` that would make its id a duplicate. Ids of dropped days
+-- go to the default partition, so only rows that go there need another check. A repeated call with the key of the dead
+-- letter gets neither an error nor a second job (is_repeated).
 CREATE OR REPLACE FUNCTION holdfast.refuse_dead_letter() RETURNS trigger LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 DECLARE

@@ -1,5 +1,5 @@
--- Moves the ends of leases away and returns which were renewed; `why_not_held` explains the others. It never waits: a lease
--- that a transaction holds to finish its job is left alone.
+-- Extends leases and returns which were renewed; `why_not_held` explains the others. It never waits: a lease that a
+-- transaction holds to finish its job is left alone.
 CREATE OR REPLACE FUNCTION holdfast.renew(
     ids uuid[], claims uuid[], extensions interval[], notes text[]
 ) RETURNS TABLE (number bigint, cancel_requested boolean)

@@ -1,8 +1,9 @@
--- Puts jobs back whose lease ran out. It scans the leases, which are only what is running, and skips those that a
--- transaction is finishing. The qualification is checked again on the newest version of each row, so a lease that was
--- renewed in between is not rescued.
--- What a loss means is decided by the lease alone (lifecycle.after_loss): in company a job becomes a suspect and no more; of
--- one that ran alone the loss is a crash, after which it rests. `left_alone`: not these; `from_these`: no others.
+-- Puts jobs with expired leases back. It scans the leases, which are only the running jobs, and skips those that a
+-- transaction is finishing. The condition is checked again on the newest version of each row, so a lease that was
+-- renewed in between is not rescued. The lock is a separate statement, because the other one reads `job` (decision 3).
+-- The lease alone decides what a loss means (lifecycle.after_loss). A job that ran together with
+-- others becomes at most a suspect. For a job that ran alone, the loss is a crash, and the job rests afterward.
+-- `left_alone`: do not rescue these. `from_these`: rescue no others.
 CREATE OR REPLACE FUNCTION holdfast.rescue(
     at_most integer, left_alone uuid[], from_these uuid[], ended_by timestamptz, error text, kept_errors integer,
     most_losses integer
@@ -16,19 +17,19 @@ DECLARE
     moment timestamptz := holdfast.now();
     noted_error jsonb := error::jsonb
         || jsonb_build_object('at', to_char(moment AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'));
-BEGIN
-    RETURN QUERY
-    WITH lost AS MATERIALIZED (
-        SELECT lease.id, lease.claim FROM holdfast.lease
+    died uuid[];
+    lost uuid[] := ARRAY(
+        SELECT lease.id FROM holdfast.lease
         WHERE lease.until <= least(moment, ended_by) AND NOT lease.id = ANY (left_alone)
           AND (from_these IS NULL OR lease.id = ANY (from_these))
         ORDER BY lease.until, lease.id
         LIMIT at_most
         FOR UPDATE SKIP LOCKED
-    ),
-    gone AS (
-        DELETE FROM holdfast.lease USING lost WHERE lease.id = ANY (ARRAY[lost.id]) AND lease.claim = lost.claim
-        RETURNING lease.*
+    );
+BEGIN
+    FOR id, state IN
+    WITH gone AS (
+        DELETE FROM holdfast.lease WHERE lease.id = ANY (lost) RETURNING lease.*
     ),
     counted AS MATERIALIZED (
         SELECT gone.*,
@@ -44,7 +45,7 @@ BEGIN
                CASE WHEN counted.crash_limit > 0 AND counted.new_suspicion > 2
                     THEN least(2 ^ least(counted.new_suspicion - 3, 6), 60) * interval '1 second'
                     ELSE interval '0' END AS rest,
-               -- At the limit both stay, and so does what is left of the attempts.
+               -- At the limit, both stay as they are, and so do the remaining attempts.
                least(counted.losses + 1, most_losses)::smallint AS new_losses,
                (counted.attempt - (counted.losses >= most_losses)::integer)::smallint AS new_attempt
         FROM counted
@@ -76,7 +77,7 @@ BEGIN
         FROM judged
     ),
     trimmed AS (
-        -- This statement does not see the error that it adds, so the newest but one less stay.
+        -- This statement does not see the error it adds, so it keeps one fewer of the older ones.
         DELETE FROM holdfast.attempt_error USING judged
         WHERE attempt_error.job_id = ANY (ARRAY[judged.id])
           AND attempt_error.number <= (SELECT old.number FROM holdfast.attempt_error AS old WHERE old.job_id = judged.id
@@ -92,6 +93,15 @@ BEGIN
         SELECT holdfast.ring_waiters(ARRAY(SELECT judged.id FROM judged WHERE judged.state <> 'ready')),
                holdfast.ring(ARRAY(SELECT judged.queue FROM judged WHERE judged.state = 'ready'))
     )
-    SELECT judged.id, judged.state FROM judged CROSS JOIN rung ORDER BY judged.until, judged.id;
+    SELECT judged.id, judged.state FROM judged CROSS JOIN rung ORDER BY judged.until, judged.id
+    LOOP
+        RETURN NEXT;
+        IF state = 'dead' THEN
+            died := died || id;
+        END IF;
+    END LOOP;
+    IF died IS NOT NULL THEN
+        PERFORM holdfast.publish_deaths(died);
+    END IF;
 END
 $$;

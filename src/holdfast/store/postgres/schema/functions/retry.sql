@@ -1,5 +1,5 @@
--- A person gives final jobs a new life: attempts and losses start at zero, and no loss
--- of the old life can be absolved. A job whose row in `job` is gone stays as it is.
+-- Gives final jobs a new life at a person's request: attempts and losses start at zero, and losses of the old life can
+-- no longer be absolved. A job whose row in `job` is gone stays as it is.
 CREATE OR REPLACE FUNCTION holdfast.retry(ids uuid[]) RETURNS TABLE (id uuid, retrying text)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
@@ -57,14 +57,15 @@ BEGIN
         GROUP BY 1, 2, 4, 5
     ),
     rung AS MATERIALIZED (SELECT holdfast.ring(ARRAY(SELECT again.queue FROM again)))
+    -- OFFSET 0 keeps each of these a lookup by key: planned while a table is empty, it might read the whole table.
     SELECT given.id,
            CASE
                WHEN EXISTS (SELECT FROM again WHERE again.id = given.id) THEN 'ready'
-               WHEN EXISTS (SELECT FROM holdfast.lease WHERE lease.id = ANY (ARRAY[given.id]))
-                 OR EXISTS (SELECT FROM holdfast.ready WHERE ready.id = ANY (ARRAY[given.id])) THEN 'live'
-               WHEN EXISTS (SELECT FROM holdfast.finished WHERE finished.id = ANY (ARRAY[given.id]))
-                    AND EXISTS (SELECT FROM holdfast.job WHERE job.id = ANY (ARRAY[given.id]))
-                 OR EXISTS (SELECT FROM holdfast.dead_letter WHERE dead_letter.id = ANY (ARRAY[given.id])) THEN 'locked'
+               WHEN EXISTS (SELECT FROM holdfast.lease WHERE lease.id = given.id OFFSET 0)
+                 OR EXISTS (SELECT FROM holdfast.ready WHERE ready.id = given.id OFFSET 0) THEN 'live'
+               WHEN EXISTS (SELECT FROM holdfast.finished WHERE finished.id = given.id OFFSET 0)
+                    AND EXISTS (SELECT FROM holdfast.job WHERE job.id = given.id OFFSET 0)
+                 OR EXISTS (SELECT FROM holdfast.dead_letter WHERE dead_letter.id = given.id OFFSET 0) THEN 'locked'
                ELSE 'unknown'
            END
     FROM given CROSS JOIN rung;

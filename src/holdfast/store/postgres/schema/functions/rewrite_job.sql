@@ -1,5 +1,5 @@
--- The other half of a replacement. The row of `job` is changed in place, which is safe because that of `ready` is not: a
--- claim whose snapshot is older finds only the deleted row, and one that sees the new row sees the new payload as well.
+-- The other half of a replacement. It may change the row in `job` in place, because the row in `ready` is a new one: a
+-- claim with an older snapshot finds only the deleted row, and one that sees the new row also sees the new payload.
 CREATE OR REPLACE FUNCTION holdfast.rewrite_job(
     job_id uuid, new_priority integer, new_max_attempts integer, new_queue text, new_correlation_id text,
     new_payload json, new_headers json

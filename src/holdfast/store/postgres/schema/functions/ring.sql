@@ -1,9 +1,9 @@
--- Wakes one process of each team that sleeps on each of these queues, when the transaction commits, and asks another one to
--- look a moment later, in case that the first does not respond. wake/postgres.py hears it, and has the channel's name too.
--- So a job costs the same however many sleep. The first is drawn by lot, which spreads the jobs of a burst; the other is the
--- same each time, so that it looks once for many jobs. Those who renewed their row lately go before those who may be dead or
--- frozen. A process that can take no more passes the ring on (sql/pass_on.sql).
--- Enqueuing asks first whether any process sleeps, because the call alone takes 20 µs.
+-- Wakes, on commit, one process of each team that sleeps on each of these queues, and asks another one to look a moment
+-- later in case the first does not respond. wake/postgres.py listens, and builds the channel's name in the same way. A
+-- job therefore costs the same however many processes sleep. The first process is chosen at random, which spreads the
+-- jobs of a burst. The other is always the same, so it looks once for many jobs. Processes that renewed their row
+-- recently come before those that may be dead or frozen. A process that can take no more passes the ring on
+-- (sql/pass_on.sql). Enqueuing first checks whether any process sleeps, because the call alone takes 20 µs.
 CREATE OR REPLACE FUNCTION holdfast.ring(queues text[]) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$

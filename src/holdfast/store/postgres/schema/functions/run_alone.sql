@@ -1,4 +1,4 @@
--- Notes that the job of this lease starts alone. Returns whether it does; `why_not_held` explains the other case.
+-- Records that the job of this lease starts alone. Returns whether it was recorded; `why_not_held` explains why not.
 CREATE OR REPLACE FUNCTION holdfast.run_alone(with_id uuid, with_claim uuid, limit_of_crashes smallint)
 RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN

@@ -1,5 +1,5 @@
--- One transaction for an occurrence: the schedule's row, the jobs, the run. A locked row is being moved on, paused or changed at
--- this moment; it is not waited for. The UPDATE has a later snapshot, and it decides.
+-- Handles an occurrence in one transaction: the schedule's row, the jobs and the run. A locked row is being advanced,
+-- paused or changed right now, and is not waited for. The UPDATE has a later snapshot, and it decides.
 CREATE OR REPLACE FUNCTION holdfast.schedule_advance(
     schedule_name text, seen_occurrence timestamptz, seen_timetable text, seen_zone text, seen_run_now integer,
     to_occurrence timestamptz, run_occurrence timestamptz, run_replica text, run_result json,

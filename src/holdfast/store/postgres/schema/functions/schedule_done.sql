@@ -1,5 +1,5 @@
--- The end of an inline runner's occurrence, in the transaction that holds the lock. A schedule that was moved on, changed or
--- removed meanwhile keeps the occurrence that it has now.
+-- Ends an inline runner's occurrence, in the transaction that holds the lock. A schedule that was advanced, changed or
+-- removed meanwhile keeps its current occurrence.
 CREATE OR REPLACE FUNCTION holdfast.schedule_done(
     schedule_name text, seen_occurrence timestamptz, seen_timetable text, seen_zone text, seen_run_now integer,
     to_occurrence timestamptz, run_occurrence timestamptz, run_id bigint, run_result json, run_error json

@@ -1,4 +1,4 @@
--- Jobs as a person reads them, the newest first; jobs that are not there are left out. Every lookup is by id.
+-- Returns jobs in readable form, newest first; missing jobs are left out. Every lookup is by id.
 CREATE OR REPLACE FUNCTION holdfast.show(ids uuid[]) RETURNS TABLE (
     id uuid, kind text, queue text, priority smallint, tenant text, correlation_id text, key text, max_attempts smallint,
     created_at timestamptz, payload text, headers text, state text, attempt smallint, losses smallint, run_at timestamptz,
