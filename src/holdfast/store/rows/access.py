@@ -1,4 +1,4 @@
-"""Runs statements on an application's table, with plans that follow its indexes, and errors that name the mapping."""
+"""Runs statements on an application's table, with plans that use its indexes and errors that name the mapping."""
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Connection = asyncpg.Connection[asyncpg.Record]
 
-# For SQL of the application's own in the same transaction.
+# Restores the defaults for the application's own SQL in the same transaction.
 AS_PLANNED = "; ".join(f"{setting} TO DEFAULT" for setting in re.findall(r"SET LOCAL \w+", BY_INDEX))
 _NOT_AS_MAPPED = (
     pg.UndefinedColumnError,
@@ -46,25 +46,25 @@ Choose = Callable[[RowSql], str]
 
 
 class RowRefused(Unstorable):
-    """The application's constraints or triggers do not let a row be changed like this. `reason`: PostgreSQL's line."""
+    """The application's constraints or triggers refuse a change to a row. `reason` is PostgreSQL's error line."""
 
     def __init__(self, message: str, duplicate: str | None = None, reason: str = "") -> None:
         super().__init__(message, reason)
         self.duplicate = duplicate
-        """Which value exists already, for whoever gave it."""
+        """The duplicate value, for the caller that provided it."""
 
 
 class RowTable:
-    """One mapping's table. Its columns are read when first needed, and again after an error that they may explain."""
+    """The table of one mapping. Its columns are read on first use, and again after an error that they may explain."""
 
     def __init__(self, store: PostgresStore, mapping: Rows) -> None:
         self.mapping = mapping
         self.store = store
         self.known_sql: RowSql | None = None
-        """None until the columns were read."""
+        """None until the columns have been read."""
 
     def row(self, key: str) -> str:
-        """A row as log lines name it."""
+        """Return a row's name as used in log lines."""
         return f"{self.mapping.name}:{key}"
 
     async def fetch(
@@ -99,7 +99,7 @@ class RowTable:
             if key is not None and not key.is_unique:
                 raise SchemaMismatch(
                     f"rows {self.mapping.name!r}: the key {self.mapping.key!r} is not unique, so one job would be "
-                    f"several rows; name a column that has a unique index of its own"
+                    f"several rows; name a column with a unique index on that column alone"
                 )
             self.known_sql = RowSql.of(self.mapping, columns, self.store.schema)
         return self.known_sql
@@ -122,13 +122,13 @@ class RowTable:
             except _NOT_AS_MAPPED as error:
                 self.known_sql = None
                 raise SchemaMismatch(
-                    f"rows {name!r}: the table is not as the mapping says: {_line(error)}; run `holdfast rows check`"
+                    f"rows {name!r}: the table does not match the mapping: {_line(error)}; run `holdfast rows check`"
                 ) from error
             except _REFUSED_BY_TABLE as error:
-                # Without its cause, whose details quote the row: they are the application's, and not for a log.
+                # Without its cause, whose details quote the row: they belong to the application and not in a log.
                 duplicate = error.detail if isinstance(error, pg.UniqueViolationError) else None
-                said = f"rows {name!r}: the table refused the change: {_line(error)}"
-                raise RowRefused(said, duplicate, _line(error)) from None
+                message = f"rows {name!r}: the table refused the change: {_line(error)}"
+                raise RowRefused(message, duplicate, _line(error)) from None
 
 
 def _line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What keeps an application's table from being a good queue: that it does not fit, indexes, rows left by others."""
+"""Finds what keeps an application's table from being a good queue: misfits, missing indexes, rows left by others."""
 
 import json
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
@@ -29,7 +29,7 @@ _MOST_COUNTED = 1000
 
 
 async def check_rows(store: PostgresStore, mapping: Rows) -> list[RowFinding]:
-    """Empty: the worker can drain the table, and no claim reads more of it than it takes."""
+    """Return no findings if the worker can drain the table and no claim reads more of it than it takes."""
     if findings := await misfits(store, mapping):
         return findings
     table = RowTable(store, mapping)
@@ -50,23 +50,23 @@ def _step(mapping: Rows, purpose: str, made: Mapping[str, str], indexes: "Mappin
     if name not in indexes:
         return f"create one: {made[purpose]}"
     if not indexes[name]["is_valid"]:
-        return f"{name} was not built to its end: drop it, then create it again: {made[purpose]}"
-    analyze = f"run ANALYZE {table_name(mapping)}, or if that is no help drop it and create it again: {made[purpose]}"
-    return f"{name} is there, but PostgreSQL does not choose it: {analyze}"
+        return f"{name} was not built completely: drop it, then create it again: {made[purpose]}"
+    analyze = f"run ANALYZE {table_name(mapping)}; if that does not help, drop it and create it again: {made[purpose]}"
+    return f"{name} exists, but PostgreSQL does not use it: {analyze}"
 
 
 def _never_claimed(mapping: Rows, columns: Columns) -> Iterator[tuple[str, str]]:
-    """A row without a key or a time is not an error of anybody's, and waits for ever."""
+    """Columns that may be null and must not be. A row without a key or a time raises no error, and waits forever."""
     if not columns[mapping.key].not_null:
         yield f"column {mapping.key!r} (key) may be null, and such a row is never claimed", "make it NOT NULL"
     if not any(columns[name].not_null for name in mapping.run_at_columns):
         last = mapping.run_at_columns[-1]
-        step = "make it NOT NULL, or name after it in run_at a column that is"
+        step = "make it NOT NULL, or add a column that is NOT NULL after it in run_at"
         yield f"column {last!r} (run_at) may be null, and such a row is never claimed", step
 
 
 async def _left_running(table: RowTable) -> AsyncIterator[tuple[str, str]]:
-    """Rows that another worker left in the value of a claim: nobody holds them, and nobody would ever take them."""
+    """Rows that another worker left marked as running: no worker holds them, and none would ever claim them."""
     mapping, states = table.mapping, table.mapping.states
     if states is None or states.running is None:
         return
@@ -79,30 +79,28 @@ async def _left_running(table: RowTable) -> AsyncIterator[tuple[str, str]]:
     if number := row["rows"]:
         shown = f"{_MOST_COUNTED} or more" if number == _MOST_COUNTED else str(number)
         back = f"UPDATE {table_name(mapping)} SET {status} = {literal(states.claimable[0])} WHERE {where}"
-        line = (
-            f"{shown} rows are {states.running!r} without a lock, left by another worker; they would stay so for ever"
-        )
+        line = f"{shown} rows are {states.running!r} without a lock, left by another worker; none would ever be claimed"
         yield line, f"stop that worker, then set them back: {back}"
 
 
 async def _unserved(
     table: RowTable, index: Mapping[str, str], partial: Collection[str]
 ) -> AsyncIterator[tuple[str, str]]:
-    """What no index serves, and which of ours would."""
+    """Which statements no index serves, and which of our indexes would."""
     mapping, kinds, second = table.mapping, [table.mapping.kind or "kind"], timedelta(seconds=1)
     claim = await _plan(table, lambda sql: sql.claim(suspects=False), kinds, [1], [second], 1, None, "", None, None)
     if not _reads_in_order(claim, mapping, partial):
-        yield "no index serves the claim: each one would read and sort all that is ready", "claim"
+        yield "no index serves the claim: each claim would read and sort all ready rows", "claim"
     due = await _plan(table, lambda sql: sql.look(), kinds, None, None)
     if not _reads_in_order(due, table.mapping, partial):
-        yield "no index tells when the next row is due", "due" if "due" in index else "claim"
+        yield "no index finds when the next row is due", "due" if "due" in index else "claim"
     rescue = await _plan(table, lambda sql: sql.rescue, 1, [], None, None)
     if not _reads_by(rescue, mapping, mapping.locked_until):
-        yield "no index serves the rescue: each one would read the whole table", "locks"
+        yield "no index serves the rescue: each rescue would read the whole table", "locks"
     if "ids" in index:
         shown = await _plan(table, lambda sql: show_one(sql, "'null'"), UUID(int=0))
         if not _reads_by(shown, mapping, "md5"):
-            yield "no index finds a row by its job id: each change of one would read the whole table", "ids"
+            yield "no index finds a row by its job id: each change of a row would read the whole table", "ids"
 
 
 def _purpose(sql: str) -> str:
@@ -126,7 +124,7 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _reads_in_order(plan: dict[str, Any], mapping: Rows, partial: Collection[str]) -> bool:
-    """Whether the LIMIT over the table is fed by an index in its order, and one without the rows that are over."""
+    """Whether an index in the claim's order, without the finished rows, feeds the LIMIT over the table."""
     for node in _nodes(plan):
         below = list(_nodes(node))[1:]
         types = {inner["Node Type"] for inner in below}
@@ -138,7 +136,7 @@ def _reads_in_order(plan: dict[str, Any], mapping: Rows, partial: Collection[str
 
 
 def _skips_final_rows(scan: dict[str, Any], mapping: Rows, partial: Collection[str]) -> bool:
-    """A partial index has only what is ready; a whole one must have the state among its conditions."""
+    """A partial index contains only ready rows. A full index must have the state among its conditions."""
     column = mapping.states.column if mapping.states else mapping.completed_at or ""
     return scan.get("Index Name") in partial or column in scan.get("Index Cond", "")
 

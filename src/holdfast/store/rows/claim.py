@@ -1,5 +1,5 @@
-"""Claims rows and reads their payloads. One that its table refuses to change, or whose payload cannot be read, keeps no
-other from being claimed."""
+"""Claims rows and reads their payloads. A row that its table refuses to change, or whose payload cannot be read, does
+not keep other rows from being claimed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.domain.job import JobError
 from holdfast.domain.limits import CLAIM_BYTES
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.store.rows.access import AS_PLANNED, RowRefused, RowTable
 from holdfast.store.rows.sql import RowSql
 
@@ -29,7 +29,7 @@ _LOCK_SUSPECTS = "SELECT pg_try_advisory_xact_lock(hashtextextended('holdfast.su
 class ClaimedRow:
     row: "asyncpg.Record"
     payload: str | JobError | None
-    """Or why it cannot be read; None: it is too much for this claim."""
+    """Or the reason why it cannot be read. None: it is too large for this claim."""
 
 
 class RowClaim:
@@ -40,14 +40,14 @@ class RowClaim:
 
     @property
     def left_alone(self) -> list[str]:
-        """Keys of rows that were refused a short time ago."""
+        """Keys of rows that were refused recently."""
         if self._refused:
             now = monotonic()
             self._refused = {key: until for key, until in self._refused.items() if until > now}
         return list(self._refused)
 
     async def __call__(self, *arguments: object, suspects: bool, most_bytes: int) -> list[ClaimedRow]:
-        """The arguments are those of the claim's statement. RowRefused if that is the fate of every row."""
+        """Claim with the arguments of the claim's statement. Raises RowRefused if every row is refused."""
         self._most_bytes = most_bytes
         try:
             return await self._take(arguments, self.left_alone, suspects=suspects)
@@ -82,7 +82,7 @@ class RowClaim:
     async def _payloads_up_to(
         self, most_bytes: int, connection: "Connection", sql: RowSql, keys: Sequence[str]
     ) -> dict[str, str | JobError]:
-        """Of the first of these rows; one at least. What the claim left out by itself is large."""
+        """Read the first of these payloads, at least one. The claim itself leaves out only large payloads."""
         at_once = _PAYLOADS_AT_ONCE if self._table.mapping.payload_query else 1
         read: dict[str, str | JobError] = {}
         for first in range(0, len(keys), at_once):
@@ -94,13 +94,13 @@ class RowClaim:
         return read
 
     async def _may_take_suspects(self, connection: "Connection", sql: RowSql) -> bool:
-        """Only if no other claim has or takes some: one worker at a time runs empty for them."""
+        """True if no other claim holds or takes suspects, because only one worker at a time pauses its other work."""
         is_ours = await connection.fetchval(_LOCK_SUSPECTS, self._table.mapping.name)
-        # Apart, because it must see what the last owner of the lock has done.
+        # A separate statement, because it must see what the last owner of the lock did.
         return bool(is_ours) and not await connection.fetchval(sql.has_leased_suspects)
 
     async def _payloads(self, connection: "Connection", sql: RowSql, keys: Sequence[str]) -> dict[str, str | JobError]:
-        """Half by half where one cannot be read."""
+        """Read payloads. If one cannot be read, split them into halves until it is found."""
         try:
             with self._table.translated():
                 async with connection.transaction():
@@ -113,7 +113,7 @@ class RowClaim:
         return {row["key"]: row["payload"] for row in rows}
 
     async def _take_past_refused(self, arguments: tuple[object, ...], *, suspects: bool) -> list[ClaimedRow]:
-        """Rows in front that cannot be claimed are stepped over until one can."""
+        """Skip rows at the front that cannot be claimed until one can."""
         refusals: list[RowRefused] = []
         while len(refusals) < _MOST_REFUSALS:
             found = await self._table.fetch(
@@ -131,7 +131,7 @@ class RowClaim:
     async def _take_each(
         self, arguments: tuple[object, ...], keys: Sequence[str], refusals: list[RowRefused], *, suspects: bool
     ) -> list[ClaimedRow]:
-        """Half by half, because hardly any of them is to blame."""
+        """Split into halves until the bad rows are found, because very few are to blame."""
         try:
             return await self._take(arguments, [], keys, suspects=suspects)
         except RowRefused as error:

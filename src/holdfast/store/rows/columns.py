@@ -1,4 +1,4 @@
-"""The table as PostgreSQL has it: which columns there are, and of which types."""
+"""The table as PostgreSQL has it: its columns and their types."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,16 +34,16 @@ FROM pg_class WHERE oid = to_regclass($1) AND relkind <> 'r'
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`type` is the bare type, `whole_type` with its length or precision, to which a cast cuts what is longer.
+    """`type` is the bare type. `whole_type` includes the length or precision, to which a cast truncates longer values.
 
-    The bare type of a `character(n)` is `bpchar`: its other name alone means one character.
+    The bare type of a `character(n)` is `bpchar`, because `character` alone means one character.
     """
 
     type: str
     whole_type: str
     not_null: bool = False
     is_unique: bool = False
-    """Alone, and in every row: a part of a longer key tells nothing apart."""
+    """By itself and in every row: one column of a longer key identifies nothing."""
     is_enum: bool = False
 
 
@@ -55,12 +55,12 @@ def table_name(mapping: Rows) -> str:
 
 
 async def read_sort(connection: "asyncpg.Connection[asyncpg.Record]", mapping: Rows) -> str | None:
-    """What stands in the place of an ordinary table; None if it is one, or nothing."""
+    """Return what exists in place of an ordinary table, or None if it is one or there is nothing."""
     sort: str | None = await connection.fetchval(_SORT, table_name(mapping))
     return sort
 
 
 async def read_columns(connection: "asyncpg.Connection[asyncpg.Record]", mapping: Rows) -> Columns:
-    """Empty if there is no such table."""
+    """Return no columns if the table does not exist."""
     found = await connection.fetch(_COLUMNS, table_name(mapping))
     return {row["name"]: Column(*tuple(row)[1:]) for row in found}

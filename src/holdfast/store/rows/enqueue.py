@@ -1,7 +1,7 @@
-"""Inserting rows through a mapping, for those tables that have a place for everything that a job brings.
+"""Inserts rows through a mapping, for tables with a place for everything that a job has.
 
-An application inserts its own rows in its own transaction. This is for tests, and for whoever has nothing more to say
-about a row than a job does.
+Applications normally insert their rows in their own transactions. This is for tests, and for applications whose rows
+hold nothing more than a job does.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ _LATER = "greatest(coalesce(given.run_at, moment.now + coalesce(given.delay, int
 
 
 def insert_statement(sql: RowSql) -> str:
-    """InvalidInput if the application has to insert its rows itself."""
+    """Raise InvalidInput if the application must insert its rows itself."""
     item, mapping = sql.item, sql.item.mapping
     if mapping.payload is None or item.key_type != "uuid":
         raise InvalidInput(
-            f"rows {mapping.name!r}: a job cannot become a row here, which takes a uuid key and a payload column; "
+            f"rows {mapping.name!r}: jobs cannot be inserted here, because that takes a uuid key and a payload column; "
             f"insert the row in your own transaction"
         )
     expressions = {
@@ -47,7 +47,7 @@ def insert_statement(sql: RowSql) -> str:
 
 
 def check_jobs(mapping: Rows, jobs: Sequence[NewJob]) -> None:
-    """Refuse what the table has no place for, rather than lose it."""
+    """Refuse values that the table has no place for, rather than lose them."""
     for job in jobs:
         said = {
             "key": job.key is not None,

@@ -42,8 +42,8 @@ _CERTAINLY_OURS = ("claim", "fence", "locked_until")
 _MOST_NAMED = 8
 _HOLDER_CHARACTERS = 36
 _LENGTH = re.compile(r"^character(?: varying)?\((\d+)\)")
-# What else a constraint looks at is not known before a row is written, so only those of the one column can be tried.
-# to_jsonb, because before PostgreSQL 18 every constraint is enforced and there is no column that says so.
+# Only constraints on the one column can be tried: the other columns of a constraint are unknown before a row is
+# written. to_jsonb, because before PostgreSQL 18 all constraints are enforced and no column says so.
 _CHECKS = """
 SELECT conname AS name, pg_get_expr(conbin, conrelid) AS condition
 FROM pg_constraint
@@ -70,7 +70,7 @@ Said = tuple[str, str]
 
 
 async def ensure_fits(store: PostgresStore, mapping: Rows) -> None:
-    """SchemaMismatch in one line unless the worker can work on the table; slow for want of an index is none."""
+    """Raise a one-line SchemaMismatch unless the worker can use the table. A missing index makes it slow, not unfit."""
     if findings := await misfits(store, mapping):
         first, *more = findings
         others = f" (and {len(more)} more: run `holdfast rows check`)" if more else ""
@@ -78,7 +78,7 @@ async def ensure_fits(store: PostgresStore, mapping: Rows) -> None:
 
 
 def ensure_addable(mapping: Rows, columns: Columns) -> None:
-    """SchemaMismatch if the table lacks what only the application can add, so that no migration would make it fit."""
+    """Raise SchemaMismatch if the table lacks something only the application can add, so no migration would help."""
     if not columns:
         raise SchemaMismatch(
             f"rows {mapping.name!r}: {_no_table(mapping)}; create it, or correct `table` in the mapping"
@@ -94,7 +94,7 @@ def _no_table(mapping: Rows) -> str:
 
 
 async def misfits(store: PostgresStore, mapping: Rows) -> list[RowFinding]:
-    """Of columns first, of values if there is none, and of SQL if there is none of those either."""
+    """Return findings about columns; if there are none, about values; if there are none either, about SQL."""
     async with store.acquired() as connection:
         columns = await read_columns(connection, mapping)
         sort = await read_sort(connection, mapping)
@@ -119,7 +119,7 @@ def _column_findings(mapping: Rows, columns: Columns) -> Iterator[Said]:
             yield f"column {name!r} ({role}) is {columns[name].type}; it must be one of {wanted}", "change its type"
     if mapping.key in columns and not columns[mapping.key].is_unique:
         line = f"column {mapping.key!r} (key) is not unique by itself"
-        yield line, "name a column that has a unique index of its own"
+        yield line, "name a column with a unique index on that column alone"
     for name in emptied(mapping):
         if name in columns and columns[name].not_null:
             yield f"column {name!r} must allow null", _MIGRATION
@@ -127,11 +127,11 @@ def _column_findings(mapping: Rows, columns: Columns) -> Iterator[Said]:
     length = None if holder is None else _LENGTH.match(holder.whole_type)
     if length is not None and int(length[1]) < _HOLDER_CHARACTERS:
         line = f"column {mapping.locked_by!r} (locked_by) has room for {length[1]} characters"
-        yield line, f"give it {_HOLDER_CHARACTERS}, which the name of a worker has"
+        yield line, f"give it {_HOLDER_CHARACTERS}, the length of a worker's name"
 
 
 def _step_for_missing(mapping: Rows, role: str, name: str, types: frozenset[str], columns: Columns) -> str:
-    """A second counter beside one that was only misspelt would be no cure."""
+    """Suggest a correction first: if a counter's name was misspelled, adding a second counter would not help."""
     if role in _CERTAINLY_OURS:
         return _MIGRATION
     mapped = {mapped for _, mapped, _ in _mapped(mapping)}
@@ -157,7 +157,7 @@ def _mapped(mapping: Rows) -> Iterator[tuple[str, str, frozenset[str]]]:
 
 
 async def _value_findings(table: RowTable, columns: Columns) -> AsyncIterator[Said]:
-    """Each value that the mapping names for the state is tried on the column's type and on its CHECK constraints."""
+    """Try each state value that the mapping names on the column's type and on its CHECK constraints."""
     states = table.mapping.states
     if states is None:
         return
@@ -166,18 +166,18 @@ async def _value_findings(table: RowTable, columns: Columns) -> AsyncIterator[Sa
     for value in states.values:
         said = await _refusal(table, states.column, kind, value, [tuple(check) for check in checks])
         if said is not None:
-            yield said, f"correct `states` in the mapping, or let column {states.column!r} have {value!r}"
+            yield said, f"correct `states` in the mapping, or allow {value!r} in column {states.column!r}"
 
 
 async def _refusal(
     table: RowTable, column: str, kind: str, value: str, checks: Sequence[tuple[str, str]]
 ) -> str | None:
-    """Why the column cannot have the value."""
+    """Return why the column cannot hold the value, or None."""
     cast = f"$1::text::{kind}"
     try:
         (kept,) = await table.fetch(lambda _: f"SELECT {cast}::text AS value", value)
         if kept["value"] != value:
-            return f"column {column!r} (states) is {kind} and would keep {kept['value']!r} of {value!r}"
+            return f"column {column!r} (states) is {kind} and would store {kept['value']!r} instead of {value!r}"
         for name, condition in checks:
             (tried,) = await table.fetch(
                 lambda _, condition=condition: (  # type: ignore[misc]
@@ -193,7 +193,7 @@ async def _refusal(
 
 
 async def _statement_findings(table: RowTable) -> AsyncIterator[Said]:
-    """What PostgreSQL has to say about the mapping's own SQL, and about names in the statements."""
+    """Report what PostgreSQL says about the mapping's own SQL and the names in the statements."""
     second, none = timedelta(seconds=1), list[object]()
     leases = ([None], [None])
     statements: list[tuple[Choose, tuple[object, ...]]] = [

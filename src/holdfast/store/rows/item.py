@@ -1,6 +1,6 @@
 """A row of an application's table as SQL expressions: its columns, states and times.
 
-Every statement calls the row `item`. Names and constants are quoted here and nowhere else; only `due` and
+Every statement calls the row `item`. Names and constants are quoted here and nowhere else. Only `due` and
 `payload_query` are the developer's own SQL.
 """
 
@@ -24,13 +24,20 @@ _CHANGING = re.compile(r"\b(?:select|current_\w+|localtime\w*|session_user|user)
 _UNKNOWN = Column("text", "text")
 
 
+def readable(time: str) -> str:
+    """Clamp a time to the years that Python supports. An infinite or distant time would make the whole answer
+    unreadable, or a computation with it fail."""
+    first, last = "timestamptz '0001-01-02Z'", "timestamptz '9999-12-30Z'"
+    return f"CASE WHEN {time} < {first} THEN {first} WHEN {time} > {last} THEN {last} ELSE {time} END"
+
+
 @dataclass(frozen=True)
 class Item:
     mapping: Rows
     columns: Columns
     schema: str
     prefix: str = "item."
-    """Empty in the definition of an index, which knows no alias."""
+    """Empty in the definition of an index, which has no alias."""
 
     @property
     def table(self) -> str:
@@ -42,7 +49,7 @@ class Item:
 
     @property
     def next_fence(self) -> str:
-        """Higher than the row's last one, whatever the clock does; see schema/functions/claim.sql."""
+        """Higher than the row's last fence, whatever the clock does; see schema/functions/claim.sql."""
         now = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
         return f"greatest({now}, {self.at(self.mapping.fence)} + 1)"
 
@@ -53,9 +60,9 @@ class Item:
         return f"{self.prefix}{identifier(column)}"
 
     def value(self, column: str, expression: str, *, cut: bool = False) -> str:
-        """As this column keeps it. A column without a time zone is taken for UTC, as ORMs do.
+        """An expression as this column stores it. A column without a time zone is treated as UTC, as ORMs do.
 
-        What is too long for its column is refused by it, unless it is to be `cut`.
+        A value too long for its column makes the statement fail, unless `cut` is set.
         """
         kept = self.columns.get(column, _UNKNOWN)
         if kept.type in TEXTS and not cut:
@@ -65,17 +72,20 @@ class Item:
         return f"({expression})::{kept.whole_type}"
 
     def time(self, column: str) -> str:
-        """A column's time with its zone."""
+        """A column's time, with its time zone."""
         return f"({self.at(column)} AT TIME ZONE 'UTC')" if self.type_of(column) == LOCAL_TIME else self.at(column)
+
+    def readable_time(self, column: str) -> str:
+        return readable(self.time(column))
 
     def text(self, column: str | None, otherwise: str = "NULL::text") -> str:
         return otherwise if column is None else f"{self.at(column)}::text"
 
     def set(self, values: Mapping[str | None, str]) -> str:
-        """Assignments of those columns that the mapping has."""
+        """Assignments for the columns that the mapping has."""
         return ", ".join(f"{identifier(name)} = {expression}" for name, expression in values.items() if name)
 
-    # The row and who it is
+    # The row and its identity
 
     @property
     def key(self) -> str:
@@ -86,12 +96,12 @@ class Item:
         return self.type_of(self.mapping.key)
 
     def is_row(self, key: str) -> str:
-        """`= ANY (ARRAY[…])` keeps a join from being turned round; see schema/tables.sql."""
+        """`= ANY (ARRAY[…])` keeps the planner from reversing a join; see schema/tables.sql."""
         return f"{self.key} = ANY (ARRAY[{key}])"
 
     @cached_property
     def id(self) -> str:
-        """The job id: the key if it is a UUID, a hash of the mapping's name and a number, or a hash of both."""
+        """The job id: a UUID key itself; for a number, a hash of the mapping's name plus that; else a hash of both."""
         if self.key_type == "uuid":
             return self.key
         if self.key_type in INTEGERS:
@@ -100,17 +110,17 @@ class Item:
         return f"md5({literal(self.mapping.name + ':')} || {self.key}::text)::uuid"
 
     def has_id(self, id: str) -> str:
-        """Read by an index: that of the key, or for a text one on the hash."""
+        """A condition that can use an index: on the key, or for text keys on the hash."""
         if self.key_type == "uuid":
             return self.is_row(id)
         if self.key_type in INTEGERS:
-            # Not cast to the key's type: another mapping's id may have a number that is out of its range.
+            # Not cast to the key's type: another mapping's id may contain a number outside its range.
             number = f"('x' || right(replace({id}::text, '-', ''), 16))::bit(64)::bigint"
             return f"{self.is_row(number)} AND {self.id} = {id}"
         return f"{self.id} = ANY (ARRAY[{id}])"
 
     def is_held(self, lease: str) -> str:
-        """Whether the lock is still that of `lease`, by its claim."""
+        """Whether `lease` still has the lock, judged by its claim."""
         claim, locked_until = self.at(self.mapping.claim), self.at(self.mapping.locked_until)
         return f"{claim} = {lease}.claim AND {locked_until} IS NOT NULL"
 
@@ -118,7 +128,7 @@ class Item:
 
     @property
     def completed_at(self) -> str:
-        """For tables without states, which have it."""
+        """For tables without states, which must have this column."""
         return self.at(self.mapping.completed_at or "")
 
     @property
@@ -130,7 +140,7 @@ class Item:
 
     @property
     def due(self) -> str:
-        """In the definition of an index only what surely is the same at any time and for any session."""
+        """The mapping's condition. For an index, only if it surely means the same at any time and in any session."""
         if self.prefix:
             return self.mapping.due
         calls = {name.lower() for name in _CALLED.findall(self.mapping.due)} - _NO_CALLS
@@ -138,7 +148,7 @@ class Item:
 
     @cached_property
     def ready(self) -> str:
-        """Also the predicate of the index for the claim, so it has constants and nothing else."""
+        """Also the predicate of the claim's index, so it contains only constants."""
         states = self.mapping.states
         conditions = [
             self._is_one_of(states.claimable) if states else f"{self.completed_at} IS NULL",
@@ -150,13 +160,13 @@ class Item:
 
     @cached_property
     def is_live(self) -> str:
-        """A row of this mapping that is not over. A claimable value under a lock was set back by hand."""
+        """A row of this mapping that is not final. A claimable value under a lock was set back by hand."""
         states = self.mapping.states
         return self._is_one_of(states.live) if states else f"{self.completed_at} IS NULL"
 
     @cached_property
     def running(self) -> str:
-        """Whose lock this is, where several mappings share the lock columns of one table."""
+        """Whether this mapping has the lock, when several mappings share the lock columns of a table."""
         own = self.is_live
         if self.mapping.states is None and self.mapping.due:
             own += f" AND ({self.due})"
@@ -164,7 +174,7 @@ class Item:
 
     @cached_property
     def state(self) -> str:
-        """The row's state in Holdfast's words; null: it is none of this mapping's."""
+        """The row's state in Holdfast's words, or null if the row does not belong to this mapping."""
         states = self.mapping.states
         if states is None:
             done = f"{self.completed_at} IS NOT NULL"
@@ -183,7 +193,7 @@ class Item:
         return "" if states is None else self.value(states.column, expression)
 
     def value_back(self, attempt: str) -> str:
-        """What a row that goes back had before its claim. A claim that leaves the value as it is needs no memory."""
+        """The value that a row had before its claim. A claim that does not change the value needs no memory."""
         states = self.mapping.states
         if states is None or states.running is None:
             return self.state_column
@@ -217,18 +227,18 @@ class Item:
         return self.type_of(self.mapping.run_at_columns[0]) == LOCAL_TIME
 
     def moment(self, now: str) -> str:
-        """The store's time as run_at has it, so that a comparison can use an index."""
+        """The store's time in the type of run_at, so a comparison can use an index."""
         return f"({now}) AT TIME ZONE 'UTC'" if self._run_at_is_local else now
 
     @property
     def run_at_when_final(self) -> str:
-        """Where another column steps in, null is the way of saying that nothing is planned."""
+        """Null, which means that nothing is planned, if another column takes over then."""
         first = self.mapping.run_at_columns[0]
         return "NULL" if len(self.mapping.run_at_columns) > 1 else self.at(first)
 
     @cached_property
     def order(self) -> list[tuple[str, str]]:
-        """What the claim sorts by, each with its direction."""
+        """The expressions that the claim sorts by, each with its direction."""
         if self.mapping.order:
             return [
                 (self.at(column.removeprefix("-")), " DESC" if column.startswith("-") else "")
@@ -255,7 +265,8 @@ class Item:
 
     @property
     def is_last_loss(self) -> str:
-        """A lost lease ends the row: its last crash, or without suspects so many, or uncounted its last attempt."""
+        """Whether a lost lease ends the row: the last crash; without suspects, the last loss; without losses, the last
+        attempt."""
         if self.mapping.suspicion is not None:
             return f"({self.runs_alone} AND {self.suspicion_after_loss} - {SUSPECT} >= {self.crash_limit})"
         if self.mapping.losses is not None:
@@ -263,7 +274,7 @@ class Item:
         return f"{self.attempt} >= coalesce({self.limit_of_attempts}, {MOST_LOSSES_IN_COMPANY})"
 
     def after_loss(self) -> dict[str | None, str]:
-        """Assignments for the counters. At the limit both stay, and so does what is left of the attempts."""
+        """Assignments for the counters. At the limit, both stay as they are, and so do the remaining attempts."""
         losses = self.mapping.losses
         return {
             losses: f"least({self.losses} + 1, {MOST_LOSSES})",
@@ -285,14 +296,14 @@ class Item:
 
     @property
     def suspicion_after_loss(self) -> str:
-        """As lifecycle.suspicion_after_loss has it."""
+        """The same as lifecycle.suspicion_after_loss."""
         more = f"{self.suspicion} + 1"
         return f"""CASE WHEN {self.runs_alone} THEN least({more}, {MOST_LOSSES})
                  ELSE greatest({self.suspicion}, least({more}, {SUSPECT})) END"""
 
     @property
     def rest_after_loss(self) -> str:
-        """As lifecycle.rest_after_crash has it."""
+        """The same as lifecycle.rest_after_crash."""
         if self.mapping.suspicion is None:
             return "interval '0'"
         seconds = f"least(2 ^ least({self.suspicion} - {SUSPECT}, 6), 60)"
@@ -310,7 +321,7 @@ class Item:
         column = self.mapping.cancel_requested
         return "false" if column is None else f"coalesce({self.at(column)}, false)"
 
-    # What a job is
+    # The job
 
     @property
     def kind(self) -> str:
@@ -322,7 +333,7 @@ class Item:
         return self.columns.get(self.mapping.kind_column or "", _UNKNOWN).is_enum
 
     def wanted(self, source: str, columns: str = "") -> str:
-        """The kinds of `source` as the column has them, so that an index can be asked; others can be no row's."""
+        """The kinds of `source` in the column's type, so an index can be used; no row can have any other kind."""
         if not self.kind_is_enum:
             return f"SELECT wanted.kind{columns} FROM {source}"
         labels = f"unnest(enum_range(NULL::{self.type_of(self.mapping.kind_column or '')})) AS label (kind)"
@@ -351,11 +362,11 @@ class Item:
         return "to_json(item)::text"
 
     def job(self, *, payload: str) -> str:
-        """The columns that a claim and a reader have in common."""
+        """The columns that claims and readers share."""
         mapping = self.mapping
         given = "NULL" if mapping.priority is None else self.at(mapping.priority)
         priority = f"coalesce({given}, {DEFAULT_PRIORITY})"
-        created = self.now if mapping.created_at is None else self.time(mapping.created_at)
+        created = self.now if mapping.created_at is None else self.readable_time(mapping.created_at)
         return f"""{self.id} AS id, {self.kind} AS kind, {priority}::integer AS priority, {payload} AS payload,
                {self.text(mapping.headers)} AS headers, coalesce({self.text(mapping.tenant)}, '') AS tenant,
                coalesce({self.text(mapping.correlation_id)}, {self.id}::text) AS correlation_id,
@@ -363,7 +374,7 @@ class Item:
                {self.limit_of_attempts} AS max_attempts, {created} AS created_at"""
 
     def note_error(self, code: str, message: str, whole: str) -> dict[str | None, str]:
-        """Assignments for the last error; null stands for none, and then the one before stays."""
+        """Assignments for the last error. A null error keeps the previous one."""
         mapping, assigned = self.mapping, dict[str | None, str]()
         for column, expression in ((mapping.error_code, code), (mapping.error_message, message)):
             if column is not None:

@@ -1,7 +1,7 @@
-"""Which column of an application's table is what to Holdfast.
+"""Says which column of an application's table has which role for Holdfast.
 
-`Rows` is a value: it says everything about one queue in one table, and is checked when it is made. What follows from it
-in SQL is in sql.py, what the table lacks in check.py.
+`Rows` is a value that describes one queue in one table, and is checked when it is created. sql.py builds the SQL for
+it, and check.py finds what the table lacks.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,12 +42,12 @@ _OPTIONAL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowStates:
-    """The state column and its values. None of Holdfast's states needs a value of its own but `succeeded` and `failed`.
+    """The state column and its values. Of Holdfast's states, only `succeeded` and `failed` need a value.
 
-    `ready`: the values that can be claimed; a new row has the first. `running`: written by a claim; without it the lock
-    columns alone tell. `retry`: written when an attempt failed and is to be repeated; without it the value stays, and
-    one that is not among `ready` hands the row to another mapping. `codes`: the final value by the error's code.
-    `incomplete`: final values that do not set `completed_at`, because another mapping goes on with them.
+    `ready`: the values that can be claimed; a new row has the first. `running`: written by a claim; without it, only
+    the lock columns show that a row runs. `retry`: written when an attempt failed and will be repeated; without it, the
+    value stays, and a value that is not in `ready` hands the row to another mapping. `codes`: the final value for each
+    error code. `incomplete`: final values that do not set `completed_at`, because another mapping continues with them.
     """
 
     column: str
@@ -77,18 +77,20 @@ class RowStates:
             if not isinstance(value, str) or not value or "\0" in value:
                 raise InvalidInput(f"states: {value!r} is not a value of a state column; give it as text")
         if self.running in self.claimable:
-            raise InvalidInput(f"states: {self.running!r} is ready and running; leave `running` out if no value tells")
+            raise InvalidInput(
+                f"states: {self.running!r} is both ready and running; omit `running` if no value marks it"
+            )
         if self.retry is not None and (
             self.retry == self.running or self.retry in set(self.final) - set(self.incomplete)
         ):
             what = "running" if self.retry == self.running else "final"
-            raise InvalidInput(f"states: {self.retry!r} is {what}, so a row that is to be tried again cannot have it")
+            raise InvalidInput(f"states: {self.retry!r} is {what}, so a row that will be retried cannot have it")
         for value in self.final:
             if value in self.claimable or value == self.running:
                 raise InvalidInput(f"states: {value!r} is final, so it cannot be ready or running as well")
         for value in self.incomplete:
             if value not in self.final:
-                raise InvalidInput(f"states.incomplete: {value!r} ends no row; name final values only")
+                raise InvalidInput(f"states.incomplete: {value!r} is not a final value; name final values only")
 
     @property
     def claimable(self) -> tuple[str, ...]:
@@ -96,23 +98,23 @@ class RowStates:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """Every value that the column may have to this mapping, each once."""
+        """All values that the column may have for this mapping, without duplicates."""
         live = (*self.claimable, self.running, self.retry)
         return tuple(dict.fromkeys(value for value in (*live, *self.final) if value is not None))
 
     @property
     def live(self) -> tuple[str, ...]:
-        """The values of a row that is not over, with or without a lock."""
+        """The values of a row that is not final, with or without a lock."""
         return self.claimable if self.running is None else (self.running, *self.claimable)
 
     @property
     def final(self) -> tuple[str, ...]:
-        """Every value with which a row ends, each once."""
+        """All final values, without duplicates."""
         values = (self.succeeded, self.failed, self.dead, self.canceled, *self.codes.values())
         return tuple(dict.fromkeys(value for value in values if value is not None))
 
     def value_of(self, state: JobState, code: str | None = None) -> str:
-        """What is written for a final state; an error's code may have a value of its own."""
+        """Return the value to write for a final state. An error code may have its own value."""
         if state.is_dead_letter and code is not None and code in self.codes:
             return self.codes[code]
         by_state = {
@@ -124,7 +126,7 @@ class RowStates:
         return by_state[state] or self.failed
 
     def meaning(self) -> Iterator[tuple[JobState, tuple[str, ...]]]:
-        """The final states as they are read back, each value once: where two share one, the first of these counts."""
+        """Map final values back to states. If two states share a value, the first of them in this order applies."""
         taken: set[str] = set()
         for state, values in (
             (JobState.SUCCEEDED, (self.succeeded,)),
@@ -140,19 +142,20 @@ class RowStates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """One queue in an application's own table. All names are columns of it unless said otherwise.
+    """One queue in an application's own table. All names are columns of that table unless stated otherwise.
 
-    `due` is an SQL condition, a constant of your program, for rows that may be claimed at all; `payload_query` is a
-    SELECT whose columns become the payload. Both see the row as `item`. Without a payload of any sort it is the whole
-    row. `order` names columns, `-column` for the highest first; without it: priority, run_at, key.
+    `due` is an SQL condition that a row must meet to be claimed at all; it is a constant of your program.
+    `payload_query` is a SELECT whose columns become the payload. Both see the row as `item`. Without a payload setting,
+    the payload is the whole row. `order` names columns, with `-column` for highest first; the default is priority,
+    run_at, key.
 
-    `run_at` may name several columns, of which the first that is not null counts and the first is written. `attempts`
-    limits the attempts of every row that does not say otherwise. Without it the handler's limit counts, which takes a
-    `losses` column, for otherwise a lost lease is an attempt and somebody must say how many there may be. Without
-    `states` a row ends by `completed_at`, and `error_code` tells a failure from a success.
+    `run_at` may name several columns: the first that is not null counts, and the first is written. `attempts` limits
+    the attempts of every row that does not specify a limit. Without it, the handler's limit applies, which requires a
+    `losses` column: otherwise a lost lease counts as an attempt, so the mapping must say how many there may be. Without
+    `states`, `completed_at` marks a row as final, and `error_code` tells a failure from a success.
 
-    With `losses`, `suspicion` and `crash_limit` a row that lost leases in company runs alone, and ends dead only if it
-    kills its workers then.
+    With `losses`, `suspicion` and `crash_limit`, a row that twice lost its lease while other jobs ran in the same
+    worker runs alone, and ends dead only if it then kills its workers.
     """
 
     name: str
@@ -172,7 +175,7 @@ class Rows:
     locked_by: str = "locked_by"
     locked_until: str = "locked_until"
     claim: str = "claim"
-    """With the key it names one claim for ever. `locked_by` is for people."""
+    """Together with the key, it identifies one claim forever. `locked_by` is for people."""
     fence: str = "fence"
     locked_at: str | None = None
     started_at: str | None = None
@@ -201,7 +204,7 @@ class Rows:
         check_name("rows name", self.name)
         if "," in self.name or self.name != self.name.strip():
             raise InvalidInput(
-                f"rows name: {self.name!r} has a comma, or a space at an end; --runners could not name it"
+                f"rows name: {self.name!r} has a comma or a space at an end, so --runners could not name it"
             )
         object.__setattr__(self, "table", _table(self.table))
         object.__setattr__(self, "run_at", (self.run_at,) if isinstance(self.run_at, str) else tuple(self.run_at))
@@ -231,7 +234,7 @@ class Rows:
         self._check_choices()
 
     def _check_roles(self) -> None:
-        """A column that Holdfast writes has no second meaning."""
+        """Refuse a second role for a column that Holdfast writes."""
         written = {name: getattr(self, name) for name in _WRITTEN if getattr(self, name) is not None}
         written["run_at"] = self.run_at_columns[0]
         if isinstance(self.states, RowStates):
@@ -240,7 +243,7 @@ class Rows:
         role_of: dict[str, str] = {}
         for role, column in (*written.items(), *read.items()):
             if column in role_of:
-                raise InvalidInput(f"{role}: {column!r} is {role_of[column]} already; give each a column of its own")
+                raise InvalidInput(f"{role}: {column!r} is {role_of[column]} already; give each its own column")
             if role in written:
                 role_of[column] = role
 
@@ -257,13 +260,13 @@ class Rows:
             check_attempts(self.attempts)
         if self.losses is None and self.attempts is None and self.max_attempts is None:
             raise InvalidInput(
-                "without a losses column a lost lease counts as an attempt, so say how many there may be: attempts=…"
+                "without a losses column, a lost lease counts as an attempt, so say how many there may be: attempts=…"
             )
         if len({self.suspicion is None, self.crash_limit is None, self.losses is None or self.suspicion is None}) > 1:
-            raise InvalidInput("suspicion and crash_limit belong together, and take a losses column; name all of them")
+            raise InvalidInput("suspicion and crash_limit belong together and need a losses column; name all of them")
         if self.states is None and (self.completed_at is None or self.error_code is None):
             raise InvalidInput(
-                "without states completed_at ends a row and error_code tells a failure; name both, or give states"
+                "without states, completed_at ends a row and error_code tells a failure; name both, or give states"
             )
 
     @property
@@ -272,33 +275,33 @@ class Rows:
 
     @property
     def place(self) -> tuple[str, ...]:
-        """Schema and table, or the table alone."""
+        """Schema and table, or only the table."""
         return self.table if isinstance(self.table, tuple) else (self.table,)
 
     @property
     def lock_columns(self) -> tuple[str, str, str, str]:
-        """Mappings of one table must share them, so that only one holds a row."""
+        """The columns that mappings of one table must share, so only one of them holds a row."""
         return self.locked_by, self.locked_until, self.claim, self.fence
 
     def may_share_table(self, other: "Rows") -> bool:
-        """A name without a schema may be any schema's."""
+        """Whether both may use the same table. A name without a schema may be in any schema."""
         schemas = {place[0] for place in (self.place, other.place) if len(place) > 1}
         return self.place[-1] == other.place[-1] and len(schemas) < 2
 
     def is_told_apart_from(self, other: "Rows") -> bool:
-        """Whether a locked row's state says whose it is. `due` says it only where there are no states."""
+        """Whether the state of a locked row shows which mapping it belongs to. Without states, `due` shows it."""
         if self.states is None or other.states is None:
             return self.states is other.states and bool(self.due and other.due) and self.due != other.due
         return self.states.column == other.states.column and not set(self.states.live) & set(other.states.live)
 
     @property
     def runner(self) -> str:
-        """The name by which `--runners` selects it."""
+        """The name that selects it in `--runners`."""
         return f"rows:{self.name}"
 
     @property
     def parts(self) -> frozenset[Part]:
-        """The parts of the store contract that this table keeps; every mapping keeps all that is not a Part."""
+        """The optional parts of the store contract that this table supports. Every mapping supports all other parts."""
         kept = {part for name, part in _PART_OF_COLUMN.items() if getattr(self, name) is not None}
         if not self.order:
             kept.add(Part.RUN_ORDER)
@@ -311,14 +314,14 @@ class Rows:
         return frozenset(kept)
 
     def migration_sql(self) -> str:
-        """What adds the columns and indexes that the table may lack; harmless where they are there."""
-        # Imported here because it is written in the item of a mapping.
+        """Return SQL that adds the columns and indexes that the table may lack. It is harmless if they exist."""
+        # Imported here, because that module imports this one.
         from holdfast.store.rows.migration import migration_sql
 
         return migration_sql(self)
 
     def value_of(self, transition: Transition) -> str | None:
-        """What a finish writes into the state column; None: what is right for a row that goes back."""
+        """Return what a finish writes into the state column. None: the value that suits a row that goes back."""
         if self.states is None:
             return None
         if transition.state is JobState.READY:
@@ -330,14 +333,14 @@ class Rows:
 
 
 def _several(name: str, given: object) -> tuple[str, ...]:
-    """A text alone would be taken for its characters."""
+    """Refuse a plain string, which would be treated as its characters."""
     if not isinstance(given, list | tuple):
         raise InvalidInput(f"{name}: {given!r} is not a tuple of names; write a single one as ({str(given)!r},)")
     return tuple(given)
 
 
 def _table(given: object) -> tuple[str, ...]:
-    """Schema and table, or the table alone, which PostgreSQL then looks for along its search path."""
+    """Schema and table, or only the table, which PostgreSQL then finds through its search path."""
     if isinstance(given, str):
         parts: tuple[object, ...] = tuple(given.split("."))
         if len(parts) > 2:

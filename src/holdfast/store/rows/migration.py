@@ -1,6 +1,6 @@
-"""What an application's table needs to be a queue: the columns it may lack, and the indexes of claim and rescue.
+"""What an application's table needs to be a queue: the columns it may lack, and the indexes for claim and rescue.
 
-Printed, never run: the table is the application's, and so are its migrations.
+The SQL is printed, never run: the table and its migrations belong to the application.
 """
 
 from hashlib import md5
@@ -10,10 +10,10 @@ from holdfast.store.rows.item import Item
 from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.quoting import identifier
 
-# Of 63 bytes, beside "holdfast_" and the longest purpose.
+# Of 63 bytes; "holdfast_" and the longest purpose need the rest.
 _LONGEST_BYTES = 40
 _COUNT = "integer NOT NULL DEFAULT 0"
-# What the application surely has itself (its key, kind, payload, state) is not here.
+# Columns that the application certainly has (its key, kind, payload, state) are not listed.
 _ADDED = {
     "claim": "uuid",
     "fence": "bigint",
@@ -39,14 +39,14 @@ _ADDED = {
 
 
 def addable(mapping: Rows) -> dict[str, str]:
-    """Columns that Holdfast keeps for itself, with their types; a new row is due at once unless it says otherwise."""
+    """Return the columns that Holdfast maintains, with their types. By default, a new row is due at once."""
     added = {getattr(mapping, role): kind for role, kind in _ADDED.items() if getattr(mapping, role) is not None}
     added[mapping.run_at_columns[0]] = "time" if len(mapping.run_at_columns) > 1 else "due time"
     return added
 
 
 def emptied(mapping: Rows) -> list[str]:
-    """Columns that are set to null."""
+    """Return the columns that are set to null."""
     always = (
         mapping.claim,
         mapping.locked_by,
@@ -56,15 +56,15 @@ def emptied(mapping: Rows) -> list[str]:
         mapping.completed_at,
     )
     first = mapping.run_at_columns[:1] if len(mapping.run_at_columns) > 1 else ()
-    # Without states an empty error_code is what tells a success.
+    # Without states, an empty error_code means success.
     code = mapping.error_code if mapping.states is None else None
     return [column for column in (*always, mapping.result, code, *first) if column is not None]
 
 
 def migration_sql(mapping: Rows, columns: Columns | None = None) -> str:
-    """For a table whose columns are known only what is missing; the indexes always, `IF NOT EXISTS`.
+    """If the table's columns are known, add only the missing ones. Indexes are always included, with `IF NOT EXISTS`.
 
-    Without statistics of the new columns PostgreSQL would not choose their indexes; hence the ANALYZE.
+    The ANALYZE is there because PostgreSQL would not use the indexes without statistics for the new columns.
     """
     known = columns or {}
     statements = [
@@ -94,7 +94,7 @@ def _column_statements(mapping: Rows, known: Columns) -> list[str]:
 
 
 def index_statements(mapping: Rows, columns: Columns) -> list[str]:
-    """The claim's, that of the next due row where it is another, that of suspects, of the locks, and of the ids."""
+    """The indexes for the claim, the next due row (if it needs another one), suspects, locks and ids."""
     item = Item(mapping, columns, "holdfast", prefix="")
     kind = [identifier(mapping.kind_column)] if mapping.kind_column else []
     ordered = [*kind, *(f"({expression}){direction}" for expression, direction in item.order)]
@@ -111,7 +111,7 @@ def index_statements(mapping: Rows, columns: Columns) -> list[str]:
 
 
 def index_name(mapping: Rows, purpose: str) -> str:
-    """Mappings of one table share the index of its locks."""
+    """Return an index's name. Mappings of one table share the index on its locks."""
     whose = mapping.place[-1] if purpose == "locks" else mapping.name
     if len(whose.encode()) > _LONGEST_BYTES:
         told_apart = md5(whose.encode(), usedforsecurity=False).hexdigest()[:8]

@@ -1,4 +1,4 @@
-"""The statements on an application's table that run less often: a person's verbs and the insert."""
+"""The less frequent statements on an application's table: a person's verbs and the insert."""
 
 from holdfast.domain.job import JobState
 from holdfast.domain.lifecycle import CANCEL_REQUESTED
@@ -16,7 +16,7 @@ WHERE {item.at(mapping.locked_until)} IS NOT NULL AND {claim} BETWEEN $1::uuid A
 
 
 def cancel(sql: RowSql) -> str:
-    """Where a running row cannot be asked, its lock is taken away: its worker learns it with the next renewal.
+    """If a running row cannot be asked, it loses its lock, and its worker notices at the next renewal.
 
     $1 ids
     """
@@ -72,7 +72,7 @@ FROM locked WHERE {item.is_row("locked.key")} RETURNING 1"""
 
 
 def absolve(sql: RowSql) -> str:
-    """The lost lease is known by the last error, which a later one replaces; then it stays counted.
+    """The last error identifies the lost lease. If a later error replaced it, the loss stays counted.
 
     $1 ids, $2 claims
     """
@@ -132,7 +132,7 @@ FROM given"""
 def _looked_up(sql: RowSql) -> str:
     """The rows with the given ids, locked, with their states.
 
-    What another mapping runs counts as locked: its lock is nobody else's to take before it has ended.
+    A row that another mapping runs counts as locked: no other mapping may take its lock before its end.
     """
     item = sql.item
     until = item.at(item.mapping.locked_until)
@@ -156,7 +156,7 @@ def _exists(sql: RowSql) -> str:
 
 
 def insert(sql: RowSql, columns: dict[str, str]) -> str:
-    """`columns` are names with their expressions over `given`.
+    """`columns` maps names to expressions over `given`.
 
     Per job: $1 ids, $2 kinds, $3 priorities, $4 delays, $5 times, $6 tenants, $7 correlation ids,
     $8 limits of attempts, $9 payloads, $10 headers

@@ -1,17 +1,20 @@
-"""Reading an application's rows as jobs. Counting them, and listing by anything but the key, reads the table.
+"""Reads an application's rows as jobs. Counting them, or listing by anything but the key, reads the whole table.
 
-The backlog reads what is ready, by the index of the claim.
+The backlog reads only ready rows, by the index for the claim.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import Job, JobError, JobState, to_id
 from holdfast.domain.json_text import Json, decode, encode
+from holdfast.domain.kinds import Kind
 from holdfast.domain.limits import at_least
 from holdfast.store.contract import MOST_DUE, Backlog, JobFilter
 from holdfast.store.rows.access import RowRefused, RowTable
+from holdfast.store.rows.item import readable
 from holdfast.store.rows.sql import RowSql
 
 if TYPE_CHECKING:
@@ -26,6 +29,11 @@ class RowReader:
         rows = await self._shown(show_one, to_id(id), by_index=True)
         return self._job(rows[0]) if rows else None
 
+    async def find(self, kind: Kind | str, key: str, tenant: str = "") -> Job | None:  # noqa: ARG002 - the protocol's
+        raise InvalidInput(
+            f"rows {self._table.mapping.name!r}: rows have no keys; select the row, and get the job by its id"
+        )
+
     async def list(self, filter: JobFilter, limit: int) -> "list[Job]":
         if filter.queue not in (None, self._table.mapping.queue):
             return []
@@ -33,10 +41,13 @@ class RowReader:
         rows = await self._shown(_list, state, filter.kind, filter.tenant, limit, by_index=False)
         return [self._job(row) for row in rows]
 
+    async def list_ids(self, filter: JobFilter, limit: int) -> Sequence[UUID]:
+        return [job.id for job in await self.list(filter, limit)]
+
     async def _shown(
         self, show: Callable[[RowSql, str], str], *arguments: object, by_index: bool
     ) -> "Sequence[asyncpg.Record]":
-        """Where the payload of one row cannot be read, all are shown without theirs rather than none."""
+        """Show rows. If the payload of one cannot be read, show all without payloads rather than none."""
         try:
             return await self._table.fetch(lambda sql: show(sql, sql.item.payload), *arguments, by_index=by_index)
         except RowRefused:
@@ -56,7 +67,7 @@ class RowReader:
     def _job(self, row: "asyncpg.Record") -> Job:
         values = dict(row)
         code, message, whole = (values.pop(name) for name in ("error_code", "error_message", "error"))
-        return Job(
+        return Job.read(
             **{
                 **values,
                 "state": JobState(values["state"]),
@@ -77,7 +88,7 @@ def _errors(code: str | None, message: str | None, whole: str | None) -> tuple[J
 
 
 def _without_mark(whole: str) -> Json:
-    """Of a lost lease, by which it is known if it is absolved."""
+    """Remove the mark of a lost lease, which only serves to absolve it."""
     if '"lost"' not in whole:
         return Json(whole)
     error = decode(Json(whole))
@@ -85,7 +96,7 @@ def _without_mark(whole: str) -> Json:
 
 
 def _uuid(text: str | None) -> UUID | None:
-    """An application that locks rows itself may name its workers as it likes."""
+    """Parse a worker's name. An application that locks rows itself may use other names."""
     try:
         return None if text is None else UUID(text)
     except ValueError:
@@ -95,18 +106,18 @@ def _uuid(text: str | None) -> UUID | None:
 def _shown(sql: RowSql, payload: str) -> str:
     item, mapping = sql.item, sql.item.mapping
     live, final = "shown.state = 'running'", "shown.state NOT IN ('ready', 'running')"
-    started = [item.time(column) for column in (mapping.started_at, mapping.locked_at) if column is not None]
-    kept_start = item.time(mapping.started_at) if mapping.started_at else "NULL::timestamptz"
-    finished = item.time(mapping.completed_at) if mapping.completed_at else "NULL::timestamptz"
+    started = [item.readable_time(column) for column in (mapping.started_at, mapping.locked_at) if column is not None]
+    kept_start = item.readable_time(mapping.started_at) if mapping.started_at else "NULL::timestamptz"
+    finished = item.readable_time(mapping.completed_at) if mapping.completed_at else "NULL::timestamptz"
     return f"""
 SELECT {item.job(payload=payload)}, shown.state,
-       CASE WHEN NOT ({final}) THEN {item.run_at_time} END AS run_at,
+       CASE WHEN NOT ({final}) THEN {readable(item.run_at_time)} END AS run_at,
        CASE WHEN {live} THEN coalesce({", ".join([*started, "NULL::timestamptz"])})
             WHEN {final} THEN {kept_start} END AS started_at,
        CASE WHEN {final} THEN {finished} END AS finished_at,
        CASE WHEN {item.at(mapping.claim)} IS NOT NULL THEN {item.at(mapping.fence)} END AS fence,
        CASE WHEN {live} THEN {item.text(mapping.locked_by)} END AS holder,
-       CASE WHEN {live} THEN {item.time(mapping.locked_until)} END AS lease_until,
+       CASE WHEN {live} THEN {item.readable_time(mapping.locked_until)} END AS lease_until,
        {live} AND {item.cancel_requested} AS cancel_requested,
        CASE WHEN {final} THEN 0 ELSE {item.suspicion} END AS suspicion,
        CASE WHEN {final} THEN {item.text(mapping.result)} END AS result,
@@ -141,6 +152,6 @@ def _backlog(sql: RowSql) -> str:
     item = sql.item
     return f"""
 WITH {sql.moment}
-SELECT count(*) AS jobs, (SELECT moment.now FROM moment) - min({item.run_at_time}) AS oldest
+SELECT count(*) AS jobs, (SELECT moment.now FROM moment) - {readable(f"min({item.run_at_time})")} AS oldest
 FROM {item.table} AS item
 WHERE {item.ready} AND {item.run_at} <= (SELECT {item.moment("moment.now")} FROM moment)"""

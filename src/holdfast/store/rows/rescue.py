@@ -1,9 +1,9 @@
-"""Rescues rows whose lease ran out."""
+"""Rescues rows with expired leases."""
 
 from datetime import datetime
 
 from holdfast.domain.job import JobState
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.store.contract import Rescued
 from holdfast.store.rescue import Rescue
 from holdfast.store.rows.access import RowTable

@@ -1,9 +1,9 @@
 """The statements on an application's table, one method each.
 
-They are built and not read from files because the table is the application's; that is the one exception. Every
-statement locks with SKIP LOCKED before it changes a row, by its key, and so never waits for anybody: neither for a
-handler that finishes its row in a transaction of its own, nor for the application. NO KEY UPDATE, because a foreign key
-that points to the row is no reason to skip it.
+These are the only statements that are built in code rather than read from files, because the table belongs to the
+application. Every statement locks rows by key with SKIP LOCKED before it changes them, so it never waits for a handler
+that finishes its row in its own transaction, or for the application. The lock is NO KEY UPDATE, because a
+foreign key that points to the row is no reason to skip it.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from holdfast.domain.json_text import encode
 from holdfast.domain.lifecycle import CANCEL_REQUESTED, LEASE_LOST
 from holdfast.store.postgres.sql_files import quoted
 from holdfast.store.rows.columns import Columns
-from holdfast.store.rows.item import Item
+from holdfast.store.rows.item import Item, readable
 from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.quoting import literal
 
@@ -37,7 +37,7 @@ class RowSql:
 
     @cached_property
     def unlocked(self) -> dict[str | None, str]:
-        """What every end of a claim does to the lock; the claim stays where it tells who finished the row."""
+        """How every end of a claim clears the lock. The claim stays where it shows which claim finished the row."""
         mapping = self.item.mapping
         cleared: dict[str | None, str] = {
             mapping.locked_by: "NULL",
@@ -54,11 +54,11 @@ class RowSql:
         return {} if column is None else {column: self.item.value(column, "moment.now")}
 
     def claim(self, *, suspects: bool, past: bool = False) -> str:
-        """One range of the index for each kind, read up to what is wanted of it. Large payloads are left out, and those
-        that a query of the application's makes.
+        """Read one range of the index per kind, up to the number wanted. Large payloads are left out, and so are those
+        from the application's own query.
 
         $1 kinds, $2 how many of each, $3 how long each is leased, $4 how many in all, $5 claim, $6 holder, $7 shard,
-        $8 number of shards; to get `past` some rows: $9 keys to leave alone, $10 keys of which alone to look at, or
+        $8 number of shards; to get `past` some rows: $9 keys to leave alone, $10 the only keys to consider, or
         null
         """
         item, mapping = self.item, self.item.mapping
@@ -90,7 +90,7 @@ CROSS JOIN LATERAL (SELECT {"NULL" if mapping.payload_query else item.payload} A
 ORDER BY claimed.place"""
 
     def claimable_keys(self, *, suspects: bool) -> str:
-        """What a claim `past` some rows would take. The parameters are those of the claim."""
+        """The keys that a claim `past` some rows would take. The parameters are those of the claim."""
         found = self._found(suspects=suspects, past=True)
         return (
             f"WITH {found} SELECT found.key::text AS key FROM found WHERE $5::uuid IS NOT NULL AND $6::text IS NOT NULL"
@@ -128,8 +128,8 @@ found AS MATERIALIZED (
 
     @property
     def payloads(self) -> str:
-        """Apart from the claim, because a query of the application's own may fail on one row, and is planned as
-        its author expects it.
+        """Separate from the claim, because the application's own query may fail on one row, and must be planned the way
+        its author expects.
 
         $1 keys
         """
@@ -144,7 +144,7 @@ FROM {item.table} AS item WHERE {item.key} = ANY ($1::text[]::{item.key_type}[])
         return f"({count} IS NULL OR {shard_of}({self.item.id}, {count}) = {index})"
 
     def _held(self, columns: str, source: str) -> str:
-        """Lock the rows that are still under these leases, skipping those that a transaction holds."""
+        """Lock the rows that these leases still hold, skipping rows that a transaction has locked."""
         item = self.item
         return f"""
 held AS MATERIALIZED (
@@ -177,8 +177,8 @@ RETURNING held.number, held.cancel_requested"""
 
     @cached_property
     def finish(self) -> str:
-        """A row that a person asked to cancel is not made ready again, whatever ended its attempt. One that the
-        application took out of the queue meanwhile does not go back to it either: it only loses its lock.
+        """A row that a person asked to cancel does not become ready again, however its attempt ended. A row that the
+        application took out of the queue meanwhile does not return to it either: it only loses its lock.
 
         $1 ids, $2 claims, $3 moves, $4 whether the row goes back to ready, $5 delays, $6 times, $7 values of the state
         column, $8 whether the row is complete, $9 error codes, $10 their messages, $11 whole errors, $12 results
@@ -233,7 +233,7 @@ RETURNING ended.number"""
                  WHEN ended.value IS NOT NULL THEN {item.state_value("ended.value")}
                  ELSE {item.value_back(attempt)} END"""
         elif mapping.error_code is not None:
-            # Without states the code of the last error tells a failure from a success.
+            # Without states, the code of the last error tells a failure from a success.
             failed = assigned[mapping.error_code]
             assigned[mapping.error_code] = f"CASE WHEN ended.move = 'succeed' THEN NULL ELSE {failed} END"
         if mapping.completed_at is not None:
@@ -248,8 +248,8 @@ RETURNING ended.number"""
 
     @cached_property
     def why_not_held(self) -> str:
-        """In a snapshot of its own, after the change, so that a commit in between is seen. A claim stays on a row only
-        where it finished it.
+        """Runs in a separate snapshot after the change, so it sees a commit in between. A claim stays only on a row
+        that it finished.
 
         $1 ids, $2 claims
         """
@@ -265,17 +265,17 @@ ORDER BY given.number"""
 
     @cached_property
     def rescue(self) -> str:
-        """Reads the index of the locks. The end of each lease is checked on the newest version of the row.
+        """Reads the index on the locks. The end of each lease is checked on the newest version of the row.
 
-        $1 at most, $2 keys to leave alone, $3 keys of which alone to look at, or null, $4 by when their leases ended,
-        or null
+        $1 at most, $2 keys to leave alone, $3 the only keys to consider, or null, $4 the time by which their leases
+        expired, or null
         """
         item, mapping = self.item, self.item.mapping
         first_run_at = mapping.run_at_columns[0]
         error = LEASE_LOST
         whole = literal(encode(error.as_dict()))
         if mapping.suspicion is not None:
-            # By this the loss is known if it is absolved.
+            # This identifies the loss when it is absolved.
             is_counted = f"{item.suspicion_after_loss} > {item.suspicion}"
             whole = f"""({whole}::jsonb || CASE WHEN {is_counted}
                  THEN jsonb_build_object('lost', {item.at(mapping.claim)}) ELSE '{{}}' END)"""
@@ -342,7 +342,7 @@ SELECT rescued.id, rescued.state FROM rescued ORDER BY rescued.until, rescued.id
 
     @property
     def has_leased_suspects(self) -> str:
-        """Whether another claim has some. Asked after taking the lock of their claims."""
+        """Whether another claim has any. Runs after taking the lock for claims of suspects."""
         item, until = self.item, self.item.mapping.locked_until
         return f"""
 WITH {self.moment}
@@ -351,15 +351,15 @@ SELECT EXISTS (SELECT FROM {item.table} AS item
                  AND {item.at(until)} > (SELECT {item.value(until, "moment.now")} FROM moment)) AS is_so"""
 
     def look(self, *, past: bool = False) -> str:
-        """When the first row may run, and the first suspect where losses are counted; one index probe a kind.
+        """When the first row may run, and the first suspect if losses are counted; one index probe per kind.
 
-        $1 kinds, $2 shard, $3 number of shards; to get `past` some rows: $4 and $5 as the claim's
+        $1 kinds, $2 shard, $3 number of shards; to get `past` some rows: $4 and $5 as $9 and $10 of the claim
         """
         item = self.item
         first = f"SELECT {item.run_at_time} AS run_at {self._waiting(suspects=False, past=past)}"
         suspect_due_in = "NULL::interval"
         if item.mapping.suspicion is not None:
-            # All of them: they are few, and with a LIMIT the planner may walk over all other rows to the first one.
+            # All of them, because there are few, and with a LIMIT the planner may walk over all other rows first.
             suspects = f"SELECT min({item.run_at_time}) AS run_at {self._waiting(suspects=True, past=past)}"
             suspect_due_in = self._first_due(suspects)
         return f"""
@@ -368,7 +368,7 @@ SELECT {self._first_due(f"{first} ORDER BY {item.run_at} LIMIT 1")} AS due_in,
 
     def _first_due(self, of_kind: str) -> str:
         wanted = self.item.wanted("unnest($1::text[]) AS wanted (kind)")
-        return f"""(SELECT min(first.run_at) - {self.item.now} FROM ({wanted}) AS wanted
+        return f"""(SELECT {readable("min(first.run_at)")} - {self.item.now} FROM ({wanted}) AS wanted
     CROSS JOIN LATERAL ({of_kind}) AS first)"""
 
     def _waiting(self, *, suspects: bool, past: bool) -> str:
@@ -379,7 +379,7 @@ SELECT {self._first_due(f"{first} ORDER BY {item.run_at} LIMIT 1")} AS due_in,
 
     @cached_property
     def finish_in(self) -> str:
-        """For a handler's own transaction; a lock that is lost makes it fail. Each parameter is used once, in order.
+        """For a handler's own transaction, which fails if the lock was lost. Each parameter is used once, in order.
 
         $1 id, $2 claim, $3 result
         """

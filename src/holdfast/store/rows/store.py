@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from holdfast.domain.claim import claims_of, holder_of, new_claim
-from holdfast.domain.errors import DuplicateJob
+from holdfast.domain.enqueued import Enqueued
+from holdfast.domain.errors import DuplicateJob, InvalidInput
 from holdfast.domain.handlers import FinishInTransaction
 from holdfast.domain.job import JobError, JobState, Lease, LeasedJob, NewJob
 from holdfast.domain.json_text import Json, encode
 from holdfast.domain.lifecycle import Move, Transition
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.store.contract import (
     Canceling,
     ClaimRequest,
-    Enqueued,
+    Deleting,
     Fenced,
     Finish,
     Looked,
@@ -50,7 +51,7 @@ _LOCKED_SECONDS = 0.05
 
 
 class RowStore:
-    """Uses the pool of a PostgreSQL store: the table is in the database that has Holdfast's schema."""
+    """Uses the pool of a PostgreSQL store, because the table is in the database with Holdfast's schema."""
 
     def __init__(self, store: PostgresStore, mapping: Rows) -> None:
         self.mapping = mapping
@@ -59,11 +60,11 @@ class RowStore:
         self._claim = RowClaim(self.table)
 
     async def check(self) -> None:
-        """SchemaMismatch in one line if the mapping and its table do not fit together."""
+        """Raise a one-line SchemaMismatch if the mapping and its table do not fit together."""
         await ensure_fits(self.table.store, self.mapping)
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """InvalidInput for what the table has no place for; see enqueue.py."""
+        """Raise InvalidInput for values that the table has no place for; see enqueue.py."""
         if jobs:
             check_jobs(self.mapping, jobs)
             try:
@@ -95,8 +96,8 @@ class RowStore:
                 return leased
 
     async def _readable(self, claimed: Sequence[ClaimedRow], claim: UUID) -> list[LeasedJob]:
-        """Those that a handler can be given. Of the others some are too much for one claim and go back, and some have
-        failed: no attempt would go better."""
+        """Return the jobs with a payload. Jobs too large for one claim are released. Jobs with an unreadable payload
+        fail, because no attempt could succeed."""
         leased, ended = [], []
         for each in claimed:
             lease = Lease(each.row["id"], each.row["fence"], claim)
@@ -109,12 +110,12 @@ class RowStore:
         try:
             await self.finish(ended)
         except RowRefused as refused:
-            # Their leases end, and the rescue is told the same; the readable ones must not be lost with them.
-            log.warning("rows without a readable payload could not be failed", error=str(refused))
+            # Their leases will expire, and the rescue gets the same refusal. The readable rows must not be lost too.
+            log.warning("rows with unreadable payloads could not be marked as failed", error=str(refused))
         return leased
 
     def _serves(self, queues: Sequence[str], *, suspects: bool) -> bool:
-        """Where suspicions are not kept, nothing is a suspect."""
+        """A table without suspicion has no suspects."""
         return self.mapping.queue in queues and not (suspects and self.mapping.suspicion is None)
 
     def _leased(self, row: "asyncpg.Record", claim: UUID, payload: Json) -> LeasedJob:
@@ -143,7 +144,7 @@ class RowStore:
 
     @asynccontextmanager
     async def renewer(self) -> AsyncIterator["RowRenewer"]:
-        """Renews on a connection of its own, for the lease keeper's thread."""
+        """Renews on a separate connection, for the lease keeper's thread."""
         async with self.table.store.connection_of_its_own() as connection:
             yield RowRenewer(self.table, connection)
 
@@ -157,41 +158,11 @@ class RowStore:
         return RowReader(self.table)
 
     async def finish(self, finishes: Sequence[Finish]) -> list[Fenced]:
-        if not finishes:
-            return []
-        leases = [finish.lease for finish in finishes]
-        transitions = [finish.transition for finish in finishes]
-        values = [self.mapping.value_of(transition) for transition in transitions]
-        errors = [transition.error for transition in transitions]
-        rows = await self.table.fetch(
-            lambda sql: sql.finish,
-            *lease_columns(leases),
-            [transition.move.value for transition in transitions],
-            [transition.state is JobState.READY for transition in transitions],
-            [transition.delay for transition in transitions],
-            [transition.at for transition in transitions],
-            values,
-            [self.mapping.completes(value) for value in values],
-            [error and error.code for error in errors],
-            [error and error.message for error in errors],
-            [error and encode(error.as_dict()) for error in errors],
-            [transition.result for transition in transitions],
-        )
-        # Two finishes of one lease change its row once, and both are done.
-        return await self._fenced(leases, {leases[row["number"] - 1] for row in rows})
+        return await _finish(self.table, finishes)
 
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
-        return await self.finish([Finish(lease, Transition(Move.RELEASE)) for lease in leases])
-
-    async def _fenced(self, leases: Sequence[Lease], done: set[Lease]) -> list[Fenced]:
-        answers = [Fenced.DONE] * len(leases)
-        missing = [number for number, lease in enumerate(leases) if lease not in done]
-        if missing:
-            columns = lease_columns([leases[number] for number in missing])
-            rows = await self.table.fetch(lambda sql: sql.why_not_held, *columns)
-            for number, row in zip(missing, rows, strict=True):
-                answers[number] = Fenced(row["fenced"])
-        return answers
+        async with self.table.store.acquired() as connection:
+            return await RowRenewer(self.table, connection).release(leases)
 
     async def now(self) -> datetime:
         return await self.table.store.now()
@@ -217,8 +188,11 @@ class RowStore:
         answers = await self._until_unlocked(rare_sql.retry, ids)
         return [Retrying(answers[id]) for id in ids]
 
+    async def delete(self, ids: Sequence[UUID]) -> list[Deleting]:  # noqa: ARG002 - the contract's
+        raise InvalidInput(f"rows {self.mapping.name!r}: the rows are your application's; delete them with SQL")
+
     async def _until_unlocked(self, choose: Choose, ids: Sequence[UUID]) -> Mapping[UUID, str]:
-        """Both verbs skip locked rows. A claim's lock is gone in a moment; a finishing transaction's may not be."""
+        """Retry for locked rows, which both verbs skip. A claim's lock is brief; a finishing transaction's may last."""
         answers: dict[UUID, str] = {}
         wanted = ids
         for _ in range(_LOCKED_TRIES):
@@ -245,14 +219,14 @@ class RowStore:
 
 
 class RowRenewer:
-    """Renews on one connection."""
+    """Renews and releases on a single connection."""
 
     def __init__(self, table: RowTable, connection: "Connection") -> None:
         self._table = table
         self._connection = connection
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
-        """Progress is not kept: the table has no place for it."""
+        """Progress is dropped, because the table has no place for it."""
         if not renewals:
             return []
         leases = [renewal.lease for renewal in renewals]
@@ -268,6 +242,44 @@ class RowRenewer:
             done.get(number) or Renewed(lease, Fenced(row["fenced"]))
             for number, (lease, row) in enumerate(zip(leases, why, strict=True))
         ]
+
+    async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
+        released = [Finish(lease, Transition(Move.RELEASE)) for lease in leases]
+        return await _finish(self._table, released, self._connection)
+
+
+async def _finish(table: RowTable, finishes: Sequence[Finish], on: "Connection | None" = None) -> list[Fenced]:
+    if not finishes:
+        return []
+    leases = [finish.lease for finish in finishes]
+    transitions = [finish.transition for finish in finishes]
+    values = [table.mapping.value_of(transition) for transition in transitions]
+    errors = [transition.error for transition in transitions]
+    rows = await table.fetch(
+        lambda sql: sql.finish,
+        *lease_columns(leases),
+        [transition.move.value for transition in transitions],
+        [transition.state is JobState.READY for transition in transitions],
+        [transition.delay for transition in transitions],
+        [transition.at for transition in transitions],
+        values,
+        [table.mapping.completes(value) for value in values],
+        [error and error.code for error in errors],
+        [error and error.message for error in errors],
+        [error and encode(error.as_dict()) for error in errors],
+        [transition.result for transition in transitions],
+        on=on,
+    )
+    # Two finishes of one lease change its row once, and both count as done.
+    done = {leases[row["number"] - 1] for row in rows}
+    answers = [Fenced.DONE] * len(leases)
+    missing = [number for number, lease in enumerate(leases) if lease not in done]
+    if missing:
+        columns = lease_columns([leases[number] for number in missing])
+        rows = await table.fetch(lambda sql: sql.why_not_held, *columns, on=on)
+        for number, row in zip(missing, rows, strict=True):
+            answers[number] = Fenced(row["fenced"])
+    return answers
 
 
 def _shard(shard: Shard | None) -> tuple[int | None, int | None]:
