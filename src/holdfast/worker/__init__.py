@@ -1,1 +1,1 @@
-"""The worker: claimer, executor and finisher in a row, the lease keeper beside them; worker.py wires them."""
+"""The worker: claimer, executor and finisher in sequence, with the lease keeper alongside. worker.py connects them."""

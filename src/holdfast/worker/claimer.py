@@ -1,6 +1,6 @@
-"""Asks the store for as many jobs as there are free slots, plus a look-ahead, of the kinds this worker handles.
+"""Claims as many jobs as there are free slots, plus a look-ahead, of the kinds that this worker handles.
 
-`suspects.py` says when nothing else may be claimed, because a job has to run alone.
+`suspects.py` decides when nothing else may be claimed because a job has to run alone.
 """
 
 import asyncio
@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable
 from uuid import UUID
 
+from holdfast.domain.claim import new_number
 from holdfast.domain.crash_points import reach
 from holdfast.domain.handlers import Handler, Handlers, Isolation, Room
 from holdfast.domain.lease_clock import lease_now
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.store.contract import ClaimRequest, KindClaim, Looked, Store
 from holdfast.worker.held import HeldJob, Slots
-from holdfast.worker.looking import Looking
+from holdfast.worker.looking import Looking, is_due
 from holdfast.worker.settings import WorkerSettings
 from holdfast.worker.suspects import Suspects
 from holdfast.worker.turn import FULL, Turn
@@ -39,13 +40,14 @@ class Claimer:
         on_due: Callable[[], None],
         give_back: Callable[[list[HeldJob]], None],
     ) -> None:
-        """`unheard` hears of claims whose answer was lost, `on_due` of due jobs that a look found too late for the turn
-        that asked. `give_back` takes jobs that have not started."""
+        """`unheard` is told about claims whose answer was lost. `on_due` is called for due jobs that a look found too
+        late for the turn that asked. `give_back` takes jobs that have not started."""
         self._store = store
         self._slots = slots
         self._handlers = handlers
         self._holder = holder
         self._settings = settings
+        self._most = _NO_LIMIT if settings.claim_max is None else settings.claim_max
         self.queues = settings.queues or tuple(sorted({handler.queue for handler in handlers}))
         self._nothing_due = False
         self._unheard = unheard
@@ -53,7 +55,7 @@ class Claimer:
         self._processes = settings.process_limits.most
         in_processes = [handler.kind for handler in handlers if handler.isolation is Isolation.PROCESS]
         self._in_processes = frozenset(in_processes if self._processes < settings.concurrency else ())
-        """The kinds whose jobs would otherwise wait for a process in slots that others could use."""
+        """Kinds that run in child processes. Without a limit, their jobs would wait in slots that others could use."""
         self._is_unlimited = (
             not self._with_room and not self._in_processes and all(handler.limit is None for handler in handlers)
         )
@@ -65,16 +67,17 @@ class Claimer:
 
     @property
     def may_have_more(self) -> bool:
-        """False after a claim that found less than it asked for: a freed slot is then no reason to ask again."""
+        """False after a claim that found fewer jobs than it asked for. A freed slot is then no reason to ask again."""
         return not self._nothing_due
 
     async def step(self, limit: int | None = None, *, looks_first: bool = False, to_end: bool = False) -> Turn:
-        """One claim of at most `limit` jobs, or the reason for none.
+        """Make one claim of at most `limit` jobs, or return the reason for none.
 
-        `looks_first`: most likely there is nothing. `to_end`: nothing means that nothing is there, however long that
-        takes to find out.
+        `looks_first`: there is probably nothing to claim. `to_end`: return nothing only if there really is nothing, no
+        matter how long it takes to find out.
         """
-        most = min(most for most in (_NO_LIMIT, limit, self._settings.claim_max) if most is not None)
+        most = self._most if limit is None else min(limit, self._most)
+        begun = self._looking.begun
         turn = await self._suspects.turn(most)
         wanted = min(self._slots.wanted, most)
         if turn is not None or not wanted:
@@ -82,11 +85,11 @@ class Claimer:
             self._nothing_due = False
             return turn or FULL
         was_a_kind_full = self._is_a_kind_full()
-        looked = await self._looking.answer(is_patient=to_end) if looks_first else None
-        found = await self._ask(wanted) if looked is None or _is_due(looked) else []
+        looked = await self._looking.answer(is_patient=to_end, after=begun) if looks_first else None
+        found = await self._ask(wanted) if looked is None or is_due(looked) else []
         if not found and looked is None:
-            looked = await self._looking.answer(is_patient=to_end)
-            if looked is not None and _is_due(looked):
+            looked = await self._looking.answer(is_patient=to_end, after=begun)
+            if looked is not None and is_due(looked):
                 found = await self._ask(wanted)
         if found:
             self._looking.keep_up()
@@ -101,14 +104,14 @@ class Claimer:
         await self._looking.close()
 
     def _may_be_cut(self, found: list[HeldJob]) -> bool:
-        """Whether more jobs may be due, and only their payloads were too much for one claim.
+        """Whether more jobs may be due that did not fit because of the size limit on payloads per claim.
 
-        A character of them has four bytes at most, and to claim once more than needed does no harm.
+        Counts four bytes per character, the maximum, because one claim too many does no harm.
         """
         return bool(found) and 4 * sum(len(held.job.payload) for held in found) >= self._settings.claim_bytes
 
     def _turn_when_idle(self, found: list[HeldJob], looked: Looked | None, *, was_a_kind_full: bool) -> Turn:
-        # One that was full did not take part, even if it has room by now.
+        # A kind that was full did not take part in the claim, even if it has room now.
         is_a_kind_full = was_a_kind_full or self._is_a_kind_full()
         self._nothing_due = not is_a_kind_full
         again_in = min((handler.room().more_in for handler in self._with_room), default=math.inf)
@@ -118,7 +121,7 @@ class Claimer:
         return Turn(len(found), again_in, is_idle=True, is_short=is_a_kind_full and not found)
 
     async def _look(self) -> Looked:
-        """For what could be claimed now: a full kind must not hide when others come due."""
+        """Look only at kinds that could be claimed now: a full kind must not hide when others come due."""
         kinds = [handler.kind for handler in self._handlers if self._is_unlimited or self._room(handler) > 0]
         return await self._store.look(self.queues, kinds, shard=self._settings.shard)
 
@@ -130,7 +133,7 @@ class Claimer:
         if not request.kinds:
             return []
         loop = asyncio.get_running_loop()
-        before, sent = self._unheard.next_name(), lease_now()
+        before, sent = new_number(), lease_now()
         try:
             jobs = await self._store.claim(request)
         except BaseException:
@@ -149,7 +152,7 @@ class Claimer:
         return held_jobs
 
     def _request(self, limit: int, *, suspects: bool) -> ClaimRequest:
-        """The same object for the same question, so that the store need not think about it again."""
+        """Return the same object for the same request, so that the store does not have to prepare it again."""
         request = self._last_requests.get(suspects)
         if request is not None and request.limit == limit and self._is_unlimited:
             return request
@@ -171,7 +174,7 @@ class Claimer:
         return kinds
 
     def _is_a_kind_full(self) -> bool:
-        """Then there may be more of it as soon as it has room."""
+        """Whether some kind is at its limit. There may be more of its jobs once it has room."""
         return not self._is_unlimited and any(self._room(handler) <= 0 for handler in self._handlers)
 
     def _room(self, handler: Handler) -> float:
@@ -182,7 +185,3 @@ class Claimer:
         if handler.kind in self._in_processes:
             room = min(room, self._processes - sum(self._slots.by_kind[kind] for kind in self._in_processes))
         return room
-
-
-def _is_due(looked: Looked) -> bool:
-    return looked.due_in is not None and not looked.due_in

@@ -1,7 +1,7 @@
-"""Writes outcomes: gathers them for a few milliseconds, sends them as one fenced statement, tells who was stale.
+"""Writes outcomes: collects them for a few milliseconds, sends them as one fenced statement, and reports stale ones.
 
-An outcome is kept until the store has answered for it, or the worker's time to shut down is over; its lease is renewed
-meanwhile. No error changes it but one: the store refuses the data of that outcome, and takes it without them
+An outcome is kept until the store has answered or the worker's shutdown time is over; meanwhile its lease is renewed.
+Only one error changes an outcome: if the store refuses its data, it is written without them
 (docs/decisions/0014-outages.md).
 """
 
@@ -14,7 +14,7 @@ from holdfast.domain.crash_points import reach
 from holdfast.domain.errors import DuplicateJob, HoldfastError, Unstorable, unforeseen
 from holdfast.domain.event_loop import is_being_canceled
 from holdfast.domain.lifecycle import Transition, without_data
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.store.contract import Fenced, Finish, Store
 from holdfast.worker.held import HeldJob
 from holdfast.worker.loop import Loop, cancel_within
@@ -26,7 +26,7 @@ _MOST_AT_ONCE = 1000
 _LOCKED_SECONDS = 0.1
 _TRY_SECONDS = 0.5
 _REFUSED_SECONDS, _LONGEST_REFUSED_SECONDS = 0.1, 30.0
-"""Until what the store refuses is tried again, at first and in the end."""
+"""The first and the longest wait before outcomes that the store refuses are tried again."""
 
 
 class Finisher:
@@ -36,7 +36,7 @@ class Finisher:
         self._pending: list[HeldJob] = []
         self._under_way: list[HeldJob] = []
         self._refused: list[HeldJob] = []
-        """Those that the store refuses one by one, and all of them again at `_refused_at`."""
+        """Outcomes that the store refuses even one by one. All of them are tried again at `_refused_at`."""
         self._refused_at = 0.0
         self._refused_wait = 0.0
         self._writing = Loop("finish", self._write)
@@ -98,7 +98,7 @@ class Finisher:
         self._written(batch, answers)
 
     def _put_back(self, left: list[HeldJob]) -> None:
-        """What is locked comes again in a moment. What is refused comes again ever later, and so holds up no other."""
+        """Retry locked outcomes soon, and refused ones at growing intervals, so that they hold up no others."""
         were_refused = bool(self._refused)
         for held in left:
             (self._refused if held.is_refused and not self._is_last_chance else self._pending).append(held)
@@ -107,7 +107,7 @@ class Finisher:
             self._refused_at = time.monotonic() + self._refused_wait
 
     def _take_back_refused(self) -> float:
-        """How long it is until then, if it is not now."""
+        """Queue refused outcomes again if it is time; return the seconds until then."""
         left = self._refused_at - time.monotonic()
         if left <= 0:
             self._pending += self._refused
@@ -115,12 +115,12 @@ class Finisher:
         return left
 
     async def _answers(self, batch: list[HeldJob]) -> list[Fenced]:
-        """Half by half if the store refuses them, because hardly any of them is to blame."""
+        """Write a batch. If the store refuses it, split it in halves, because most outcomes are not to blame."""
         try:
             return await self._store.finish([Finish(held.job.lease, held.transition) for held in batch])
         except HoldfastError as error:
             if not isinstance(error, Unstorable | DuplicateJob):
-                # An outage, whatever it is called: it says nothing about an outcome.
+                # Some kind of outage, which says nothing about any outcome.
                 raise
             refusal: Exception = error
         except Exception as error:  # noqa: BLE001 - a bug with one outcome must not hold up all the others
@@ -131,18 +131,20 @@ class Finisher:
         answers = await self._answers(batch[:half])
         try:
             return answers + await self._answers(batch[half:])
-        except Exception:  # noqa: BLE001 - it comes again with the next try
+        except Exception:  # noqa: BLE001 - the next try meets it again
             return answers + [Fenced.LOCKED] * (len(batch) - half)
 
     async def _answer(self, held: HeldJob, refusal: Exception) -> Fenced:
-        """For an outcome that was refused alone, on a connection that works."""
-        if isinstance(refusal, Unstorable) and held.transition.has_data:
+        """Handle an outcome that was refused on its own, over a working connection."""
+        is_about_data = isinstance(refusal, Unstorable) and refusal.reason != held.refused_without_data
+        if isinstance(refusal, Unstorable) and held.transition.has_data and is_about_data:
             bare = without_data(held.transition, refusal.reason)
             try:
                 (fenced,) = await self._store.finish([Finish(held.job.lease, bare)])
             except Unstorable as error:
-                # So the data are not to blame.
+                # The outcome was refused even without its data, so the data are not to blame.
                 refusal = error
+                held.refused_without_data = error.reason
             else:
                 if fenced is Fenced.DONE:
                     held.transition = bare
@@ -159,7 +161,7 @@ class Finisher:
         return Fenced.LOCKED
 
     async def drained(self, seconds: float) -> int:
-        """Wait until everything is written. How many are not by then; they are left to the rescue of their leases."""
+        """Wait until all outcomes are written. Returns how many are not; their jobs are rescued when the leases end."""
         if self._refused:
             self._refused_at = 0.0
             self._writing.wake()
@@ -174,10 +176,10 @@ class Finisher:
         return len(left)
 
     async def _write_beside(self, seconds: float) -> None:
-        """The last chance: what is under way may hang on its connection, and what failed waits ever longer.
+        """Make a last attempt, because the current request may hang and failed ones wait longer and longer.
 
-        Nor is any of these requests waited for, because each may hang as well; and a request that hangs on a server
-        that is cut off cannot even be canceled in time.
+        This does not wait for any single request either, because each may hang, and a request to an unreachable server
+        cannot even be canceled in time.
         """
         self._is_last_chance = True
         end = time.monotonic() + seconds
@@ -202,7 +204,7 @@ class Finisher:
                 log.exception("outcomes could not be written, trying again", count=len(batch))
 
     def _least_tried(self, tries: "dict[asyncio.Task[None], list[HeldJob]]") -> list[HeldJob]:
-        """Those first of which no request is under way."""
+        """The outcomes that are left, starting with those that are in no current request."""
         under_way = {*self._under_way, *(each for task, batch in tries.items() if not task.done() for each in batch)}
         return sorted(self._left(), key=under_way.__contains__)[:_MOST_AT_ONCE]
 
@@ -210,7 +212,7 @@ class Finisher:
         return _once(each for each in (*self._pending, *self._under_way, *self._refused) if not each.is_over)
 
     def _not_over(self, batch: list[HeldJob], answers: list[Fenced]) -> tuple[list[HeldJob], list[Fenced]]:
-        """Without those for which the other request was answered before."""
+        """Leave out outcomes that another request has already written."""
         answered = set(batch)
         self._pending = [each for each in self._pending if each not in answered]
         self._refused = [each for each in self._refused if each not in answered]
@@ -226,6 +228,6 @@ def _once(each: Iterable[HeldJob]) -> list[HeldJob]:
 
 def _log_stale(batch: list[HeldJob], answers: list[Fenced]) -> None:
     for held, fenced in zip(batch, answers, strict=True):
-        if fenced is Fenced.STALE:
+        if fenced is Fenced.STALE and not held.has_snoozed and not held.is_withdrawn:
             fence, move = held.job.lease.fence, held.transition.move
             log.warning("outcome refused, lease was lost", **held.named, fence=fence, outcome=move)

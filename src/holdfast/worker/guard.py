@@ -1,7 +1,7 @@
-"""Ends what handlers' processes leave behind when their worker dies, however it dies.
+"""Cleans up what handlers' processes leave behind when their worker dies in any way.
 
-The kernel kills the processes themselves (processes.py), but not the programs that they started. A small program in a
-session of its own knows their process groups and kills these when the worker is gone; while it lives, the worker does.
+The kernel kills the processes themselves (processes.py), but not programs that they started. A small program in its own
+session knows the process groups and kills them once the worker is gone. While the worker is alive, it does this itself.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ _END_SECONDS = 5.0
 
 
 class Guard:
-    """Started with the first group, and again with the next one if it was killed. Thread-safe."""
+    """Starts the program with the first group, and again with the next group if it was killed. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,7 +40,7 @@ class Guard:
             self._end_program()
 
     def _start(self) -> None:
-        # Neither the site's modules nor those of the application: it takes ten milliseconds and a few megabytes.
+        # Without site packages or application modules, it takes only ten milliseconds and a few megabytes.
         self._program = subprocess.Popen(  # noqa: S603 - our own program
             [sys.executable, "-I", "-S", str(_PROGRAM), str(os.getpid())],
             stdin=subprocess.PIPE,
@@ -53,7 +53,7 @@ class Guard:
         self._told("".join(f"{group}\n" for group in self._groups))
 
     def _told(self, lines: str) -> bool:
-        """Whether it could be told; not if somebody killed it."""
+        """Send lines to the program. Returns False if it is gone, for example because it was killed."""
         if self._program is None or self._program.stdin is None:
             return False
         try:
@@ -63,7 +63,7 @@ class Guard:
         return True
 
     def _end_program(self) -> None:
-        """It ends by itself when nobody can tell it anything any more."""
+        """Close the program's input, which makes it end by itself."""
         if self._program is None or self._program.stdin is None:
             return
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""Waits for the end of its parent, the worker, and then kills the process groups that it was told of on its input.
+"""Waits until its parent, the worker, has ended, and then kills the process groups that it received on its input.
 
-A line is a group to watch or, with a minus before it, one to forget. Run by path, with the standard library alone.
+Each line is a group to watch or, with a leading minus, a group to forget. Run by path, with only the standard library.
 """
 
 import os
@@ -12,7 +12,7 @@ _LOOK_SECONDS = 1.0
 
 
 def main(worker: int) -> None:
-    # A supervisor that signals every process means the worker, which may still need its guard.
+    # A supervisor that signals every process wants to stop the worker, which may still need its guard.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()
@@ -26,7 +26,7 @@ def main(worker: int) -> None:
             for group in map(int, lines):
                 groups.add(group) if group > 0 else groups.discard(-group)
         elif os.getppid() != worker:
-            # A process that the worker forked keeps the input open.
+            # The worker is gone, but a process that it forked keeps the input open.
             break
     for group in groups:
         try:

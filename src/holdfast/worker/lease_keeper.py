@@ -1,7 +1,9 @@
-"""Keeps the leases of this process alive, in a thread and on a connection of its own.
+"""Keeps the leases of this process alive, in its own thread and on its own connection.
 
-`KeeperRules` decides, as a step function without a clock or a thread, so that a simulation can drive it. `LeaseKeeper`
-is only its composition: a thread that survives a blocked event loop and a lost connection.
+While the event loop is blocked, it also gives back jobs that have not started, because only the loop could start them.
+
+`KeeperRules` makes the decisions, as step functions without a clock or thread, so that a simulation can drive it.
+`LeaseKeeper` runs the rules in a thread that survives a blocked event loop and a lost connection.
 """
 
 import asyncio
@@ -18,24 +20,25 @@ from holdfast.domain.errors import HoldfastError, StoreUnavailable
 from holdfast.domain.event_loop import is_being_canceled
 from holdfast.domain.json_text import Json
 from holdfast.domain.lease_clock import lease_now
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.store.contract import Fenced, Renewal, Renewed, Renewer
 from holdfast.worker.held import HeldJob, Interruption
 
 log = get_logger("holdfast.lease_keeper")
 
 GRACE_SECONDS = 5.0
-"""How long after its timeout a handler's lease is still renewed, so that its end can be written."""
+"""How long a handler may take to stop, and how long after a timeout the event loop may take to tell it to."""
 
 ANSWERED = 1 / 10
-"""The share of a lease in which a renewal must be answered. With a third before it, there is time for a new connection
-and a second try before half of the lease is over: 0.2 s of a lease of 3 s."""
+"""The share of a lease within which a renewal must be answered. It starts after a third of the lease, so there is time
+for a new connection and a second try before half of the lease is over: 0.2 s for a lease of 3 s."""
 
 _LOCKED_SECONDS = 0.25
 _OVERDUE_SECONDS = 0.05
 _LOCKED_TRUST = 1 / 4
-"""The share of a lease for which the answer counts that its handler's own transaction holds it."""
+"""How long, as a share of the lease, to rely on the answer that the handler's own transaction holds the lock."""
 
+_RELEASED_AT_ONCE = 500
 _LATE = 1 / 6
 _PROGRESS_SECONDS = 1.0
 _SHORTEST_TURN_SECONDS = 0.01
@@ -43,14 +46,14 @@ _SHORTEST_TURN_SECONDS = 0.01
 
 @dataclass(slots=True)
 class _Watch:
-    """What the keeper knows of one lease."""
+    """What the keeper knows about one lease."""
 
     held: HeldJob
     renewed: float
     progress: Json | None = None
     progress_written: float = float("-inf")
     locked: float = float("-inf")
-    """When the last renewal was sent that found it locked."""
+    """When the last renewal that found the lease locked was sent."""
     lost: bool = False
     stopping: bool = False
 
@@ -60,7 +63,7 @@ class _Watch:
 
     @property
     def locked_pause(self) -> float:
-        """Until it is asked for again. Once the lease is over, the first who looks after the lock is gone has it."""
+        """The wait before the next try. Once the lease has expired, the first to try after the unlock gets it."""
         is_over = self.locked >= self.held.safe_until
         return _OVERDUE_SECONDS if is_over else min(_LOCKED_SECONDS, self.held.extend / 12)
 
@@ -79,7 +82,7 @@ class KeeperRules:
         self._watches: dict[HeldJob, _Watch] = {}
 
     def watch(self, held_jobs: Iterable[HeldJob]) -> None:
-        """Take note of what the process holds at this moment."""
+        """Record what the process currently holds."""
         known, self._watches = self._watches, {}
         for held in held_jobs:
             watch = known.get(held)
@@ -99,7 +102,7 @@ class KeeperRules:
         return renewals
 
     def next_renewal(self, now: float) -> float:
-        """Seconds until a lease is to be renewed; infinite if none is."""
+        """Seconds until a lease must be renewed; infinite if none must."""
         due = (
             self._renewal_in(watch, now)
             for watch in self._watches.values()
@@ -113,7 +116,7 @@ class KeeperRules:
         return watch.renewed + watch.held.extend * self._renew_at - now
 
     def learn(self, sent_at: float, renewals: Mapping[HeldJob, Renewal], answers: Iterable[Renewed]) -> list[Stop]:
-        """Take in the store's answers, in their order, to renewals that were sent at `sent_at`."""
+        """Process the store's answers, in order, to renewals that were sent at `sent_at`."""
         stops: list[Stop] = []
         for (held, renewal), answer in zip(renewals.items(), answers, strict=True):
             watch = self._watches.get(held)
@@ -128,8 +131,8 @@ class KeeperRules:
                     if answer.cancel_requested:
                         self._stop(stops, watch, Interruption.CANCELED)
                 case Fenced.LOCKED:
-                    # Nothing was renewed: the lease ends when it would have ended. Its own handler's transaction may
-                    # hold it and roll back, or a rescue that is about to commit.
+                    # Nothing was renewed, so the lease ends when it would have. The lock may be held by its handler's
+                    # own transaction, which may roll back, or by a rescue that is about to commit.
                     watch.locked = sent_at
                 case Fenced.ALREADY:
                     watch.lost = True
@@ -138,8 +141,17 @@ class KeeperRules:
                     self._stop(stops, watch, Interruption.LEASE_LOST)
         return stops
 
+    def unstarted(self) -> list[HeldJob]:
+        return [watch.held for watch in self._watches.values() if watch.held.is_unstarted and not watch.lost]
+
+    def released(self, held_jobs: Iterable[HeldJob], answers: Iterable[Fenced]) -> None:
+        """Process the store's answers to a release."""
+        for held, fenced in zip(held_jobs, answers, strict=True):
+            if fenced is not Fenced.LOCKED and (watch := self._watches.get(held)) is not None:
+                watch.lost = True
+
     def to_stop(self, now: float) -> list[Stop]:
-        """Handlers whose lease nears its end without a renewal: stopped while it is still surely ours."""
+        """Handlers whose lease is about to end without a renewal. They are stopped while it is still certainly ours."""
         stops: list[Stop] = []
         for watch in self._watches.values():
             if watch.held.nears_end(now) and not watch.lost and not self._is_being_finished(watch, now):
@@ -147,12 +159,13 @@ class KeeperRules:
         return stops
 
     def _is_being_finished(self, watch: _Watch, now: float) -> bool:
-        """By a transaction of its handler's own, so that nobody else can have it before that ends."""
+        """Whether its handler's own transaction is finishing the job: no other worker can get it before that ends."""
         return watch.held.is_finishing and watch.is_locked and now < watch.locked + watch.held.extend * _LOCKED_TRUST
 
     def _stop(self, stops: list[Stop], watch: _Watch, why: Interruption) -> None:
-        # A settled job's handler is over, and its outcome is the finisher's to write or to see refused.
-        if not watch.stopping and not watch.held.settled:
+        # The handler of a settled job has ended, and the finisher deals with its outcome. A handler that keeps running
+        # although it was told to stop has nothing left to write once its lease is lost.
+        if not watch.held.settled and (why is Interruption.LEASE_LOST or not watch.stopping):
             watch.stopping = True
             stops.append(Stop(watch.held, why))
 
@@ -169,9 +182,10 @@ class KeeperRules:
         return max(ages, default=0.0)
 
     def _is_overdue(self, watch: _Watch, now: float) -> bool:
-        started = watch.held.started
-        limit = watch.held.handler.timeout.total_seconds() + GRACE_SECONDS
-        return started is not None and not watch.held.settled and now > started + limit
+        """Whether the handler is past its timeout and the event loop has not noticed, so this worker cannot help it."""
+        held, limit = watch.held, watch.held.handler.timeout.total_seconds() + GRACE_SECONDS
+        is_known = held.settled or held.interruption is not None or held.has_running_thread
+        return not is_known and held.started is not None and now > held.started + limit
 
     def _unwritten_progress(self, watch: _Watch, now: float) -> Json | None:
         progress = watch.held.progress
@@ -181,7 +195,7 @@ class KeeperRules:
 
 
 class LeaseKeeper:
-    """The thread. `connect` opens a renewer that belongs to it alone."""
+    """The thread. `connect` opens a renewer that only this thread uses."""
 
     def __init__(
         self,
@@ -189,7 +203,12 @@ class LeaseKeeper:
         connect: Callable[[], AbstractAsyncContextManager[Renewer]],
         default_lease: float,
         renew_at: float = 1 / 3,
+        look_at_loop: Callable[[], None] = lambda: None,
+        is_loop_blocked: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`look_at_loop` is called at least every half second, even while the event loop is blocked."""
+        self._look_at_loop = look_at_loop
+        self._is_loop_blocked = is_loop_blocked
         self._held_jobs = held_jobs
         self._connect = connect
         self._default_lease = default_lease
@@ -197,7 +216,7 @@ class LeaseKeeper:
         self._rules = KeeperRules(renew_at)
         self._stopping = threading.Event()
         self._is_out = False
-        """The store cannot be reached, or takes no renewal: said once."""
+        """Whether the store is unreachable or accepts no renewals. Logged once."""
         self._is_late = False
         self._end: _End | None = None
         self._thread = threading.Thread(target=self._run, name="holdfast-lease-keeper", daemon=True)
@@ -207,11 +226,11 @@ class LeaseKeeper:
 
     @property
     def is_alive(self) -> bool:
-        """False only after it ended: before its start there is nothing to renew."""
+        """Whether the thread is alive. Also true before the start, when there is nothing to renew."""
         return self._thread.ident is None or self._thread.is_alive()
 
     def stop(self) -> None:
-        # In this order: a loop that begins between the two finds the first.
+        # In this order, so that a loop that begins between the two steps sees the first.
         self._stopping.set()
         if self._end is not None:
             self._end.tell()
@@ -229,7 +248,7 @@ class LeaseKeeper:
 
     async def _keep(self) -> None:
         self._end = _End(asyncio.get_running_loop())
-        # Side by side, because a connection that hangs must not let a handler run beyond its lease.
+        # Concurrently, because a hanging connection must not let a handler run beyond its lease.
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._stop_in_time())
             tasks.create_task(self._renew_in_time())
@@ -241,11 +260,12 @@ class LeaseKeeper:
             lease = self._rules.shortest_lease(self._default_lease)
             now = lease_now()
             if now - looked > lease / 6:
-                # The whole process was paused. The next renewal finds out which of its leases that has cost.
+                # The whole process was paused. The next renewal shows which leases that has cost.
                 patient_until = now + lease / 6
             looked = now
             if now >= patient_until:
                 self._interrupt(self._rules.to_stop(now))
+            self._look_at_loop()
             await self._pause(min(0.5, lease / 24))
 
     async def _renew_in_time(self) -> None:
@@ -256,14 +276,14 @@ class LeaseKeeper:
                     while not self._stopping.is_set():
                         await self._turn(renewer)
             except (Exception, asyncio.CancelledError) as error:
-                # A task group lets a canceled task go without a word, and then nobody would renew.
+                # A task group ignores a canceled task, and then nothing would renew leases.
                 if is_being_canceled():
                     raise
                 if self._is_out:
                     await self._pause(min(0.5, self._rules.shortest_lease(self._default_lease) / 20))
                 else:
-                    # The first new connection comes at once: most failures are of the old one alone.
-                    # An error nobody foresaw is worth its traceback, but leases are worth more: connect again.
+                    # Reconnect immediately the first time: most failures affect only the old connection.
+                    # Even after an unexpected error, log its traceback and reconnect, because leases matter more.
                     unforeseen = not isinstance(error, HoldfastError | asyncio.CancelledError)
                     log.warning(
                         "lease keeper cannot reach the store, trying again", error=str(error), exc_info=unforeseen
@@ -292,21 +312,41 @@ class LeaseKeeper:
                 raise StoreUnavailable("the renewal was not answered in time") from None
             reach("renew.after")
             self._interrupt(self._rules.learn(now, renewals, answers))
+        has_more = self._is_loop_blocked() and await self._give_back(renewer, lease * ANSWERED)
         if self._is_out:
-            # Not as soon as there is a connection: a server that is read-only, for one, lets everybody in.
+            # A connection alone proves little: a read-only server, for example, accepts connections too.
             log.warning("lease keeper is connected again")
             self._is_out = False
-        # Not beyond the next renewal: what it came late would be missing when the server says nothing.
-        next_renewal = max(_SHORTEST_TURN_SECONDS, self._rules.next_renewal(lease_now()))
-        await self._pause(min(lease / 12, _PROGRESS_SECONDS, next_renewal))
+        # Not beyond the next renewal: the time lost would be missing if the server does not answer.
+        next_renewal = 0.0 if has_more else self._rules.next_renewal(lease_now())
+        await self._pause(min(lease / 12, _PROGRESS_SECONDS, max(_SHORTEST_TURN_SECONDS, next_renewal)))
+
+    async def _give_back(self, renewer: Renewer, seconds: float) -> bool:
+        """Give back jobs that have not started; return whether there are more. Renewals, also of jobs that are not
+        released yet, have a turn between two releases.
+
+        When the loop is unblocked, it releases everything that was withdrawn once more.
+        """
+        withdrawn = [held for held in self._rules.unstarted() if held.withdraw()]
+        if not withdrawn:
+            return False
+        first = withdrawn[:_RELEASED_AT_ONCE]
+        try:
+            async with asyncio.timeout(seconds):
+                answers = await renewer.release([held.job.lease for held in first])
+        except TimeoutError:
+            raise StoreUnavailable("the release was not answered in time") from None
+        self._rules.released(first, answers)
+        log.warning("the event loop is blocked, gave back jobs that had not started", count=len(first))
+        return len(withdrawn) > len(first)
 
     def _tell_if_late(self, gap: float) -> None:
-        """Once, until renewals are in time again; in an outage they are late for a reason that is known."""
+        """Warn once until renewals are on time again, but not in an outage, when the reason is known."""
         was_late, self._is_late = self._is_late, gap > self._renew_at + _LATE
         if self._is_late and not was_late and not self._is_out:
             log.warning(
-                "renewal comes late: something holds the interpreter or the store is slow; "
-                'long-running C code and regular expressions belong in isolation="process"',
+                "renewal is late: something is holding the GIL or the store is slow; "
+                'run long-running C code and regular expressions with isolation="process"',
                 share_of_lease=round(gap, 2),
             )
 
@@ -321,14 +361,14 @@ class LeaseKeeper:
 
 
 class _End:
-    """Ends every pause of one event loop, told from any thread: a threading.Event could only be asked now and then."""
+    """Ends every pause of one event loop, from any thread. A threading.Event could only be polled."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._told = asyncio.Event()
 
     def tell(self) -> None:
-        # A loop that is closed pauses no more.
+        # A closed loop has no pauses to end.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._told.set)
 

@@ -1,6 +1,6 @@
 """One background activity: a step that returns how long to wait until the next one.
 
-All of the worker's activities start, wait, wake, back off and stop the same way, here.
+This is how all of the worker's activities start, wait, wake up, back off and stop.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.domain.errors import ConnectionLost, HoldfastError, StoreUnavailable, unforeseen
 from holdfast.domain.event_loop import is_being_canceled
 from holdfast.domain.retry import exponential
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 
 log = get_logger("holdfast.worker")
 
@@ -19,7 +19,7 @@ _BACKOFF = exponential(base="100ms", max="5s", jitter="200ms")
 
 
 async def cancel_within(seconds: float, *tasks: "asyncio.Task[Any]") -> None:
-    """Cancel tasks and wait that long for their end; how they ended is of no interest any more."""
+    """Cancel tasks and wait up to `seconds` for them to end. Their results and errors are ignored."""
     for task in tasks:
         task.cancel()
         task.add_done_callback(_forget)
@@ -28,15 +28,15 @@ async def cancel_within(seconds: float, *tasks: "asyncio.Task[Any]") -> None:
 
 
 def _forget(task: "asyncio.Task[Any]") -> None:
-    # An error that nobody asks for is logged as such when the task is collected.
+    # asyncio logs an error that was never retrieved when the task is garbage-collected.
     if not task.cancelled():
         task.exception()
 
 
 class Loop:
-    """`step` returns seconds until the next step, or None to wait for a wake-up alone.
+    """`step` returns the seconds until the next step, or None to wait for a wake-up only.
 
-    After an error it waits ever longer for the next one; only after a single lost connection it comes at once.
+    After errors, the wait before the next step grows. Only after a first lost connection is the next step immediate.
     """
 
     def __init__(self, name: str, step: Callable[[], Awaitable[float | None]]) -> None:
@@ -86,7 +86,7 @@ class Loop:
     async def _wait(self, seconds: float | None) -> None:
         if self._stopping:
             return
-        # Not asyncio.timeout, which interrupts the wait with an exception: the finisher waits after every batch.
+        # Not asyncio.timeout, which ends the wait with an exception: too slow for the finisher, which waits per batch.
         timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self._awake.set)
         try:
             await self._awake.wait()

@@ -1,11 +1,11 @@
-"""Reports the leases that this worker has lost: it is alive, so it was no crash, and no job of them is to blame."""
+"""Reports leases that this worker lost while it stayed alive: it did not crash, so none of the jobs is to blame."""
 
 import asyncio
 from contextlib import suppress
 
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.job import Lease
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.store.contract import Store
 from holdfast.worker.loop import Loop
 
@@ -32,7 +32,7 @@ class Losses:
         self._reporting.wake()
 
     async def close(self) -> None:
-        """What was not reported counts against the jobs, so the store is asked once more, for a moment."""
+        """Make one last, brief try, because losses that are not reported count against the jobs."""
         with suppress(HoldfastError, TimeoutError):
             async with asyncio.timeout(_LAST_SECONDS):
                 await self._report()
@@ -41,8 +41,8 @@ class Losses:
         if self._unreported:
             reported = list(self._unreported)
             await self._store.absolve(reported)
-            # A loss that was noted meanwhile stays for the next report.
+            # Losses noted in the meantime stay for the next report.
             del self._unreported[: len(reported)]
-            log.info("reported leases that were lost although this worker lives", count=len(reported))
+            log.info("reported leases that were lost although this worker is alive", count=len(reported))
             if self._unreported:
                 self._reporting.wake()

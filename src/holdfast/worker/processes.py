@@ -1,7 +1,7 @@
-"""Handlers in processes of their own: they can be killed at the timeout, and their death fails one attempt only.
+"""Handlers in child processes: they can be killed at the timeout, and their death fails only one attempt.
 
-Each child serves one attempt at a time over its own pipe, so a killed child can leave no lock behind. It leads a
-process group: what ends the child ends the programs that its handlers started too, unless they left the group.
+Each child serves one attempt at a time over its own pipe, so a killed child cannot leave a lock behind. It leads a
+process group, so that ending the child also ends what its handlers started, unless that left the group.
 """
 
 import asyncio
@@ -11,78 +11,102 @@ import ctypes
 import inspect
 import multiprocessing
 import os
+import pickle
 import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter
-
 from holdfast.domain.failures import Failures, describe, outcome_of_value
+from holdfast.domain.framework import Framework
 from holdfast.domain.handlers import CURRENT_JOB, HandlerFunction, RunningJob
-from holdfast.domain.job import JobError
-from holdfast.domain.json_text import Json, decode
-from holdfast.domain.outcome import Outcome, Retried
+from holdfast.domain.job import JobError, Lease
+from holdfast.domain.json_text import Json
+from holdfast.domain.kinds import read_payload
+from holdfast.domain.lifecycle import Move
+from holdfast.domain.outcome import Outcome, Retried, Snoozed
+from holdfast.logs.records import get_logger
+from holdfast.worker.forks import end_fork, end_fork_by, end_forks_in_loop, ended_in_forks
 from holdfast.worker.guard import Guard
+from holdfast.worker.home import Home
+from holdfast.worker.hooks import OpenState, tidied
+from holdfast.worker.process_logs import Levels, Logged, levels, send_logs
+
+log = get_logger("holdfast.worker")
 
 _LOOK_SECONDS = 1.0
+_LEAVE_SECONDS = 6.0
+"""How long a child may take to leave the app's lifespan, which is canceled a little earlier."""
+_LIFESPAN_PAUSE = timedelta(seconds=10)
 _PR_SET_PDEATHSIG = 1
-_LEFT_TO_THE_WORKER = (signal.SIGINT, signal.SIGTERM)
+_LEFT_TO_THE_WORKER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NAME_BYTES = 32
+_NO_NAME = bytes(_NAME_BYTES)
 
 
 class ProcessLimits(NamedTuple):
-    """Of the processes for handlers with isolation="process"."""
+    """Limits for the processes of handlers with isolation="process"."""
 
     most: int
-    """At once."""
+    """How many run at once."""
     jobs: int | None = None
-    """Attempts that one serves before another takes its place; None: any number."""
+    """How many attempts one process serves before it is replaced; None means no limit."""
     megabytes: int | None = None
-    """Resident memory with which one serves another attempt; None: any amount."""
+    """The resident memory above which a process is replaced; None means no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What a child needs. The payload travels as JSON and gets its type there."""
+    """What a child needs to run an attempt. The payload is sent as JSON and converted to its type in the child."""
 
     function: HandlerFunction
     payload_type: Any
     job: RunningJob[Json]
     failures: Failures
     timeout: timedelta
+    open_state: OpenState | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The child runs and has imported what it needs: from now on the handler's time counts."""
+    """The child is running and has imported what it needs. The handler's timeout starts now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finishing:
-    """The handler is about to finish its job in a transaction of its own."""
+    """The handler is about to finish its job in its own transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
     outcome: Outcome
-    finish_requested: bool
+    finish_requested: Move | None = None
     is_worn: bool = False
-    """The child has served enough: another one is to take its place."""
+    """The child has reached its limits and should be replaced."""
+    trouble: str = ""
+    """Why the app's lifespan could not be opened. This is not the job's fault."""
+
+
+class _OtherAttemptError(Exception):
+    """A message arrived that does not belong to the child's current attempt."""
 
 
 class Processes:
-    """A pool of children, started when first needed and kept for the next attempt until they are worn."""
+    """A pool of child processes, started when needed and reused until they reach their limits."""
 
-    def __init__(self, limits: ProcessLimits) -> None:
+    def __init__(self, limits: ProcessLimits, framework: Framework | None = None) -> None:
+        self._framework = framework
         self._context = multiprocessing.get_context("spawn")
         self._limits = limits
         self._free = asyncio.Semaphore(limits.most)
@@ -100,7 +124,7 @@ class Processes:
         finishing: Callable[[], None],
         set_kill: Callable[[Callable[[], None]], None],
     ) -> Ended:
-        """Waits for a process to be free, then tells `has_process`; `started` is told when the handler begins."""
+        """Wait until a process is free, then call `has_process`. `started` is called when the handler begins."""
         async with self._free:
             has_process()
             return await self._serve(attempt, started, report, finishing, set_kill)
@@ -121,13 +145,13 @@ class Processes:
             ended = await asyncio.shield(call)
         except asyncio.CancelledError:
             child.kill()
-            # The thread is over as soon as the pipe breaks, so that no thread outlives its attempt.
+            # The thread ends as soon as the pipe breaks. Wait for it, so that no thread outlives its attempt.
             with contextlib.suppress(asyncio.CancelledError):
                 await call
             raise
         if child.is_alive:
             if ended.is_worn:
-                child.kill()
+                child.retire()
             self._idle.append(child)
         return ended
 
@@ -141,13 +165,12 @@ class Processes:
             raise
 
     def _new_child(self, dead: "list[_Child]") -> "_Child":
-        """In a thread: both take their time, the end of a child that had much memory too."""
-        for child in dead:
-            child.end()
-        return _Child(self._context, self._guard, self._limits)
+        """Runs in a thread, because both steps are slow, even the end of a child that used a lot of memory."""
+        _end_all(dead)
+        return _Child(self._context, self._guard, self._limits, self._framework)
 
     def _idle_child(self) -> "_Child | None":
-        """None if all are dead: they are ended with the start of the next one."""
+        """A usable idle child, or None. Dead ones are cleaned up when the next child starts."""
         usable = next((child for child in reversed(self._idle) if child.is_usable), None)
         if usable is not None:
             self._idle.remove(usable)
@@ -163,19 +186,29 @@ class Processes:
 
     def close(self) -> None:
         self._closed = True
-        for child in self._idle:
-            child.end()
+        _end_all(self._idle)
         self._idle.clear()
         self._guard.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
+def _end_all(children: "list[_Child]") -> None:
+    """End these children. They leave their lifespans concurrently."""
+    for child in children:
+        child.retire()
+    deadline = time.monotonic() + _LEAVE_SECONDS
+    for child in children:
+        child.wait_until_left(deadline - time.monotonic())
+        child.end()
+
+
 class _Child:
-    def __init__(self, context: multiprocessing.context.SpawnContext, guard: Guard, limits: ProcessLimits) -> None:
+    def __init__(self, context: SpawnContext, guard: Guard, limits: ProcessLimits, framework: Framework | None) -> None:
         self._pipe, theirs = context.Pipe()
-        self._process: BaseProcess = context.Process(target=_main, args=(theirs, limits), daemon=True)
+        arguments = (theirs, limits, levels(), framework)
+        self._process: BaseProcess = context.Process(target=_main, args=arguments, daemon=True)
         self._guard = guard
-        self._is_gone = False
+        self._is_gone = self._has_lifespan = False
         self.is_alive = True
         with _signals_held():
             self._process.start()
@@ -196,9 +229,11 @@ class _Child:
     ) -> Ended:
         """Blocks until the child has an outcome or is dead."""
         try:
-            self._pipe.send(attempt)
+            self._has_lifespan |= attempt.open_state is not None
+            name = _name_of(attempt.job.lease)
+            self._pipe.send_bytes(name + pickle.dumps(attempt))
             while True:
-                message = self._next_message()
+                message = self._next_message(name)
                 match message:
                     case Ended():
                         return message
@@ -206,21 +241,30 @@ class _Child:
                         started()
                     case Finishing():
                         finishing()
+                    case Logged():
+                        message.handle()
                     case _:
                         report(message)
         except (EOFError, OSError):
-            return Ended(Retried(_death(self.end())), finish_requested=False)
+            return Ended(Retried(_died(_death(self.end()))))
+        except _OtherAttemptError:
+            # Later messages could not be trusted either.
+            self.end()
+            return Ended(Retried(_died("answered for another attempt and was killed")))
         except BaseException:
-            # The attempt cannot be pickled; whatever part of it went out, the child is of no more use.
+            # For example, the attempt cannot be pickled. Part of it may have been sent, so the child is unusable.
             self.end()
             raise
 
-    def _next_message(self) -> "Started | Finishing | Ended | Json":
-        # A process that the handler forked holds the pipe open too, so its end alone does not tell that ours is dead.
+    def _next_message(self, name: bytes) -> "Started | Finishing | Ended | Logged | Json":
+        # Poll, because a process that the handler forked keeps the pipe open even after our child is dead.
         while not self._pipe.poll(_LOOK_SECONDS):
             if not self._process.is_alive() and not self._pipe.poll():
                 raise EOFError
-        message: Started | Finishing | Ended | Json = self._pipe.recv()
+        arrived = self._pipe.recv_bytes()
+        message: Started | Finishing | Ended | Logged | Json = pickle.loads(arrived[_NAME_BYTES:])  # noqa: S301 - our child's
+        if arrived[:_NAME_BYTES] != name and not isinstance(message, Logged):
+            raise _OtherAttemptError
         return message
 
     @property
@@ -228,18 +272,31 @@ class _Child:
         return self.is_alive and self._process.is_alive()
 
     def kill(self) -> None:
-        """And its group, which it has from its first step on; before that nothing of a handler has run."""
+        """Kill the child and its process group. The child leads a group before it runs any handler code."""
         self.is_alive = False
         if self._is_gone:
-            # Its number may be another's by now.
+            # Its pid may have been reused by now.
             return
         self._process.kill()
-        # EPERM: on macOS of a group that is all zombies.
+        # macOS returns EPERM for a group that consists only of zombies.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._group, signal.SIGKILL)
 
+    def retire(self) -> None:
+        """Let it leave the app's lifespan, if it has one."""
+        if self.is_alive and self._has_lifespan:
+            self.is_alive = False
+            self._pipe.close()
+        elif self.is_alive:
+            self.kill()
+
+    def wait_until_left(self, seconds: float) -> None:
+        """Wait on the sentinel and do not reap the child, so that its pid is not reused before `end`."""
+        if self._pipe.closed and not self._is_gone and seconds > 0:
+            wait([self._process.sentinel], seconds)
+
     def end(self) -> int | None:
-        """Kill it and wait until it is gone, so that neither a zombie nor a descriptor stays."""
+        """Kill the child and wait until it is gone, so that no zombie and no file descriptor is left."""
         self.kill()
         self._is_gone = True
         self._process.join()
@@ -250,8 +307,8 @@ class _Child:
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    """For a child that starts: until it leads a session, what is sent to the worker's group reaches it too."""
-    # Started by the first child otherwise, it would let the signals through again.
+    """Block signals while a child starts: until it leads its own session, the worker's group signals reach it too."""
+    # Otherwise the first child would start the tracker, which unblocks the signals again.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _LEFT_TO_THE_WORKER)
     try:
@@ -260,41 +317,76 @@ def _signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _death(exit_code: int | None) -> JobError:
+def _name_of(lease: Lease) -> bytes:
+    return lease.id.bytes + lease.claim.bytes
+
+
+def _death(exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
         try:
-            how = f"was killed by {signal.Signals(-exit_code).name}"
+            return f"was killed by {signal.Signals(-exit_code).name}"
         except ValueError:
-            how = f"was killed by signal {-exit_code}"
-    else:
-        how = f"exited with code {exit_code}"
+            return f"was killed by signal {-exit_code}"
+    return f"exited with code {exit_code}"
+
+
+def _died(how: str) -> JobError:
     return JobError(code="PROCESS_DIED", type="ProcessDied", message=f"the handler's process {how}")
 
 
-def _main(pipe: Connection, limits: ProcessLimits) -> None:
+def _main(pipe: Connection, limits: ProcessLimits, log_levels: Levels, framework: Framework | None) -> None:
     os.setsid()
-    # A terminal's Ctrl-C and a supervisor's SIGTERM are the worker's to decide about. Those to its group came while
-    # this one was starting; systemd signals every process, whatever its group. A handler that does nothing, because
-    # SIG_IGN would be inherited by the programs that a job starts: it could not terminate them.
+    pid = os.getpid()
+
+    def leave_to_the_worker(number: int, frame: object) -> None:  # noqa: ARG001
+        end_fork_by(number, pid)
+
+    # Only the worker reacts to a terminal's Ctrl-C and a supervisor's SIGTERM. Signals to its group may have arrived
+    # while this process was starting, and systemd signals every process in any group. This is an empty signal handler,
+    # because programs that a job starts would inherit SIG_IGN, and the job could not terminate them.
     for number in _LEFT_TO_THE_WORKER:
-        signal.signal(number, _leave_to_the_worker)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, leave_to_the_worker)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _LEFT_TO_THE_WORKER)
     _die_with_parent()
+    # The worker treats this process as a daemon. A daemon may not have children, but a handler's processes need no such
+    # limit: they are in the group, which ends with this process and with the worker.
+    multiprocessing.current_process().daemon = False
+    wire, home = _Wire(pipe), Home()
+    send_logs(wire.log, log_levels)
     served = 0
     while True:
-        outbox = _Outbox(pipe)
         try:
-            attempt: Attempt = pipe.recv()
+            arrived = pipe.recv_bytes()
         except EOFError:
+            home.leave()
             return
-        except Exception as error:  # noqa: BLE001 - what was sent cannot be imported here
-            ended = Ended(Retried(describe(error, "ERROR")), finish_requested=False)
+        outbox = _Outbox(wire, arrived[:_NAME_BYTES])
+        try:
+            if framework is not None:
+                framework.set_up()
+            attempt: Attempt = pickle.loads(arrived[_NAME_BYTES:])  # noqa: S301 - from our worker
+        except Exception as error:  # noqa: BLE001 - for example, the handler cannot be imported here
+            ended = Ended(Retried(describe(error, "ERROR")))
         else:
-            pipe.send(Started())
-            # A context of its own, so that nothing that a handler sets there meets the next one.
-            ended = contextvars.copy_context().run(_run, attempt, outbox)
+            ended = _serve(attempt, outbox, home, framework)
         served += 1
-        outbox.end(replace(ended, is_worn=_is_worn(limits, served)))
+        outbox.end(replace(ended, is_worn=home.is_broken or _is_worn(limits, served)))
+
+
+def _serve(attempt: Attempt, outbox: "_Outbox", home: Home, framework: Framework | None) -> Ended:
+    pid = os.getpid()
+    try:
+        try:
+            home.enter(attempt.open_state, attempt.job.kind)
+        finally:
+            end_fork(pid)
+    except BaseException as error:  # noqa: BLE001 - in the worker's process, it would end the program
+        trouble = describe(error, "ERROR")
+        return Ended(Snoozed(_LIFESPAN_PAUSE), trouble=f"{trouble.summary}\n{trouble.traceback}")
+    outbox.started()
+    # A separate context, so that a handler's context variables do not leak into the next attempt.
+    return contextvars.copy_context().run(_run, attempt, outbox, home, framework)
 
 
 def _is_worn(limits: ProcessLimits, served: int) -> bool:
@@ -307,23 +399,50 @@ def _resident_bytes() -> int:
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
-        # Elsewhere there is only the most that it ever was, which macOS counts in bytes.
+        # Outside Linux, only the peak value is available, which macOS reports in bytes.
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most << 10
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _leave_to_the_worker(number: int, frame: object) -> None:
-    pass
-
-
-class _Outbox:
-    """What one attempt sends to the worker: progress from any of its threads, and nothing after its end."""
+class _Wire:
+    """The pipe to the worker, shared by all threads of the process. A process that a handler forked sends nothing:
+    otherwise two processes would write to one pipe.
+    """
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+
+    @property
+    def is_forked(self) -> bool:
+        """Checked before taking any lock, because another thread may have held the lock during the fork."""
+        return os.getpid() != self._pid
+
+    def send(self, name: bytes, message: Started | Finishing | Ended | Logged | Json) -> None:
+        sent = name + pickle.dumps(message)
+        with self._lock:
+            self._pipe.send_bytes(sent)
+
+    def log(self, record: Logged) -> None:
+        """Send a log record. It carries no attempt's name, because the record itself says what it belongs to."""
+        if not self.is_forked:
+            self.send(_NO_NAME, record)
+
+
+class _Outbox:
+    """Sends one attempt's messages to the worker under its name: progress from any of its threads, and nothing after
+    its end."""
+
+    def __init__(self, wire: _Wire, name: bytes) -> None:
+        self._wire = wire
+        self._name = name
         self._lock = threading.Lock()
         self._ended = False
+
+    def started(self) -> None:
+        self._send(Started())
 
     def report(self, progress: Json) -> None:
         self._send(progress)
@@ -331,38 +450,40 @@ class _Outbox:
     def finishing(self) -> None:
         self._send(Finishing())
 
-    def _send(self, message: Json | Finishing) -> None:
+    def end(self, ended: Ended) -> None:
+        self._send(ended)
+
+    def _send(self, message: Started | Finishing | Ended | Json) -> None:
+        if self._wire.is_forked:
+            return
         with self._lock:
             if not self._ended:
-                self._pipe.send(message)
-
-    def end(self, ended: Ended) -> None:
-        with self._lock:
-            self._ended = True
-            self._pipe.send(ended)
+                self._ended = isinstance(message, Ended)
+                self._wire.send(self._name, message)
 
 
 def _die_with_parent() -> None:
-    # Nobody renews the leases of a worker that was killed. The guard ends its children too, but on Linux the kernel
-    # does it even if the guard is dead.
+    # Nothing renews the leases of a killed worker, so its children must end. The guard ends them too, but on Linux the
+    # kernel does it even if the guard is dead.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
-def _run(attempt: Attempt, outbox: _Outbox) -> Ended:
+def _run(attempt: Attempt, outbox: _Outbox, home: Home, framework: Framework | None) -> Ended:
     job: RunningJob[Any] = attempt.job
     job._report, job._finishing = outbox.report, outbox.finishing
+    job.state = home.state
     job.deadline = datetime.now(UTC) + attempt.timeout
-    payload_type = attempt.payload_type
     CURRENT_JOB.set(job)
     try:
-        if payload_type is None:
-            job.payload = decode(job.payload)
-        elif payload_type is not Json:
-            job.payload = TypeAdapter(payload_type).validate_json(job.payload)
-        value = attempt.function(job)
-        if inspect.isawaitable(value):
-            value = asyncio.run(_awaited(value))
+        job.payload = read_payload(attempt.payload_type, job.payload)
+        pid = os.getpid()
+        try:
+            value = tidied(framework, attempt.function)(job)
+            if inspect.isawaitable(value):
+                value = home.run(_awaited(value))
+        finally:
+            end_fork(pid)
         outcome = outcome_of_value(value)
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its attempt's outcome
         outcome = attempt.failures.outcome_of(error)
@@ -370,4 +491,6 @@ def _run(attempt: Attempt, outbox: _Outbox) -> Ended:
 
 
 async def _awaited(value: Any) -> Any:  # noqa: ANN401
-    return await value
+    end_forks_in_loop()
+    # Also here, because the end of the event loop closes what a fork shares with this process.
+    return await ended_in_forks(value)

@@ -1,4 +1,4 @@
-"""What a worker can be told. Read from the environment by settings.py, or given in code."""
+"""A worker's settings. They are read from the environment by settings.py, or given in code."""
 
 import os
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from holdfast.store.contract import Shard
 from holdfast.worker.processes import ProcessLimits
 
 POLLS_WHEN_TOLD = 3
-"""How many polls an idle worker waits at most when producers tell it of new work, unless it is told otherwise."""
+"""How many poll intervals an idle worker waits at most if producers notify it of new work, unless configured."""
 POLLS_IN_A_CROWD = 10
 
 
@@ -33,13 +33,16 @@ class WorkerSettings:
     processes: int | None = None
     process_jobs: int | None = None
     process_megabytes: int | None = None
+    log_attempts: str | None = None
+    log_tracebacks: bool | None = None
+    log_blocked: timedelta = timedelta(seconds=1)
 
     def __post_init__(self) -> None:
         check_concurrency(self.concurrency)
         check_lease(self.lease)
         check_poll(self.poll)
         if self.idle_backoff_max is not None and self.idle_backoff_max < self.poll:
-            raise InvalidInput("idle_backoff_max: must be at least `poll`, which it makes longer")
+            raise InvalidInput("idle_backoff_max: must be at least `poll`, the interval that it extends")
         at_least("most_ahead", self.most_ahead, 0)
         for name in ("claim_max", "claim_bytes", "processes", "process_jobs", "process_megabytes"):
             value = getattr(self, name)
@@ -57,12 +60,12 @@ class WorkerSettings:
 
     @property
     def longest_wait(self) -> timedelta:
-        """Between two looks of a worker that has nothing to do."""
+        """The longest time between two looks of a worker that has nothing to do."""
         return POLLS_WHEN_TOLD * self.poll if self.idle_backoff_max is None else self.idle_backoff_max
 
     @property
     def longest_wait_in_a_crowd(self) -> timedelta:
-        """Of many workers that could all take the same jobs."""
+        """The same for a worker among many that can take the same jobs."""
         return POLLS_IN_A_CROWD * self.poll if self.idle_backoff_max is None else self.idle_backoff_max
 
     @property
@@ -76,7 +79,7 @@ class WorkerSettings:
 
 
 def _cores() -> int:
-    """Those that this process may use, where the system tells."""
+    """The cores that this process may use, if the system reports them."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,12 +1,12 @@
-"""Up to when leases have ended, by a store's clock that may step forward.
+"""Decides which leases have expired by the store's clock, which may step forward.
 
-An administrator sets it, or a virtual machine is resumed, and all leases look as if they had run out, also those that
-are renewed. So a worker follows a step only after every worker has had the time to renew what it holds.
+After an administrator sets the clock or a virtual machine resumes, all leases look expired, even those that are being
+renewed. So a worker follows a step only after every worker has had time to renew its leases.
 """
 
 from datetime import datetime, timedelta
 
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 
 log = get_logger("holdfast.worker")
 
@@ -15,10 +15,10 @@ _PATIENCE = 2 / 3
 
 
 class StoreTime:
-    """One worker's view of it. A worker that starts after a step cannot know of it, and believes the clock."""
+    """One worker's view of the store's clock. A worker that starts after a step cannot see it and trusts the clock."""
 
     def __init__(self, shortest_lease: float, longest_lease: float) -> None:
-        """In seconds, of the leases that there may be."""
+        """The shortest and longest lease in use, in seconds."""
         self._tolerance = timedelta(seconds=shortest_lease * _TOLERANCE)
         self._patience = longest_lease * _PATIENCE
         self._moment: datetime | None = None
@@ -26,7 +26,7 @@ class StoreTime:
         self._stepped: float | None = None
 
     def ended_by(self, moment: datetime, asked: float, answered: float) -> datetime:
-        """The latest end of a lease that is over, `moment` being the store's answer to what was asked just now."""
+        """The latest lease end that counts as expired. `moment` is the store's time; the other two are ours."""
         if self._moment is not None:
             latest = self._moment + timedelta(seconds=answered - self._at) + self._tolerance
             if moment <= latest:

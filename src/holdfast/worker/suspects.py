@@ -1,13 +1,14 @@
-"""Runs suspects, each alone in its worker, so that a job that kills workers takes no other with it.
+"""Runs suspects, each alone in its worker, so that a job that kills workers takes no other job with it.
 
-A worker first claims them and then runs empty. While it has their leases the store grants no suspect to any other, so
-one worker at a time does this. It gives back what it could not run; that costs the jobs nothing.
+A worker first claims suspects and then lets its other jobs finish. While it holds their leases, the store grants no
+suspect to another worker, so only one worker at a time does this. It gives back what it could not run, at no cost to
+the jobs.
 """
 
 import time
 from collections.abc import Awaitable, Callable
 
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.store.contract import Fenced, Store
 from holdfast.worker.held import HeldJob, Interruption, Slots
 from holdfast.worker.turn import FULL, Turn
@@ -18,7 +19,7 @@ _CLEARING_SECONDS = 0.05
 _LOCKED_SECONDS = 0.1
 _REFUSED_SECONDS = 1.0
 _REST = 9
-"""A worker that did not become empty works so many times as long as it waited."""
+"""A worker that did not become empty does other work for this multiple of the time it waited."""
 
 
 class Suspects:
@@ -33,18 +34,18 @@ class Suspects:
         lease: float,
         longest: float,
     ) -> None:
-        """`longest`: what a handler may take, and so by when a worker that claims nothing must be empty."""
+        """`longest` is the longest handler timeout: a worker that claims nothing is empty after that time."""
         self._store = store
         self._slots = slots
         self._claim = claim
         self._give_back = give_back
         self._lease = self._patience = lease
         self._longest = max(lease, longest)
-        # A worker that starts is empty anyway, so it begins with suspects.
+        # A worker is empty when it starts, so it begins with suspects.
         self._is_due = self._is_new = True
         self._deaf_until = self._not_before = 0.0
         self._began: float | None = None
-        """When it claimed the suspects that it has."""
+        """When the worker claimed the suspects that it holds."""
         self._ends = 0.0
         self._is_clear = False
         self._alone: HeldJob | None = None
@@ -54,12 +55,12 @@ class Suspects:
         return self._is_due
 
     def note_due(self) -> None:
-        """A look has found one."""
+        """A look has found a due suspect."""
         if time.monotonic() >= self._deaf_until:
             self._is_due = True
 
     async def turn(self, limit: int, *, nothing_else: bool = False) -> Turn | None:
-        """None: it is the turn of other jobs. `nothing_else`: there are none, and so there is no reason to rest."""
+        """None means that it is the turn of other jobs. `nothing_else`: there are none, so there is no need to wait."""
         if self._alone is not None and self._alone in self._slots.held:
             return FULL
         self._alone = None
@@ -83,7 +84,7 @@ class Suspects:
             self._began, self._ends, self._is_clear = now, now + self._patience, False
             self._give_back(self._slots.take_waiting())
         elif not self._is_new:
-            # Another worker has some, or their rows are locked.
+            # Another worker holds suspects, or their rows are locked.
             self._deaf_until = now + _REFUSED_SECONDS
         self._is_new = False
 
@@ -95,7 +96,7 @@ class Suspects:
         if suspect.interruption is None:
             fenced = await self._store.run_alone(suspect.job.lease, suspect.handler.crashes)
             if suspect not in self._slots.suspects:
-                # The worker was told to stop meanwhile.
+                # The worker was told to stop in the meantime.
                 return FULL
             if fenced is Fenced.LOCKED:
                 return Turn(0, _LOCKED_SECONDS)
@@ -106,7 +107,7 @@ class Suspects:
         return Turn(1, 0)
 
     def _end(self, now: float) -> None:
-        """Give back what is left; then other jobs have their turn, after as much time as they have waited."""
+        """Give back the rest. Other jobs now have their turn, for a time that depends on how long they waited."""
         took = now - (self._began or now)
         if self._is_clear:
             rest = min(took, self._lease)

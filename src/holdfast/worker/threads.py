@@ -1,23 +1,30 @@
-"""Threads for `def` handlers. They are daemons: one that cannot be stopped must not keep the process from ending.
+"""Threads for `def` handlers. They are daemons, so that a handler that cannot be stopped does not block the exit.
 
-The standard thread pool joins its threads at the interpreter's exit, so a worker told to stop would wait for them.
+The standard thread pool joins its threads when the interpreter exits, so a worker told to stop would wait for them.
 """
 
+import os
 import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from holdfast.worker.forks import end_fork
+
 _Work = tuple[Future[object], Callable[[], object]]
 
 
 class HandlerThreads:
-    """Started when first needed and kept for the next handler.
+    """Starts threads when they are needed and keeps them for later handlers.
 
-    Without `most` the caller bounds how many run at once: by its slots.
+    Without `most`, the caller limits how many run at once, by its number of slots.
     """
 
-    def __init__(self, name: str = "holdfast-handler", most: int | None = None) -> None:
+    def __init__(
+        self, name: str = "holdfast-handler", most: int | None = None, at_end: Callable[[], None] | None = None
+    ) -> None:
+        """`at_end` is called in each thread at its end."""
+        self._at_end = at_end
         self._name = name
         self._most = most
         self._started = 0
@@ -27,14 +34,14 @@ class HandlerThreads:
     def submit(self, call: Callable[[], object]) -> Future[object]:
         future: Future[object] = Future()
         self._work.put((future, call))
-        # With all threads at work, the first that is free finds it, and counts as idle once too often: no matter, for
-        # there is none left to start.
+        # If all `most` threads are busy, the first free one takes the work and counts as idle once too often. That is
+        # harmless, because there is no thread left to start.
         if not self._idle.acquire(blocking=False) and (self._most is None or self._started < self._most):
             try:
                 threading.Thread(target=self._serve, name=self._name, daemon=True).start()
                 self._started += 1
             except RuntimeError:
-                # Or the next idle thread would run it, without a slot.
+                # Otherwise the next idle thread would run it without a slot.
                 future.cancel()
                 raise
         return future
@@ -46,18 +53,24 @@ class HandlerThreads:
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
             _run(*work)
-            del work  # or the last handler's job would live until the next one comes
+            del work  # otherwise the last handler's job would stay in memory until the next one arrives
             self._idle.release()
         self._work.put(None)
+        if self._at_end is not None:
+            self._at_end()
 
 
 def _run(future: Future[object], call: Callable[[], object]) -> None:
     if not future.set_running_or_notify_cancel():
         return
+    home = os.getpid()
     try:
-        value = call()
+        try:
+            value = call()
+        finally:
+            end_fork(home)
     except StopIteration as error:
-        # asyncio's futures refuse it, and whoever waits for one would wait for ever. A coroutine does the same to it.
+        # asyncio futures reject StopIteration, so the caller would wait forever. Coroutines convert it the same way.
         future.set_exception(_as_runtime_error(error))
     except BaseException as error:  # noqa: BLE001 - the waiting side decides
         future.set_exception(error)

@@ -1,4 +1,4 @@
-"""What a turn of the claimer has brought."""
+"""The result of one turn of the claimer."""
 
 import math
 from typing import NamedTuple
@@ -7,9 +7,9 @@ from typing import NamedTuple
 class Turn(NamedTuple):
     """What one turn claimed, and when the next one makes sense.
 
-    `again_in` is in seconds; infinite: nothing is known to become due. `is_idle`: slots are free and nothing more is
-    due, so that claiming again is a matter of polling; otherwise a freed slot says when. `is_short`: it found
-    nothing, but of some kind it may take no more, so something may be due.
+    `again_in` is in seconds, or infinite if nothing is known to become due. `is_idle`: slots are free and nothing more
+    is due, so the next claim is a poll; otherwise the next claim comes when a slot is freed. `is_short`: nothing was
+    found, but some kind is at its limit, so something may be due.
     """
 
     claimed: int

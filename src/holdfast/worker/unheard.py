@@ -1,6 +1,6 @@
-"""Jobs that the store leased to this worker and the worker never heard of, because the answer to a claim was lost.
+"""Jobs that the store leased to this worker without its knowledge, because the answer to a claim was lost.
 
-Left to run out, such leases would count as lost, and a job that has never run would end dead after a few lost answers.
+If such leases expired, they would count as lost, and a job that never ran would end `dead` after a few lost answers.
 """
 
 import asyncio
@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
 
-from holdfast.domain.claim import new_claim
+from holdfast.domain.claim import new_number, number_of
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.lease_clock import lease_now
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.store.contract import Store
 from holdfast.worker.loop import Loop
 
@@ -19,22 +19,22 @@ log = get_logger("holdfast.worker")
 
 _LOOK_SECONDS = 1.0
 _LATEST_SECONDS = 5.0
-"""How late the server does a claim at most (the lock timeout of claim.sql)."""
+"""The latest that the server can execute a claim (the limit in claim.sql)."""
 _CLOSE_SECONDS = 1.0
 
 
 class _Lost(NamedTuple):
-    """All claims between two names, of which the worker knows nothing."""
+    """All claims with numbers between two others, whose results the worker does not know."""
 
-    after: UUID
-    before: UUID
+    after: int
+    before: int
     until: float
 
 
 class Unheard:
-    """Looks for them once a second, until a whole lease has passed since the server can have done the claim.
+    """Looks for such jobs once a second, until a full lease has passed since the server could have executed the claim.
 
-    Not only once, because it may do a claim after its client has given it up.
+    One look is not enough, because the server may execute a claim after its client has given up.
     """
 
     def __init__(self, store: Store, holder: UUID) -> None:
@@ -43,13 +43,9 @@ class Unheard:
         self._lost: list[_Lost] = []
         self._loop = Loop("unheard", self._look)
 
-    def next_name(self) -> UUID:
-        """None of a claim's: it tells those before from those after it."""
-        return new_claim(self._holder)
-
-    def lost(self, after: UUID, lease: float) -> None:
-        """The answers to all claims since then, which lease jobs for so many seconds at most."""
-        self._lost.append(_Lost(after, self.next_name(), lease_now() + _LATEST_SECONDS + lease))
+    def lost(self, after: int, lease: float) -> None:
+        """The answers to all claims since `after` were lost. These claims lease jobs for at most `lease` seconds."""
+        self._lost.append(_Lost(after, new_number(), lease_now() + _LATEST_SECONDS + lease))
         self._loop.wake()
 
     async def run(self) -> None:
@@ -60,7 +56,7 @@ class Unheard:
         self._loop.stop()
 
     async def close(self) -> None:
-        """A last look, if the store answers."""
+        """Take a last look, if the store answers."""
         if self._lost:
             with suppress(HoldfastError, TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
@@ -76,7 +72,10 @@ class Unheard:
 
     async def _give_back(self) -> None:
         leases = await self._store.leases_of(self._holder)
-        unheard = [lease for lease in leases if any(lost.after < lease.claim < lost.before for lost in self._lost)]
+        unheard = [lease for lease in leases if self._is_lost(number_of(lease.claim))]
         if unheard:
             await self._store.release(unheard)
             log.warning("gave back jobs of a claim whose answer was lost", count=len(unheard))
+
+    def _is_lost(self, number: int) -> bool:
+        return any(lost.after < number < lost.before for lost in self._lost)
