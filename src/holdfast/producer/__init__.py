@@ -1,1 +1,1 @@
-"""Enqueueing: building jobs, and the statement that enqueues one in a caller's own transaction."""
+"""Enqueueing: builds jobs and events, and enqueues them through the app or in the caller's transaction."""

@@ -1,167 +1,244 @@
-"""What a producer does: builds jobs and events, and puts them into the store or into a transaction of its caller's.
+"""The producer builds jobs and events, and writes them to the store, on its own or in the caller's transaction.
 
-Neighbours: app.py, whose apps are producers; enqueue.py and publish.py, which build jobs, events and statements;
-arguments.py, which looks at what a caller gave.
+Neighbors: app.py, whose apps are producers; sync.py, the same for blocking code; new_jobs.py and new_events.py, which
+build jobs and events; arguments.py, which checks arguments.
 """
 
-from collections.abc import Awaitable, Iterable, Sequence
-from datetime import datetime
-from typing import TypedDict, Unpack, overload
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Unpack, overload
 from uuid import UUID
 
 from holdfast.domain.connections import AwaitedConnection
 from holdfast.domain.duration import Duration
-from holdfast.domain.errors import InvalidInput
+from holdfast.domain.enqueued import Enqueued
+from holdfast.domain.event import NewEvent
+from holdfast.domain.framework import Framework
 from holdfast.domain.handlers import Handlers
-from holdfast.domain.job import NewJob
+from holdfast.domain.job import Job, NewJob, to_ids
+from holdfast.domain.kinds import Kind, Payload, Result
 from holdfast.domain.statement import Statement
 from holdfast.events.subscriptions import Subscribed
-from holdfast.producer.arguments import check_connection_comes_first, check_job, check_jobs, given_job
-from holdfast.producer.enqueue import enqueue_many_statement, enqueue_statement, new_job
-from holdfast.producer.publish import Published, new_event, publish_statement
-from holdfast.rabbitmq.publisher import Publisher
+from holdfast.producer.arguments import check_jobs, given_job
+from holdfast.producer.new_events import Published, new_event
+from holdfast.producer.new_jobs import new_job
+from holdfast.producer.options import EnqueueOptions, PublishOptions
+from holdfast.producer.sync import SyncProducer
+from holdfast.producer.transactions import Transactions
+from holdfast.producer.undeclared import UndeclaredKinds
 from holdfast.settings import Settings
-from holdfast.store.contract import Enqueued
-from holdfast.store.opening import OpenStore
-
-
-class EnqueueOptions(TypedDict, total=False):
-    queue: str | None
-    priority: int
-    delay: Duration | None
-    run_at: datetime | None
-    tenant: str | None
-    key: str | None
-    if_exists: str
-    window: Duration | None
-    correlation_id: str | None
-    attempts: int | None
-    headers: dict[str, object] | None
-    id: UUID | None
-
-
-class PublishOptions(TypedDict, total=False):
-    tenant: str | None
-    key: str | None
-    correlation_id: str | None
-    headers: dict[str, object] | None
-    id: UUID | None
+from holdfast.store.contract import Canceling, Deleting, Retrying
+from holdfast.store.opening import Applied, OpenStore, statements
 
 
 class Producer:
-    """What takes the caller's connection needs no open app, only the name of the schema; all else needs one."""
+    """Each verb takes `conn`: the connection, session or cursor whose transaction the verb joins.
+
+    It must be an async one of asyncpg, psycopg or SQLAlchemy; `sync` has the same verbs for blocking ones. With `conn`
+    the app does not have to be open; it needs only the name of the schema. Without `conn` the verb uses its own
+    transaction, on an open app.
+    """
 
     settings: Settings
     handlers: Handlers
     subscribed: Subscribed
-    _publisher: Publisher | None
+    sync: SyncProducer
+    """The same verbs for blocking code."""
+    _framework: Framework | None = None
+    """A framework that keeps a connection for each thread, such as Django."""
+    _undeclared: UndeclaredKinds
+    _stand_in: Transactions | None = None
+    """Stands in for an app in memory under test, which has no transactions."""
+
+    @property
+    def is_open(self) -> bool:
+        raise NotImplementedError
 
     @property
     def opened(self) -> OpenStore:
         raise NotImplementedError
 
-    async def enqueue(self, kind: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Enqueued:
-        """Enqueue one job in a transaction of its own."""
-        (enqueued,) = await self._enqueue((self.job(kind, payload, **options),))
-        return enqueued
+    @property
+    def _ring(self) -> Callable[[Sequence[UUID]], None] | None:
+        """The function that rings through RabbitMQ, callable on any event loop; None without RabbitMQ."""
+        raise NotImplementedError
 
-    async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Enqueue all jobs or none, in one transaction. Build them with `job`."""
-        return await self._enqueue(check_jobs(jobs))
+    async def open(self) -> None:
+        raise NotImplementedError
 
-    async def _enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        enqueued = await self.opened.store.enqueue(jobs)
-        if self._publisher is not None:
-            await self.ring([each.id for each in enqueued if each.is_new or each.replaced])
-        return enqueued
+    async def close(self) -> None:
+        raise NotImplementedError
 
-    async def ring(self, ids: Sequence[UUID]) -> None:
-        """Wake workers by RabbitMQ, if there is one, after a commit of your own; everybody else needs no call.
+    async def migrate(self, *, grant: str | None = None) -> Applied:
+        raise NotImplementedError
 
-        Does not wait for the broker: the wake-up is sent beside, before `close` at the latest.
-        """
-        if self._publisher is not None:
-            self._publisher.hand_over(ids)
+    async def wait(self, job_id: UUID | str, timeout: Duration = "30s") -> Job:
+        raise NotImplementedError
 
-    def job(self, kind: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> NewJob:
-        """A checked job that is not enqueued yet; its id is known already."""
+    async def wait_many(self, job_ids: Iterable[UUID | str], timeout: Duration = "30s") -> dict[UUID, Job]:
+        raise NotImplementedError
+
+    async def wait_for(self, kind: Kind | str, key: str, timeout: Duration = "30s", *, tenant: str = "") -> Job:
+        raise NotImplementedError
+
+    @overload
+    def job(
+        self, kind: Kind[None, Result], payload: None = None, **options: Unpack[EnqueueOptions]
+    ) -> NewJob[Result]: ...
+
+    @overload
+    def job(
+        self, kind: Kind[Payload, Result], payload: Payload, **options: Unpack[EnqueueOptions]
+    ) -> NewJob[Result]: ...
+
+    @overload
+    def job(self, kind: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> NewJob: ...
+
+    def job(self, kind: Kind[Any, Any] | str, payload: object = None, **options: Unpack[EnqueueOptions]) -> NewJob:
+        """Build and check a job without enqueuing it. Its ID is already set."""
         return new_job(self.handlers, kind, payload, **options)
 
-    # An async connection is an object too, so mypy sees an overlap; the first signature that fits is the right one.
     @overload
-    def enqueue_in(  # type: ignore[overload-overlap]
+    async def enqueue(
         self,
-        connection: AwaitedConnection,
-        job: NewJob | str,
-        payload: object = None,
+        kind: Kind[None, Result],
+        payload: None = None,
+        *,
+        conn: AwaitedConnection | None = None,
         **options: Unpack[EnqueueOptions],
-    ) -> Awaitable[Enqueued]: ...
+    ) -> Enqueued[Result]: ...
 
     @overload
-    def enqueue_in(
-        self, connection: object, job: NewJob | str, payload: object = None, **options: Unpack[EnqueueOptions]
+    async def enqueue(
+        self,
+        kind: Kind[Payload, Result],
+        payload: Payload,
+        *,
+        conn: AwaitedConnection | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> Enqueued[Result]: ...
+
+    @overload
+    async def enqueue(self, kind: NewJob[Result], *, conn: AwaitedConnection | None = None) -> Enqueued[Result]: ...
+
+    @overload
+    async def enqueue(
+        self,
+        kind: str,
+        payload: object = None,
+        *,
+        conn: AwaitedConnection | None = None,
+        **options: Unpack[EnqueueOptions],
     ) -> Enqueued: ...
 
-    def enqueue_in(
-        self, connection: object, job: NewJob | str, payload: object = None, **options: Unpack[EnqueueOptions]
-    ) -> Enqueued | Awaitable[Enqueued]:
-        """Enqueue in the caller's own transaction: commit makes the job visible, rollback leaves nothing.
+    async def enqueue(
+        self,
+        kind: Kind[Any, Any] | NewJob | str,
+        payload: object = None,
+        *,
+        conn: AwaitedConnection | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> Enqueued:
+        """Enqueue one job: a kind with its payload and options, or a job built by `job`."""
+        (enqueued,) = await self._enqueue((given_job(self.job, kind, payload, options),), "enqueue", conn)
+        return enqueued
 
-        The connection, session or cursor is one of asyncpg, psycopg, SQLAlchemy or Django; await the answer if it is an
-        async one. The job is a kind with its payload and options, or what `job` built. Needs no open app.
+    async def enqueue_many(
+        self, jobs: Iterable[NewJob[Result]], *, conn: AwaitedConnection | None = None
+    ) -> list[Enqueued[Result]]:
+        """Enqueue all jobs or none, with one statement. Build them with `job`; the answers are in the same order."""
+        return await self._enqueue(check_jobs(jobs), "enqueue_many", conn)
+
+    async def _enqueue(self, jobs: Sequence[NewJob], verb: str, conn: AwaitedConnection | None) -> list[Enqueued]:
+        if conn is not None:
+            answers = await self._transactions.enqueue(jobs).execute_awaited(conn, verb)
+            if self.is_open:
+                await self._undeclared.warn_of(jobs, self.handlers, self.opened.kinds)
+            return self._answered(jobs, answers)
+        opened = self.opened
+        enqueued = await opened.store.enqueue(jobs)
+        if self._undeclared.has_new(jobs):
+            await self._undeclared.warn_of(jobs, self.handlers, opened.kinds)
+        if opened.ring is not None:
+            opened.ring([each.id for each in enqueued if each.is_new or each.replaced])
+        return self._answered(jobs, enqueued)
+
+    async def ring(self, ids: Sequence[UUID]) -> None:
+        """Wake workers through RabbitMQ, if configured, after you commit your own transaction. Needed in no other case.
+
+        Does not wait for the broker: the wake-up is sent in the background, before `close` at the latest.
         """
-        check_connection_comes_first(connection, "app.enqueue_in")
-        return self.enqueue_statement(given_job(self.job, job, payload, options)).execute_on(connection)
+        if self._ring is not None:
+            self._ring(ids)
 
-    @overload
-    def enqueue_many_in(  # type: ignore[overload-overlap]
-        self, connection: AwaitedConnection, jobs: Iterable[NewJob]
-    ) -> Awaitable[list[Enqueued]]: ...
+    async def publish(
+        self,
+        type: str,
+        payload: object = None,
+        *,
+        conn: AwaitedConnection | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Published:
+        """Publish one event: make one job for each matching subscription."""
+        return await self._publish_event(new_event(self.handlers, self.subscribed, type, payload, **options), conn)
 
-    @overload
-    def enqueue_many_in(self, connection: object, jobs: Iterable[NewJob]) -> list[Enqueued]: ...
-
-    def enqueue_many_in(self, connection: object, jobs: Iterable[NewJob]) -> list[Enqueued] | Awaitable[list[Enqueued]]:
-        """Like `enqueue_in` for many jobs, by one statement. The answers are in the order of the jobs."""
-        return enqueue_many_statement(self._schema_with_transactions, check_jobs(jobs)).execute_on(connection)
-
-    def enqueue_statement(self, job: NewJob) -> Statement[Enqueued]:
-        """What `enqueue_in` executes, for a library that it does not know: `sql` with $1 … $n, and `parameters`."""
-        return enqueue_statement(self._schema_with_transactions, check_job(job))
-
-    async def publish(self, type: str, payload: object = None, **options: Unpack[PublishOptions]) -> Published:
-        """Publish one event in a transaction of its own: one job for each subscription that matches."""
-        event = new_event(self.handlers, self.subscribed, type, payload, **options)
+    async def _publish_event(self, event: NewEvent, conn: AwaitedConnection | None = None) -> Published:
+        if conn is not None:
+            return Published(event.id, tuple(await self._transactions.publish(event).execute_awaited(conn, "publish")))
         published = Published(event.id, tuple(await self.opened.events.publish(event)))
         await self.ring(published.new_ids)
         return published
 
-    @overload
-    def publish_in(  # type: ignore[overload-overlap]
-        self, connection: AwaitedConnection, type: str, payload: object = None, **options: Unpack[PublishOptions]
-    ) -> Awaitable[Published]: ...
+    async def cancel(self, ids: Iterable[UUID | str], *, conn: AwaitedConnection | None = None) -> list[Canceling]:
+        """Cancel jobs; return one answer for each ID, in the same order.
 
-    @overload
-    def publish_in(
-        self, connection: object, type: str, payload: object = None, **options: Unpack[PublishOptions]
-    ) -> Published: ...
+        `canceled`: it was waiting or a dead letter, and is now canceled. `requested`: it is running, and its handler is
+        stopped at the next renewal of its lease. `final`: it has already succeeded or been canceled. `locked`: its
+        handler's transaction is finishing it right now. `unknown`: no job has this ID. The last three change nothing.
+        """
+        if conn is not None:
+            return await self._transactions.cancel(to_ids(ids)).execute_awaited(conn, "cancel")
+        return await self.opened.store.cancel(to_ids(ids))
 
-    def publish_in(
-        self, connection: object, type: str, payload: object = None, **options: Unpack[PublishOptions]
-    ) -> Published | Awaitable[Published]:
-        """Publish in the caller's own transaction, on any connection that `enqueue_in` takes."""
-        check_connection_comes_first(connection, "app.publish_in")
-        return self.publish_statement(type, payload, **options).execute_on(connection)
+    async def retry(self, ids: Iterable[UUID | str], *, conn: AwaitedConnection | None = None) -> list[Retrying]:
+        """Retry final jobs, even those that succeeded; return one answer for each ID, in the same order.
 
-    def publish_statement(
-        self, type: str, payload: object = None, **options: Unpack[PublishOptions]
-    ) -> Statement[Published]:
-        """What `publish_in` executes, for a library that it does not know: `sql` with $1 … $n, and `parameters`."""
-        event = new_event(self.handlers, self.subscribed, type, payload, **options)
-        return publish_statement(self._schema_with_transactions, event)
+        `ready`: it now waits to run, with attempts and losses counted from zero. `live`: it is already waiting or
+        running. `locked`: another transaction is changing it right now. `unknown`: no job has this ID. The last three
+        change nothing.
+        """
+        if conn is not None:
+            return await self._transactions.retry(to_ids(ids)).execute_awaited(conn, "retry")
+        return await self.opened.store.retry(to_ids(ids))
+
+    async def delete(self, ids: Iterable[UUID | str], *, conn: AwaitedConnection | None = None) -> list[Deleting]:
+        """Delete final jobs, even dead letters, with payload, result and errors; return one answer per ID, in order.
+
+        `deleted`: it is gone, and its key is free. `live`: it is waiting or running; cancel it first. `locked`: another
+        transaction is changing it right now. `unknown`: no job has this ID. The last three change nothing.
+        """
+        if conn is not None:
+            return await self._transactions.delete(to_ids(ids)).execute_awaited(conn, "delete")
+        return await self.opened.store.delete(to_ids(ids))
+
+    def statement(self, *jobs: NewJob[Result]) -> Statement[list[Enqueued[Result]]]:
+        """Return the statement that `conn=` would execute, for a library that Holdfast does not support.
+
+        Run `sql` with its `parameters`, $1 … $n, inside your transaction; `read` turns the rows into answers.
+        """
+        checked = check_jobs(jobs)
+        made = statements(self.settings.store, self.settings.db_schema).enqueue(checked)
+        return replace(made, read=lambda rows: self._answered(checked, made.read(rows)))
 
     @property
-    def _schema_with_transactions(self) -> str:
-        if self.settings.store.startswith("memory"):
-            raise InvalidInput("a transaction of yours needs a PostgreSQL store; jobs in memory have no transaction")
-        return self.settings.db_schema
+    def _transactions(self) -> Transactions:
+        return self._stand_in or statements(self.settings.store, self.settings.db_schema)
+
+    def _given(self, kind: object, payload: object, options: Mapping[str, object]) -> NewJob:
+        return given_job(self.job, kind, payload, options)
+
+    def _answered(self, jobs: Sequence[NewJob], answers: list[Enqueued]) -> list[Enqueued]:
+        """Complete the answers with the app and the kinds needed to wait for results."""
+        for job, answer in zip(jobs, answers):  # noqa: B905 - checking their lengths costs more than the loop
+            answer._kind, answer._app = job.typed, self
+        return answers

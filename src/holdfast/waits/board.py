@@ -1,172 +1,141 @@
-"""Who waits for which job, which jobs to look at now, and whose rows to write. No store, no clock, no task.
+"""Tracks waiters, the jobs and keys to look at now, and the waiter rows to write. It has no store, clock or task.
 
-Neighbours: waits.py asks it what to do and tells it what was found.
+Neighbors: watch.py decides when each look is due; waits.py asks the board what to do and reports the results.
 """
 
-import asyncio
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
-from holdfast.domain.errors import HoldfastError, UnknownJob
+from holdfast.domain.errors import UnknownJob
 from holdfast.domain.job import Job
+from holdfast.domain.keys import KeyName
+from holdfast.waits.watch import AT_ONCE, Pacing, Waiter, Watch
 
-NEVER = float("inf")
-_AT_ONCE = float("-inf")
 _ROUNDING = 0.001
-
-
-@dataclass(frozen=True, slots=True)
-class Pacing:
-    """When to look without a ring, in seconds; and how long to keep what others may need soon."""
-
-    soon: tuple[float, ...] = (0.02, 0.1, 0.4)
-    """After a wait was registered, and then one after another: a finish that was under way did not see it."""
-    together: float = 0.01
-    """Looks that are due within this time of each other are one."""
-    poll: float = 1.0
-    sweep: float = 0.5
-    """How often the rows of waits that ended are removed."""
-    forget: float = 60.0
-    """How often the rows that dead processes left are removed."""
-    linger: float = 5.0
-    """How long the connection is kept after the last wait."""
-
-
-@dataclass(slots=True, eq=False)
-class Waiter:
-    """One caller, the jobs that it still waits for, and until when."""
-
-    left: set[UUID]
-    until: float
-    done: "asyncio.Future[None]"
-    found: dict[UUID, Job] = field(default_factory=dict)
-    error: HoldfastError | None = None
-    takes_any: bool = False
-
-    def take(self, job: Job) -> None:
-        self.found[job.id] = job
-        self.left.discard(job.id)
-        if not self.left:
-            self.end()
-
-    def end(self, error: HoldfastError | None = None) -> None:
-        if not self.done.done():
-            self.error = error
-            self.done.set_result(None)
-
-
-@dataclass(slots=True)
-class _Watched:
-    waiters: set[Waiter] = field(default_factory=set)
-    until: float = _AT_ONCE
-    next_look: float = _AT_ONCE
-    looks: int = 0
-
-    def look_at_once(self) -> None:
-        self.next_look, self.looks = _AT_ONCE, 0
 
 
 class Board:
     def __init__(self, pacing: Pacing) -> None:
-        self._pacing = pacing
-        self._watched: dict[UUID, _Watched] = {}
+        self._watched = Watch[UUID](pacing)
+        self._sought = Watch[KeyName](pacing)
+        """Keys for which no job has been found yet."""
         self._heard: set[UUID] = set()
         self._asking: set[Waiter] = set()
         self._too_late: set[Waiter] = set()
-        """Who came after the look that is under way was sent."""
+        """Waiters that arrived after the current look was sent."""
         self._rows: dict[UUID, float] = {}
-        """Until when each row counts that was written and not removed."""
+        """When each row that was written and not yet removed expires."""
         self._unwritten: set[UUID] = set()
-        self._poll_at = _AT_ONCE
 
     @property
     def is_empty(self) -> bool:
-        return not self._watched
+        return not self._watched and not self._sought
 
     @property
     def waiters(self) -> set[Waiter]:
-        return {waiter for watched in self._watched.values() for waiter in watched.waiters}
+        return self._watched.all_waiters | self._sought.all_waiters
 
     def add(self, waiter: Waiter) -> None:
         self._too_late.add(waiter)
+        if waiter.key is not None:
+            self._sought.add(waiter.key, waiter)
         for id in waiter.left:
-            watched = self._watched.setdefault(id, _Watched())
-            watched.waiters.add(waiter)
-            watched.until = max(watched.until, waiter.until)
-            watched.look_at_once()
-            if watched.until > self._rows.get(id, _AT_ONCE) + _ROUNDING:
-                self._unwritten.add(id)
+            self._watch(id, waiter)
+
+    def _watch(self, id: UUID, waiter: Waiter) -> None:
+        watched = self._watched.add(id, waiter)
+        if watched.until > self._rows.get(id, AT_ONCE) + _ROUNDING:
+            self._unwritten.add(id)
 
     def take_any(self, waiter: Waiter) -> None:
-        """Its time is up: the next look gives it what it waits for in any state."""
+        """The waiter's time is up: the next look returns its jobs in any state."""
         waiter.takes_any = True
         self._asking.add(waiter)
 
     def remove(self, waiter: Waiter) -> None:
         self._asking.discard(waiter)
         self._too_late.discard(waiter)
+        if waiter.key is not None:
+            self._sought.leave(waiter.key, waiter)
         for id in waiter.left:
             self._leave(id, waiter)
 
     def _leave(self, id: UUID, waiter: Waiter) -> None:
-        watched = self._watched.get(id)
-        if watched is not None:
-            watched.waiters.discard(waiter)
-            if not watched.waiters:
-                del self._watched[id]
-                self._unwritten.discard(id)
+        self._watched.leave(id, waiter)
+        if id not in self._watched:
+            self._unwritten.discard(id)
 
     def hear(self, ids: Collection[UUID]) -> None:
         self._heard.update(id for id in ids if id in self._watched)
 
     def look_at_all(self) -> None:
-        for watched in self._watched.values():
-            watched.look_at_once()
+        self._watched.look_at_all()
+        self._sought.look_at_all()
+
+    def to_seek(self, now: float) -> set[KeyName]:
+        """Keys that are due for a look."""
+        asked = {waiter.key for waiter in self._asking if waiter.key is not None and waiter.key in self._sought}
+        return self._sought.due(now) | asked
+
+    def sought(self, asked: Iterable[KeyName], ids: Mapping[KeyName, UUID]) -> None:
+        """Record which jobs hold these keys. From now on, the waiters wait for those jobs."""
+        for key in asked:
+            id = ids.get(key)
+            for waiter in self._sought.waiters(key) - self._too_late:
+                if id is not None:
+                    self._sought.leave(key, waiter)
+                    waiter.left = {id}
+                    self._watch(id, waiter)
+                elif waiter.takes_any:
+                    waiter.end(UnknownJob(f"no job has the key {key}"))
+                    self.remove(waiter)
 
     def to_read(self) -> set[UUID]:
-        """Jobs that became final, as was heard, and those whose waiters take them in any state."""
+        """Jobs that are reported to be final, and jobs whose waiters accept any state."""
         heard, self._heard = self._heard, set()
         return heard.union(*(waiter.left for waiter in self._asking))
 
     def to_check(self, now: float) -> set[UUID]:
-        """Jobs of which it is time to ask whether they are final; the next time is set."""
-        soon, by = self._pacing.soon, now + self._pacing.together
-        due = {id: each for id, each in self._watched.items() if each.next_look <= by}
-        for watched in due.values():
-            watched.next_look = now + soon[watched.looks] if watched.looks < len(soon) else NEVER
-            watched.looks += 1
-        if now >= self._poll_at:
-            self._poll_at = now + self._pacing.poll
-            return set(self._watched)
-        return set(due)
+        """Jobs that are due for a check whether they are final."""
+        return self._watched.due(now)
 
-    def next_check(self) -> float:
-        return min((self._poll_at, *(each.next_look for each in self._watched.values()))) if self._watched else NEVER
+    def next_look(self) -> float:
+        return min(self._watched.next_look(), self._sought.next_look())
 
     def sent(self) -> None:
-        """The jobs are being read: what is found may be old news to whoever comes from now on."""
+        """A look has been sent. Its result may be out of date for waiters that arrive from now on."""
         self._too_late.clear()
 
     def tell(self, asked: Iterable[UUID], jobs: Mapping[UUID, Job]) -> None:
-        """What was found of these jobs, for those who were there when the look was sent.
+        """Give the result of a look to the waiters that were there when it was sent.
 
-        Who has everything is off the board before its task has run.
+        A waiter that has all of its jobs is off the board before its task runs.
         """
         for id in asked:
             job = jobs.get(id)
-            for waiter in self._watched[id].waiters - self._too_late if id in self._watched else ():
+            for waiter in self._watched.waiters(id) - self._too_late:
                 if job is None:
-                    waiter.end(UnknownJob(f"no job has the id {id}, or it was removed by retention"))
-                    self.remove(waiter)
+                    self._lost(id, waiter)
                 elif job.state.is_final or waiter.takes_any:
                     waiter.take(job)
                     self._leave(id, waiter)
 
+    def _lost(self, id: UUID, waiter: Waiter) -> None:
+        """The job does not exist. A waiter for a key now waits for the key's next job."""
+        if waiter.key is not None and not waiter.takes_any:
+            self._leave(id, waiter)
+            waiter.left = set()
+            self._sought.add(waiter.key, waiter).look_later()
+            return
+        unknown = f"no job has the id {id}; it is not committed yet, or was removed"
+        waiter.end(UnknownJob(unknown if waiter.key is None else f"no job has the key {waiter.key}"))
+        self.remove(waiter)
+
     def rows_to_write(self, now: float) -> dict[UUID, timedelta]:
-        """For how long each job is waited for that is not registered for so long."""
-        ends = {id: self._watched[id].until for id in self._unwritten if id in self._watched}
+        """Jobs whose waits last longer than their registered rows, and the remaining time of each."""
+        found = ((id, self._watched.get(id)) for id in self._unwritten)
+        ends = {id: watched.until for id, watched in found if watched is not None}
         return {id: timedelta(seconds=end - now) for id, end in ends.items() if end > now + _ROUNDING}
 
     def rows_written(self, rows: Mapping[UUID, timedelta], now: float) -> None:
@@ -174,14 +143,14 @@ class Board:
             self._rows[id] = now + lasting.total_seconds()
             watched = self._watched.get(id)
             if watched is not None:
-                # Whatever became final before the row was there has rung for nobody.
+                # A job that became final before the row existed has not rung for it.
                 watched.look_at_once()
                 if watched.until <= self._rows[id] + _ROUNDING:
                     self._unwritten.discard(id)
 
     def rows_in_doubt(self) -> None:
-        """They may be gone, as after a crash of the server; or they are there, and then they must still be removed."""
-        self._rows = dict.fromkeys(self._rows, _AT_ONCE)
+        """The rows may be gone, for example after a server crash. If they still exist, they must be removed later."""
+        self._rows = dict.fromkeys(self._rows, AT_ONCE)
         self._unwritten = set(self._watched)
 
     @property
@@ -189,7 +158,7 @@ class Board:
         return set(self._rows)
 
     def rows_to_remove(self) -> set[UUID]:
-        return self._rows.keys() - self._watched.keys()
+        return self._rows.keys() - set(self._watched)
 
     def rows_removed(self, ids: Iterable[UUID]) -> None:
         for id in ids:

@@ -1,13 +1,14 @@
-"""All waits of an open app: a task that looks, registers and removes, and a connection that hears the rings.
+"""All waits of an open app: a task that looks at jobs and maintains waiter rows, and a connection that hears rings.
 
-Both begin with the first wait and end a few seconds after the last. A ring makes it look at once at the jobs that it
-names; without any ring it looks at all of them once a second, in one statement.
+Both start with the first wait and end a few seconds after the last. A ring triggers an immediate look at the jobs it
+names. Without rings, one statement per second looks at all of them.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from contextvars import Context
 from datetime import timedelta
 from uuid import UUID, uuid4
 
@@ -15,9 +16,11 @@ from holdfast.domain.duration import Duration, to_text, to_timedelta
 from holdfast.domain.errors import HoldfastError, InvalidInput, StoreUnavailable
 from holdfast.domain.event_loop import any_done
 from holdfast.domain.job import Job
-from holdfast.log import get_logger
+from holdfast.domain.keys import KeyName
+from holdfast.logs.records import get_logger
 from holdfast.store.waiters import Heard, Rings, WaiterStore
-from holdfast.waits.board import NEVER, Board, Pacing, Waiter
+from holdfast.waits.board import Board
+from holdfast.waits.watch import NEVER, Pacing, Waiter
 from holdfast.wake.link import Outage
 
 log = get_logger("holdfast.waits")
@@ -29,11 +32,11 @@ _CLOSE_SECONDS = 2.0
 _LAST_WORD_SECONDS = 1.0
 
 MakeRings = Callable[[UUID, Heard], Rings | None]
-"""From a holder and what to call, to what hears the rings for it; None if there is nothing to hear."""
+"""Takes a holder and a callback. Returns a listener for the holder's rings, or None if there is nothing to hear."""
 
 
 class Waits:
-    """On one event loop: that of the store's connections, which is the running one unless told otherwise."""
+    """Works on one event loop, that of the store's connections. By default, this is the running loop."""
 
     def __init__(
         self,
@@ -56,25 +59,45 @@ class Waits:
         self._is_closed = False
         self._register_at = self._forget_at = self._sweep_at = float("-inf")
         self._idle_since = float("-inf")
-        self._outage = Outage("waits", begins="the store is away, waits go on", ends="the store is back")
-        self._refused = Outage("waits", begins="waits are not rung for, polling goes on", ends="waits are rung for")
+        self._outage = Outage("waits", begins="store unavailable, waits continue", ends="store available again")
+        begins, ends = "no notifications for waits; polling continues", "notifications for waits are back"
+        self._refused = Outage("waits", begins=begins, ends=ends)
         self._trouble: StoreUnavailable | None = None
 
     async def wait(self, ids: Collection[UUID], timeout: Duration) -> dict[UUID, Job]:
-        """The jobs as soon as all of them are final, or at the timeout as they are then.
+        """Return the jobs as soon as all of them are final, or in their current state at the timeout.
 
-        UnknownJob if one is not there. An outage of the store that is over before the timeout only makes the wait
-        longer; at the timeout it is StoreUnavailable. A canceled wait leaves nothing behind.
+        Raises UnknownJob if one does not exist. A store outage that ends before the timeout only delays the result; an
+        outage at the timeout raises StoreUnavailable. A canceled wait leaves nothing behind.
         """
-        seconds = _seconds(timeout)
+        waiter = self._waiter(timeout)
+        waiter.left.update(ids)
+        if ids:
+            await self._until_done(waiter)
+        return {id: waiter.found[id] for id in ids}
+
+    async def wait_for(self, key: KeyName, timeout: Duration) -> Job:
+        """Wait for a job to hold the key, and return that job as soon as it is final, or as it is at the timeout.
+
+        The first job found is the one waited for, even if another job takes over the key. Raises UnknownJob if no job
+        holds the key at the timeout.
+        """
+        waiter = self._waiter(timeout, key)
+        await self._until_done(waiter)
+        (job,) = waiter.found.values()
+        return job
+
+    def _waiter(self, timeout: Duration, key: KeyName | None = None) -> Waiter:
+        until = time.monotonic() + _seconds(timeout)
         if asyncio.get_running_loop() is not self._loop:
-            raise InvalidInput("wait on the event loop that opened the app, or open another app on this one")
-        if not ids:
-            return {}
-        waiter = Waiter(set(ids), time.monotonic() + seconds, self._loop.create_future())
+            raise InvalidInput("wait on the event loop that opened the app, or open another app on this loop")
+        return Waiter(set(), until, self._loop.create_future(), key)
+
+    async def _until_done(self, waiter: Waiter) -> None:
         self._begin(waiter)
+        seconds = waiter.until - time.monotonic()
         try:
-            if seconds:
+            if seconds > 0:
                 await asyncio.wait([waiter.done], timeout=seconds)
             if not waiter.done.done():
                 self._board.take_any(waiter)
@@ -86,12 +109,11 @@ class Waits:
             self._changed.set()
         if waiter.error is not None:
             raise waiter.error
-        if waiter.left:
+        if not waiter.done.done():
             raise StoreUnavailable("the store did not answer before the wait was over") from self._trouble
-        return {id: waiter.found[id] for id in ids}
 
     async def close(self) -> None:
-        """Waits that go on end with StoreUnavailable."""
+        """End all current waits with StoreUnavailable."""
         self._is_closed = True
         self._changed.set()
         if (task := self._task) is not None:
@@ -108,11 +130,15 @@ class Waits:
             self._start()
 
     def _start(self) -> None:
+        # The task serves all waits, so it must not log as the job whose handler happens to wait first.
+        Context().run(self._start_here)
+
+    def _start_here(self) -> None:
         self._task = asyncio.create_task(self._run(), name="holdfast waits")
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """However the task ended, no wait is left to itself."""
+        """End or take over all waits, no matter how the task ended."""
         self._task = None
         error = None if task.cancelled() else task.exception()
         if error is None and not task.cancelled() and not self._is_closed:
@@ -120,12 +146,12 @@ class Waits:
                 self._start()
             return
         if error is not None and not isinstance(error, HoldfastError):
-            log.error("waits broke off", exc_info=error)
+            log.error("waits failed", exc_info=error)
         for waiter in self._board.waiters:
             if isinstance(error, HoldfastError):
                 waiter.end(error)
             else:
-                why = "the app was closed during the wait" if error is None else "the wait broke off, see the log"
+                why = "the app was closed during the wait" if error is None else "the wait failed, see the log"
                 waiter.end(StoreUnavailable(why))
 
     async def _run(self) -> None:
@@ -141,7 +167,7 @@ class Waits:
         return self._board.is_empty and not self._board.rows_to_remove() and is_over
 
     async def _step(self) -> float:
-        """Seconds until the next one."""
+        """Do one step; return the seconds until the next one."""
         try:
             await self._look()
         except StoreUnavailable as error:
@@ -156,6 +182,9 @@ class Waits:
         return self._next_step() - time.monotonic()
 
     async def _look(self) -> None:
+        if keys := self._board.to_seek(time.monotonic()):
+            self._board.sent()
+            self._board.sought(keys, await self._store.find(keys))
         to_read = self._board.to_read()
         to_check = self._board.to_check(time.monotonic()) - to_read
         if to_check:
@@ -169,7 +198,7 @@ class Waits:
             await self._remove_rows()
             await self._write_rows()
         except HoldfastError as error:
-            # Rows are only there to be rung for, so whatever is wrong with them ends no wait.
+            # Rows only serve to get rings, so a problem with them ends no wait.
             self._refused.goes_on(error)
             self._register_at = self._sweep_at = time.monotonic() + self._pacing.poll
 
@@ -204,7 +233,7 @@ class Waits:
 
     def _heard(self, ids: Collection[UUID] | None) -> None:
         if ids is None:
-            # They are written again, and after that their jobs are looked at.
+            # The rows are written again, and then their jobs are looked at.
             self._board.rows_in_doubt()
         else:
             self._board.hear(ids)
@@ -212,10 +241,10 @@ class Waits:
 
     def _next_step(self) -> float:
         if self._board.rows_to_remove():
-            # It does not end before they are removed, however long that takes.
-            return min(self._board.next_check(), self._sweep_at)
+            # The task does not end before the rows are removed, however long that takes.
+            return min(self._board.next_look(), self._sweep_at)
         end = self._idle_since + self._pacing.linger if self._board.is_empty else NEVER
-        return min(self._board.next_check(), end)
+        return min(self._board.next_look(), end)
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -225,7 +254,7 @@ class Waits:
             return
 
     async def _hang_up(self) -> None:
-        """Its rows are removed if the store still answers; if not, they expire by themselves."""
+        """Stop listening, and remove the rows if the store still answers. If not, they expire on their own."""
         if ringing := self._ringing:
             if self._rings is not None:
                 self._rings.stop()
@@ -243,5 +272,5 @@ class Waits:
 def _seconds(timeout: Duration) -> float:
     length = to_timedelta(timeout, "timeout")
     if length > LONGEST_WAIT:
-        raise InvalidInput(f"timeout: longer than {to_text(LONGEST_WAIT)}; wait again when that is over")
+        raise InvalidInput(f"timeout: longer than {to_text(LONGEST_WAIT)}; call wait again after that time")
     return length.total_seconds()

@@ -1,4 +1,4 @@
-"""Wake-ups: hints that there may be work. Never trusted and never required, because polling goes on beside them.
+"""Wake-ups: hints that there may be work. They are neither trusted nor required, because polling continues anyway.
 
 A source calls `wake(queue)`, or `wake(None)` for every queue, on the event loop that runs it.
 """
@@ -6,13 +6,19 @@ A source calls `wake(queue)`, or `wake(None)` for every queue, on the event loop
 from collections.abc import Callable
 from typing import NamedTuple
 
+from holdfast.domain.limits import RING_AHEAD
+
+LONGEST_SLEEP = RING_AHEAD.total_seconds() - 10.0
+"""Longest pause between two looks of a worker for which producers ring, regardless of its poll interval. Producers do
+not ring for a job that is due later than they ring ahead, and such a job may be enqueued just after a look."""
+
 Wake = Callable[[str | None], None]
 
 
 class Told(NamedTuple):
-    """What a process knows that sleeps and is told of new work."""
+    """What a sleeping process knows about being told of new work."""
 
     seconds: float
-    """For how long it has been told, without a break."""
+    """How long producers have been ringing for it without a break."""
     others: int = 0
-    """How many sleep besides and could take the same jobs."""
+    """How many other sleepers could take the same jobs."""

@@ -1,6 +1,6 @@
-"""Hearing of jobs that became final: LISTEN on a connection of its own, on a channel of the holder's own.
+"""Listens for jobs that became final: LISTEN on a separate connection, on a channel that only the holder uses.
 
-Who waits for which job is told elsewhere, on any connection (store/postgres/waiters.py); here it is only heard.
+This module only listens. store/postgres/waiters.py registers which jobs the holder waits for, on any connection.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from uuid import UUID
 
 from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.retry import exponential
+from holdfast.store.postgres.answers import answered
 from holdfast.store.postgres.driver import Address, open_session
 from holdfast.store.waiters import Heard
-from holdfast.wake.answers import answered
 from holdfast.wake.link import Link
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ def channel(holder: UUID) -> str:
 
 
 class FinalListener:
-    """Calls `heard(ids)` when jobs that the holder registered became final, and `heard(None)` with each connection.
+    """Calls `heard(ids)` when jobs that the holder registered become final, and `heard(None)` after each connect.
 
-    `run` returns only after `stop`, whatever happens to the database. A closed connection is noticed at once, a dead
-    one by a ping that is not answered in `patience`.
+    `run` returns only after `stop`, whatever happens to the database. It notices a closed connection at once, and a
+    dead one when a ping is not answered within `patience`.
     """
 
     def __init__(
@@ -93,5 +93,5 @@ class FinalListener:
             return
 
     def _rung(self, connection: object, pid: int, channel: str, payload: object) -> None:  # noqa: ARG002
-        # Anybody may notify a channel: what is not an id of ours is none of a job that is waited for, and harmless.
+        # Any session can notify any channel. Text that is not an id is skipped, and an unknown job's id is harmless.
         self._heard([UUID(id) for id in str(payload).split(",") if _ID.fullmatch(id)])

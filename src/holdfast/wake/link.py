@@ -1,4 +1,4 @@
-"""A connection that comes back by itself, and says so once per outage. Both sources of wake-ups are built on it."""
+"""A connection that reconnects by itself, and logs each outage once. Both sources of wake-ups are built on it."""
 
 import asyncio
 import time
@@ -9,19 +9,19 @@ from typing import TypeVar
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.event_loop import any_done, is_being_canceled
 from holdfast.domain.retry import Backoff
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 
 log = get_logger("holdfast.wake")
 
 Answer = TypeVar("Answer")
 
-# A session that ends sooner does not set the back-off to its beginning: whoever lets us in and throws us out again at
-# once is not asked without a pause.
+# A session that ends sooner does not reset the backoff. Otherwise a server that accepts a connection and drops it at
+# once would be asked again without a pause.
 _STEADY_SECONDS = 2.0
 
 
 class LinkLost(HoldfastError):
-    """The other side cannot be reached, does not answer or hung up."""
+    """The other side cannot be reached, does not answer, or hung up."""
 
 
 class Stopped(HoldfastError):
@@ -29,10 +29,10 @@ class Stopped(HoldfastError):
 
 
 class Outage:
-    """Says once that it began and once that it is over."""
+    """Logs the start and the end of an outage, once each and at the same level, so no log shows only the start."""
 
     def __init__(
-        self, source: str, *, begins: str = "no wake-ups, polling goes on", ends: str = "wake-ups are back"
+        self, source: str, *, begins: str = "no wake-ups; polling continues", ends: str = "wake-ups are back"
     ) -> None:
         self._source = source
         self._begins = begins
@@ -48,14 +48,14 @@ class Outage:
     def is_over(self) -> None:
         if self._goes_on:
             self._goes_on = False
-            log.info(self._ends, source=self._source)
+            log.warning(self._ends, source=self._source)
 
 
 class Link:
     """Runs `session` again and again until it is stopped.
 
-    A session connects, calls `up`, serves until `stopping` is set, and raises when the connection is of no more use.
-    The first new try comes at once, the others after the back-off.
+    A session connects, calls `up`, serves until `stopping` is set, and raises when the connection is no longer usable.
+    The first retry comes at once, later ones after the backoff.
     """
 
     def __init__(self, source: str, session: Callable[[], Awaitable[None]], backoff: Backoff) -> None:
@@ -96,7 +96,7 @@ class Link:
                 await self.pause(self._backoff.delay(failures - 1, self._random).total_seconds())
 
     async def pause(self, seconds: float) -> None:
-        """Wait that long, or until the link is stopped."""
+        """Wait for `seconds`, or until the link is stopped."""
         try:
             async with asyncio.timeout(seconds):
                 await self.stopping.wait()
@@ -104,7 +104,7 @@ class Link:
             return
 
     async def within(self, seconds: float, attempt: Awaitable[Answer]) -> Answer:
-        """What the attempt returns. LinkLost if that takes too long, Stopped if the link is stopped meanwhile."""
+        """Return the attempt's result. Raise LinkLost if it takes too long, and Stopped if the link is stopped."""
         task = asyncio.ensure_future(attempt)
         stopping = asyncio.ensure_future(self.stopping.wait())
         try:

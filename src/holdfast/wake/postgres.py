@@ -1,12 +1,12 @@
-"""Being woken by PostgreSQL: LISTEN on a connection of its own, and the rows that tell producers who sleeps.
+"""Wake-ups from PostgreSQL: LISTEN on a separate connection, and rows that show producers which workers sleep.
 
-Say `asleep()` before each wait with free slots; while the rows are there it does nothing. If it returns False they are
-written at once, and `wake(None)` follows: look once more, for a producer that committed before did not see them. Say
-`awake()` when there is no time to wait: the rows go when no `asleep()` follows for about a second. They go for a second
-when rings come faster than a hundred a second, because each of them makes commits wait for each other.
+Call `asleep()` before each wait with free slots; while the rows exist it does nothing. If it returns None, the rows are
+written at once and `wake(None)` follows: look again, because a producer that committed earlier did not see them. Call
+`awake()` when there is no time to wait; the rows are removed if no `asleep()` follows for about a second. More than a
+hundred rings a second also remove them, for a second, because each ring makes commits wait for each other.
 
-A producer wakes one sleeper of each team, and one that is woken and cannot take the job wakes others. So say `looks()`
-before each claim: how it ends answers the rings that came before.
+A producer wakes one sleeper of each team, and a sleeper that cannot take the job wakes others. So call `looks()` before
+each claim: the outcome of the claim answers the rings that came before it.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from uuid import UUID, uuid4
 
 from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.retry import exponential
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
+from holdfast.store.postgres.answers import answered
 from holdfast.store.postgres.driver import Address, open_session
 from holdfast.store.postgres.sql_files import statement
 from holdfast.wake import Told, Wake
-from holdfast.wake.answers import answered
 from holdfast.wake.link import Link
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ _BACKOFF = exponential(base="100ms", max="2s")
 _SLEEP = timedelta(seconds=15)
 _RENEW_SECONDS = 5.0
 _PING = timedelta(seconds=_RENEW_SECONDS)
-"""Together with the renewals, which are as good as pings."""
+"""A renewal counts as a ping."""
 _MOST_RINGS_PER_SECOND = 100
-"""For all that sleep together; more are not worth what they cost the producers."""
+"""For all sleepers together; more would cost producers more than they are worth."""
 _COUNTED_RINGS = 50
 _FEWEST_COUNTED_RINGS = 8
 _QUIET_SECONDS = 1.0
 _LATER_SECONDS = 0.5
-"""So long has a sleeper that was woken before another one looks."""
+"""How long a woken sleeper has before another one looks."""
 _LINGER_SECONDS = 1.0
 _FORGET_SECONDS = 60.0
 _CONNECT_SECONDS = 5.0
@@ -58,26 +58,28 @@ def channel(holder: UUID) -> str:
 
 
 def team_of(kinds: Iterable[str], shard: object) -> UUID:
-    """Workers with the same handlers and the same shard are a team: whichever is woken can take the job."""
+    """Workers with the same handlers and the same shard are a team: any of them can take the job."""
     words = "\n".join([*sorted(kinds), repr(shard)])
     return UUID(bytes=hashlib.md5(words.encode(), usedforsecurity=False).digest())
 
 
 def listener_url(store_url: str, listen_url: str | None) -> str | None:
-    """Where to listen; None if the store is behind PgBouncer, where LISTEN is lost, and no way past it is known."""
+    """Where to listen. None if the store is behind PgBouncer, where LISTEN does not work, and no direct URL is set."""
     if listen_url is not None:
         return listen_url
     if Address.parse(store_url).pooled:
-        log.warning("no wake-ups by PostgreSQL: set HOLDFAST_LISTEN_URL to its address past PgBouncer; polling goes on")
+        log.warning(
+            "no wake-ups from PostgreSQL; polling continues; set HOLDFAST_LISTEN_URL to its address past PgBouncer"
+        )
         return None
     return store_url
 
 
 class Listener:
-    """Calls `wake(queue)` when a producer rings for one of the queues, and `wake(None)` when one may have been missed.
+    """Calls `wake(queue)` when a producer rings for one of the queues, and `wake(None)` if a ring may have been missed.
 
-    `run` returns only after `stop`, whatever happens to the database. A closed connection is noticed at once, a dead
-    one by a ping that is not answered in `patience`.
+    `run` returns only after `stop`, whatever happens to the database. It notices a closed connection at once, and a
+    dead one when a ping is not answered within `patience`.
     """
 
     def __init__(
@@ -100,11 +102,11 @@ class Listener:
         self._holder = holder or uuid4()
         self._team = team or self._holder
         self._others = 0
-        """How many more of the team sleep, when we last asked."""
+        """How many others of the team were asleep when we last asked."""
         self._rings: dict[str, bool] = {}
-        """Queues for which we were woken since the last look; whether by a producer and not by another sleeper."""
+        """Queues we were woken for since the last look, and whether by a producer rather than by another sleeper."""
         self._answered: dict[str, bool] = {}
-        """Those that the look under way answers."""
+        """The rings that the current look answers."""
         self._to_pass_on: set[str] = set()
         self._later: asyncio.TimerHandle | None = None
         self._ping_seconds = ping.total_seconds()
@@ -115,12 +117,12 @@ class Listener:
         self._registered: float | None = None
         """When the rows were last written; None if there are none, or none that can be relied on."""
         self._known_since = 0.0
-        """Since when there are rows without a break, if there are."""
+        """Since when the rows have existed without a break, if they exist."""
         self._is_relied_on = False
-        """Somebody sleeps for long, because it would be told."""
+        """Whether a caller of `asleep()` sleeps for long because it expects to be told."""
         self._forgot = float("-inf")
         self._quiet_until = float("-inf")
-        """Rings came too fast: until then there are no rows, and then one `wake(None)` for all that came meanwhile."""
+        """Rings came too fast: until then there are no rows, and afterwards one `wake(None)` covers what was missed."""
         self._counted = 0
         self._counting_since = float("-inf")
 
@@ -135,9 +137,10 @@ class Listener:
         self._cancel_later()
 
     def asleep(self, *, is_short: bool = False) -> Told | None:
-        """For how long producers have known; None if they do not, but then they will soon, and `wake(None)` is called.
+        """Return how long producers have known that we sleep. None if they do not know yet: `wake(None)` follows once
+        they do.
 
-        `is_short`: of a kind we can take no more. What a producer woke us for may be of that kind, so others look too.
+        `is_short`: we cannot take more jobs of some kind. The ring may be for a job of that kind, so others look too.
         """
         if is_short:
             self._pass_on(queue for queue, is_first_hand in self._answered.items() if is_first_hand)
@@ -152,17 +155,17 @@ class Listener:
         return Told(time.monotonic() - self._known_since, self._others)
 
     def awake(self, *, is_full: bool = True) -> None:
-        """Not `is_full`: the next look comes at once, and tells what becomes of the rings."""
+        """If not `is_full`, the next look comes at once and decides what happens to the rings."""
         if is_full and self._answered:
             if self._pass_on(self._answered):
-                # At once, or others that are full would pass their rings on to us.
+                # Remove the rows at once, or other full workers would pass their rings on to us.
                 self._busy_since = float("-inf")
             self._answered.clear()
         if self._busy_since is None:
             self._busy_since = time.monotonic()
 
     def _pass_on(self, queues: Iterable[str]) -> bool:
-        """Whether there is anybody to pass them on to."""
+        """Pass the rings on, and return whether any other sleeper can receive them."""
         if self._others:
             self._to_pass_on.update(queues)
             self._changed.set()
@@ -181,7 +184,7 @@ class Listener:
         try:
             connection.add_termination_listener(lambda _: self._changed.set())
             await self._answer(connection, connection.add_listener(channel(self._holder), self._heard))
-            # Also shows whether there is such a table and whether it may be written, before anybody says "back".
+            # This also shows that the table exists and is writable, before the log says that wake-ups are back.
             await self._forget_sleepers(connection)
             self._link.up()
             await self._serve(connection)
@@ -193,7 +196,7 @@ class Listener:
                 self._wake_all()
 
     async def _serve(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-        """A step: bring the rows up to date, make sure that somebody is there, wait for a change."""
+        """In each round: bring the rows up to date, make sure the server answers, wait for a change."""
         greeted = False
         answered = time.monotonic()
         while not self._link.stopping.is_set():
@@ -225,12 +228,12 @@ class Listener:
         self._wake(None)
 
     async def _keep_rows(self, connection: "asyncpg.Connection[asyncpg.Record]", now: float) -> tuple[bool, bool]:
-        """Whether anything was written, and whether the rows are new."""
+        """Write or remove the rows. Return whether anything was sent, and whether the rows are new."""
         is_busy = self._busy_since is not None and now >= self._busy_since + _LINGER_SECONDS
         if is_busy or now < self._quiet_until:
             if self._registered is None:
                 return False, False
-            # Said before it is done: an `asleep()` meanwhile must not rely on rows that are about to go.
+            # Reset this before removing the rows, so a concurrent `asleep()` does not rely on them.
             self._registered = None
             await self._answer(connection, self._remove_rows(connection))
             return True, False
@@ -278,14 +281,14 @@ class Listener:
 
     def _count_ring(self) -> None:
         now = time.monotonic()
-        # Each of those that sleep hears of its share.
+        # Each sleeper hears only its share of the rings.
         sleepers = self._others + 1
         most = max(_FEWEST_COUNTED_RINGS, _COUNTED_RINGS // sleepers)
         if now >= self._counting_since + most * sleepers / _MOST_RINGS_PER_SECOND:
             self._counting_since, self._counted = now, 0
         self._counted += 1
         if self._counted == most:
-            # Every ring makes a commit wait for the one before it. Where they come so often, one a second is enough.
+            # Every ring makes a commit wait for the one before it. At this rate, one a second is enough.
             self._quiet_until = now + _QUIET_SECONDS
             self._changed.set()
 

@@ -1,28 +1,23 @@
-"""Builds events from what a producer says, and publishes them inside any driver's transaction."""
+"""Builds events from the arguments of a producer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from uuid import UUID
 
-from holdfast.domain.connections import Rows
 from holdfast.domain.event import NewEvent
 from holdfast.domain.handlers import CURRENT_JOB, Handlers
 from holdfast.domain.json_text import encode
 from holdfast.domain.options import options_of
-from holdfast.domain.statement import Statement
 from holdfast.events.subscriptions import Subscribed
 from holdfast.producer.arguments import encoded_headers
 from holdfast.store.events import EventJob
-from holdfast.store.postgres.events import event_jobs, publish_parameters
-from holdfast.store.postgres.sql_files import statement
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What became of an event: one job for each subscription, by name; none if nobody listens.
+    """The jobs that an event made: one for each matching subscription, ordered by name, or none.
 
-    With a key, jobs that were there already keep the event that made them, whose id is another one.
+    With a key, jobs that already existed keep the event that made them, which has a different ID.
     """
 
     event_id: UUID
@@ -46,12 +41,12 @@ def new_event(
     headers: Mapping[str, object] | None = None,
     id: UUID | None = None,
 ) -> NewEvent:
-    """An event to publish, checked. Inside a handler it inherits the tenant and correlation id of the running job.
+    """Build and check an event. Inside a handler it inherits the tenant and correlation ID of the running job.
 
-    The payload must fit every subscriber that this code knows; for the others it is checked when their jobs run.
+    The payload must fit every subscriber in this code; for other subscribers it is checked when their jobs run.
     """
     parent = CURRENT_JOB.get()
-    # Left out, not None, so that NewEvent makes an id of its own.
+    # Omitted instead of None, so NewEvent generates an ID.
     named_id = {} if id is None else {"id": id}
     event = NewEvent(
         type=type,
@@ -65,17 +60,3 @@ def new_event(
     for kind in subscribed.kinds_of(event.type):
         handlers.encode_payload(kind, payload)
     return event
-
-
-def publish_statement(schema: str, event: NewEvent) -> Statement[Published]:
-    """Publishes in the caller's transaction: commit makes the jobs visible, rollback leaves nothing."""
-    return Statement.in_text(
-        statement("publish", schema),
-        publish_parameters(event),
-        partial(_published, event.id),
-        "app.publish_statement(type, payload)",
-    )
-
-
-def _published(event_id: UUID, rows: Rows) -> Published:
-    return Published(event_id, tuple(event_jobs(rows)))
