@@ -1,6 +1,6 @@
-"""Subscriptions from the application's side: what its code declares, and `app.subscriptions` for those in the store.
+"""Subscriptions from the application's side: those its code declares, and `app.subscriptions` for those in the store.
 
-Neighbours: app.py offers `@app.on`, event.py has the rules of types and patterns, store/events.py keeps subscriptions.
+Neighbors: app.py offers `@app.on`, event.py has the rules of types and patterns, store/events.py keeps subscriptions.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from holdfast.store.events import EventStore, NewSubscription, Subscription
 
 
 class Subscribed:
-    """Everything that the application's code subscribes to, by name, in its order."""
+    """All subscriptions in the application's code, by name, in the order of declaration."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, NewSubscription] = {}
@@ -21,12 +21,12 @@ class Subscribed:
     def add(self, subscription: NewSubscription) -> None:
         if subscription.name in self._by_name:
             raise InvalidInput(
-                f"subscription {subscription.name!r} is declared already; give each one a name of its own with name="
+                f"subscription {subscription.name!r} is already declared; give each one its own name with name="
             )
         self._by_name[subscription.name] = subscription
 
     def kinds_of(self, type: str) -> list[str]:
-        """The kinds of the jobs that an event of this type makes, as far as this code knows."""
+        """The kinds of the jobs that an event of this type makes, according to this code."""
         patterns = patterns_of(type)
         return [subscription.name for subscription in self if subscription.pattern in patterns]
 
@@ -41,10 +41,10 @@ class Subscribed:
 
 
 class Subscriptions:
-    """Subscriptions as they are in the store: those of code, which a process of the app puts there when it starts, and
+    """The subscriptions in the store: those that code declares, which a process of the app saves at its start, and
     others.
 
-    A name that is not known is InvalidInput.
+    An unknown name raises InvalidInput.
     """
 
     def __init__(self, store: EventStore, subscribed: Subscribed, handlers: Handlers) -> None:
@@ -61,13 +61,13 @@ class Subscriptions:
         priority: int = DEFAULT_PRIORITY,
         attempts: int | None = None,
     ) -> None:
-        """Let each event that matches make a job of the kind `name`, or change the subscription of that name."""
+        """Add or change a subscription: each event that matches `pattern` makes a job of the kind `name`."""
         self._check_not_declared(name, "change")
         queue = self._handlers.queue_of(name) if queue is None else queue
         await self._store.declare([NewSubscription(name, pattern, queue, priority, attempts)])
 
     async def remove(self, name: str) -> None:
-        """Its jobs stay. One that code declares comes back with the next process that does."""
+        """Remove a subscription; its jobs stay. If other code declares it, the next process to do so restores it."""
         self._check_not_declared(name, "remove")
         if not await self._store.remove(name):
             raise InvalidInput(
@@ -75,7 +75,7 @@ class Subscriptions:
             )
 
     async def list(self) -> list[Subscription]:
-        """All in the store, by name."""
+        """All subscriptions in the store, ordered by name."""
         return await self._store.list()
 
     def _check_not_declared(self, name: str, verb: str) -> None:
@@ -84,7 +84,7 @@ class Subscriptions:
 
 
 def kind_for(handlers: Handlers, function: HandlerFunction, name: str | None) -> str:
-    """The kind of a subscription with this function: as it is named, or the one that the function has, or its name."""
+    """The kind of a subscription: the given name, the one kind the function handles, or the function's name."""
     if name is not None:
         return name
     kinds = [handler.kind for handler in handlers.of(function)]

@@ -1,1 +1,1 @@
-"""Keeps a store in shape: partitions for the coming days, retention, compact counts."""
+"""Maintains a store: partitions for the coming days, retention, compact counts."""

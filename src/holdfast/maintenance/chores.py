@@ -1,6 +1,6 @@
-"""The chores of maintenance. They are independent: if one fails, it is reported, and the next one is done.
+"""The chores of maintenance. They are independent: if one fails, it is reported and the next one runs.
 
-`store/maintenance.py` has the verbs; `maintenance/runner.py` says when they run.
+`store/maintenance.py` has the operations; `maintenance/runner.py` decides when they run.
 """
 
 from collections import Counter
@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from holdfast.domain.errors import HoldfastError, StoreUnavailable
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.store.maintenance import Batch, MaintenanceStore
 
 log = get_logger("holdfast.maintenance")
 
 _EVERY = timedelta(minutes=10)
-# They are made for days to come.
+# Less often, because partitions are created days in advance.
 _PARTITIONS_EVERY = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long things are kept; None: for ever."""
+    """How long things are kept; None means forever."""
 
     jobs: timedelta
     dead_letters: timedelta | None
@@ -38,7 +38,7 @@ class Chore:
 
 @dataclass(slots=True)
 class ChoreReport:
-    """`skipped` and `error` begin with the chore's name; `is_done` unless something is left for the next time."""
+    """`skipped` and `error` begin with the chore's name. `is_done` is False if something is left for the next time."""
 
     counts: Counter[str] = field(default_factory=Counter)
     skipped: list[str] = field(default_factory=list)
@@ -59,20 +59,20 @@ def all_chores(store: MaintenanceStore, retention: Retention) -> Sequence[Chore]
 
 
 async def run_chore(store: MaintenanceStore, chore: Chore, is_spent: Callable[[], bool]) -> ChoreReport:
-    """Batch after batch until there is nothing left to do or the time is up; an error ends it."""
+    """Run batch after batch until nothing is left to do, the time is up or an error occurs."""
     report = ChoreReport()
     try:
         await _run_batches(chore, is_spent, report)
         if report.is_done:
             await store.mark_done(chore.name)
     except StoreUnavailable as error:
-        # The caller logs it: other chores may fail for the same reason.
+        # The caller logs it, because other chores may fail for the same reason.
         report.error, report.is_outage = f"{chore.name}: {error}", True
     except HoldfastError as error:
         report.error = f"{chore.name}: {error}"
         log.warning("a chore failed", chore=chore.name, error=str(error))
     except Exception as error:
-        # Whatever it is, the other chores must still be done.
+        # Any error at all: the other chores must still run.
         report.error = f"{chore.name}: {type(error).__name__}: {error}"
         log.exception("a chore failed", chore=chore.name)
     return report

@@ -1,4 +1,4 @@
-"""The runner that keeps a store in shape; what it does, and how often, is in `maintenance/chores.py`."""
+"""The runner that maintains a store. What it does, and how often, is in `maintenance/chores.py`."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ from holdfast.domain.budget import Budget
 from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.runner import RunnerReport
 from holdfast.domain.signals import Signals
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.maintenance.chores import Chore, ChoreReport, Retention, all_chores, run_chore
 from holdfast.store.maintenance import MaintenanceStore
 from holdfast.worker.loop import cancel_within
@@ -27,10 +27,10 @@ _CANCELED_SECONDS = 1.0
 
 
 class Maintenance:
-    """First due within a minute of its start, at random: replicas that start together do not all come at once.
+    """The first pass is due at a random time within a minute, so that replicas that start together do not collide.
 
-    A pass does the chores that no process has done lately. A tick that runs to its end makes its pass at once, within
-    the tick's time. In the background a pass goes on beside the ticks until there is nothing left to do.
+    A pass does the chores that no process has done lately. A tick that runs to its end makes its pass immediately,
+    within the tick's time. In the background, a pass runs alongside the ticks until nothing is left to do.
     """
 
     def __init__(self, store: MaintenanceStore, retention: Retention, signals: Signals | None = None) -> None:
@@ -63,7 +63,7 @@ class Maintenance:
             self._pass = None
 
     async def _run_due(self, budget: Budget) -> RunnerReport:
-        """The chores that no process has done lately."""
+        """Run the chores that no process has done lately."""
         started = time.monotonic()
         self._has_run = True
         self._next = started + AGAIN_SECONDS
@@ -75,20 +75,20 @@ class Maintenance:
         report, all_done = await self._run_chores(due, budget)
         if all_done:
             soonest = min(chore.every - (timedelta(0) if chore in due else ago[chore.name]) for chore in self._chores)
-            # Whoever comes first does it, and the others find it done.
+            # The first process to get there does the chores; the others find them done.
             spread = random.uniform(0.0, SPREAD_SECONDS)  # noqa: S311
             self._next = time.monotonic() + soonest.total_seconds() + spread
         report.seconds = time.monotonic() - started
         return report
 
     async def _run_chores(self, due: Sequence[Chore], budget: Budget) -> tuple[RunnerReport, bool]:
-        """Also whether all of them were done."""
+        """Run these chores. Returns the report, and whether all of them were completed."""
         counts: Counter[str] = Counter()
         reports: list[ChoreReport] = []
         is_outage = False
         for number, chore in enumerate(due):
-            # Each has its share, with what those before it left: a chore that has work for hours starves none. Of a
-            # budget only its time counts: items are a limit for work, and maintenance must not fall behind for it.
+            # Each chore gets an equal share of the time that is left, so that one with hours of work starves no other.
+            # Only the budget's time counts: items limit jobs, and maintenance must not fall behind because of them.
             share = budget.inner(budget.seconds_left / (len(due) - number), None)
             done = await run_chore(self._store, chore, partial(self._is_spent, share))
             counts.update(done.counts)
@@ -114,7 +114,7 @@ class Maintenance:
         return self._is_stopping or share.seconds_left == 0
 
     async def _answers(self) -> bool:
-        """Tells a store that is gone, where each further chore would fail too, from one statement that was too slow."""
+        """Whether the store answers. If not, every other chore would fail too; if so, one statement was too slow."""
         try:
             await self._store.since_done()
         except StoreUnavailable:
@@ -128,7 +128,7 @@ class Maintenance:
         self._is_stopping = True
 
     async def close(self, seconds: float) -> RunnerReport | None:
-        """Every batch is a transaction: a pass that is canceled has done what it has done."""
+        """End the current pass. Each batch is a transaction, so a canceled pass keeps what it has done."""
         if self._pass is None:
             return None
         going, self._pass = self._pass, None

@@ -1,1 +1,1 @@
-"""All that speaks to RabbitMQ: wake-ups, and the relay of events."""
+"""Everything that talks to RabbitMQ: wake-ups, and the relay of events."""

@@ -1,4 +1,4 @@
-"""The edge to aio-pika: where the broker is, connecting and closing in bounded time, its errors in plain words."""
+"""The edge to aio-pika: the broker's address, connecting and closing in bounded time, and errors in plain words."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.event_loop import is_being_canceled
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.wake.link import LinkLost
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _OURS: ContextVar[bool] = ContextVar("holdfast_rabbitmq", default=False)
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Where the wake-ups go; `exchange` is a durable topic exchange that whoever comes first declares."""
+    """Where wake-ups go. `exchange` is a durable topic exchange, declared by the first process that uses it."""
 
     url: str = field(repr=False)
     exchange: str = "holdfast"
@@ -44,7 +44,7 @@ class Broker:
         except ValueError:
             is_usable = False
         if not is_usable:
-            # Not quoted: there may be a password in it.
+            # Do not quote the address: it may contain a password.
             raise InvalidInput("rabbitmq_url: write amqp://user:password@host:port/virtual-host, or amqps://…")
         for name in ("exchange", "routing_key"):
             if not 0 < len(getattr(self, name).encode()) <= LONGEST_NAME_BYTES:
@@ -54,8 +54,7 @@ class Broker:
     async def connect(self) -> "AbstractConnection":
         import aio_pika
 
-        # Not by aio-pika's own timeout: it connects in a task then, and nobody reads the error of one that fails
-        # while it is canceled.
+        # aio-pika's own timeout connects in a task, and if that fails while being canceled, its error is never read.
         async with asyncio.timeout(CONNECT_SECONDS):
             return await aio_pika.connect(self.url, heartbeat=_HEARTBEAT_SECONDS)
 
@@ -74,7 +73,7 @@ async def closing(connection: "AbstractConnection") -> AsyncIterator[None]:
 
 
 async def close(connection: "AbstractConnection") -> None:
-    """In bounded time: a close asks the broker, which may not answer."""
+    """Close in bounded time: closing asks the broker, which may not answer."""
     try:
         async with asyncio.timeout(_CLOSE_SECONDS):
             await connection.close()
@@ -86,7 +85,7 @@ async def close(connection: "AbstractConnection") -> None:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """What aio-pika raises, as a lost link with a line that helps."""
+    """Raise aio-pika's errors as LinkLost with a helpful line."""
     try:
         yield
     except (Exception, asyncio.CancelledError) as error:
@@ -105,13 +104,13 @@ def as_lost(error: BaseException, when_late: str) -> BaseException:
         case TimeoutError():
             return LinkLost(when_late)
         case ProbableAuthenticationError():
-            return LinkLost("login refused; are user and password right?")
+            return LinkLost("login refused; check user and password")
         case InvalidFrameError() if "Connection.OpenOk" in str(error):
-            return LinkLost("virtual host refused; is its name right?")
+            return LinkLost("virtual host refused; check its name")
         case InvalidFrameError():
-            return LinkLost("the answer is not one of RabbitMQ; are host and port right?")
+            return LinkLost("the answer is not from RabbitMQ; check host and port")
         case AMQPError() | OSError() | asyncio.CancelledError():
-            # aiormq puts the arguments of what went wrong below into an error of its own, and forgets its type.
+            # aiormq copies the arguments of the underlying error into its own error, and loses the type.
             cause = error.__cause__
             return LinkLost(_reason(cause if isinstance(cause, OSError | EOFError) else error))
         case _:
@@ -128,7 +127,7 @@ def _reason(error: BaseException) -> str:
             return "host not found"
         case ConnectionResetError() | BrokenPipeError() | EOFError():
             return "the broker closed the connection"
-        # Of a host with several addresses there is one error for all of them, which has only a text.
+        # A host with several addresses gives one error for all of them, which has only text.
         case OSError() if error.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(error):
             return "connection refused"
         case _:
@@ -147,9 +146,9 @@ def _require_aio_pika() -> None:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """What the libraries log about our connections is said by us already, once per outage.
+    """Silence what the libraries log about Holdfast's connections; Holdfast logs each outage itself, once.
 
-    Their tasks inherit this context; those of an application that uses them too do not.
+    The libraries' tasks inherit this context. Tasks of an application that uses the same libraries do not.
     """
     token = _OURS.set(True)
     try:

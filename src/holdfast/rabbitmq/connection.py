@@ -1,4 +1,4 @@
-"""One connection to a broker for all relays of a process."""
+"""One connection to a broker, shared by all relays of a process."""
 
 import asyncio
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class ChannelLost(HoldfastError):
-    """The broker closed the channel for the sake of one message, and does not say which.
+    """The broker closed the channel because of one message, and does not say which.
 
-    `is_final` if it will never take that message; otherwise it lacks a permission.
+    `is_final` if it will never accept that message; otherwise a permission is missing.
     """
 
     def __init__(self, reason: str, *, is_final: bool) -> None:
@@ -27,7 +27,7 @@ class ChannelLost(HoldfastError):
 
 
 class OpenExchange:
-    """A durable topic exchange, on a channel of its own on which the broker confirms what it has."""
+    """A durable topic exchange on its own channel, on which the broker confirms what it has."""
 
     def __init__(self, channel: "AbstractChannel", name: str) -> None:
         self._channel = channel
@@ -39,18 +39,19 @@ class OpenExchange:
         return self._channel.is_closed
 
     async def publish(self, message: "AbstractMessage", routing_key: str, *, mandatory: bool) -> None:
-        """Returns when the broker has confirmed it. ChannelLost if it closed the channel for this message or another
-        that was under way."""
+        """Return when the broker has confirmed the message. Raise ChannelLost if it closed the channel because of this
+        message or another one in progress."""
         with _noticing_the_end(), self._noticing_a_refusal():
             channel = cast("Channel", await self._channel.get_underlay_channel())
             publishing = asyncio.ensure_future(self._send(channel, message, routing_key, mandatory=mandatory))
             await self._done_or_closed(publishing)
 
     async def _send(self, channel: "Channel", message: "AbstractMessage", routing_key: str, *, mandatory: bool) -> None:
-        """A broker that has been told that a channel is closed ends the connection for whatever comes on it afterwards.
+        """Send the message, unless the library has already answered a close of the channel.
 
-        So nothing is sent once the library has answered a close, which it shows only later. And not with `wait`: the
-        library then lets the others queue until the socket has one message, and sends them whatever happened meanwhile.
+        It shows such a close only later, and a broker ends the whole connection if anything arrives on a channel after
+        the answer. `wait` is off: with it, messages queue until the socket has the one before, and are then sent
+        regardless of what happened meanwhile.
         """
         closed = getattr(channel, "_close_exception", None)
         if closed is not None:
@@ -65,7 +66,7 @@ class OpenExchange:
         )
 
     async def _done_or_closed(self, publishing: asyncio.Future[Any]) -> None:
-        """What has not been written yet would wait for ever on a connection that has ended."""
+        """Wait for either: an unwritten message would wait forever on a connection that has ended."""
         closed = asyncio.ensure_future(self._channel.closed())
         try:
             await asyncio.wait([publishing, closed], return_when=asyncio.FIRST_COMPLETED)
@@ -90,8 +91,8 @@ class OpenExchange:
 
 
 class SharedConnection:
-    """Connects when somebody needs it. Each relay has channels of its own: a broker answers a mistake by closing the
-    channel, and the mistake of one relay is nothing to the others."""
+    """Connects on demand. Each relay has its own channels: a broker answers a mistake by closing the channel, and a
+    mistake of one relay must not affect the others."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -119,14 +120,14 @@ class SharedConnection:
     async def _connected(self, broker: Broker) -> "AbstractConnection":
         async with self._connecting:
             connection = self._connection
-            # `is_closed` would tell only whether it was closed from here.
+            # `is_closed` would only show whether it was closed from here.
             if connection is None or not connection.connected.is_set():
                 self.drop()
                 connection = self._connection = await broker.connect()
             return connection
 
     def drop(self) -> None:
-        """It is of no more use: the next one who needs it connects anew."""
+        """Discard an unusable connection; the next use connects anew."""
         connection, self._connection = self._connection, None
         if connection is not None:
             closing = asyncio.create_task(close(connection))
@@ -140,7 +141,7 @@ class SharedConnection:
 
 @contextmanager
 def _noticing_the_end() -> Iterator[None]:
-    """What the libraries raise when they are used just after the connection ended is no error of AMQP."""
+    """Raise LinkLost for the RuntimeError that the libraries raise if used just after the connection ended."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""An event's job as a message of AMQP."""
+"""Turns an event's job into an AMQP message."""
 
 from typing import TYPE_CHECKING
 
@@ -10,11 +10,11 @@ from holdfast.domain.json_text import Json, encode
 if TYPE_CHECKING:
     from aio_pika.abc import AbstractMessage, HeadersType
 
-# The limits of AMQP 0-9-1 for a text that is a property, and for the name of a header.
+# The limits of AMQP 0-9-1 for a text property and for a header's name.
 _LONGEST_PROPERTY_BYTES = 255
 _LONGEST_NAME_BYTES = 128
-# Further addresses to RabbitMQ. For a text it closes the channel, and a list would send the message to queues that
-# nobody bound for it.
+# RabbitMQ treats these headers as additional routing keys. It closes the channel if they hold text, and a list would
+# send the message to queues that were not bound for it.
 _ROUTING_HEADERS = frozenset({"CC", "BCC"})
 
 
@@ -25,7 +25,7 @@ def event_of(job: RunningJob[Json]) -> PublishedEvent:
 
 
 def message_of(job: RunningJob[Json]) -> "AbstractMessage":
-    """The payload as it was published, the rest in properties and headers."""
+    """The payload as published, with everything else in properties and headers."""
     import aio_pika
 
     event = event_of(job)
@@ -43,7 +43,7 @@ def message_of(job: RunningJob[Json]) -> "AbstractMessage":
 
 
 def _headers(job: RunningJob[Json], event: PublishedEvent) -> "HeadersType":
-    """Those of the relay, and those of the event. One of the event that has a name of the relay's gets another."""
+    """The relay's headers and the event's. An event's header with the name of a relay's gets the prefix `event.`."""
     own = {
         "tenant": job.tenant,
         "correlation_id": job.correlation_id,
@@ -55,13 +55,13 @@ def _headers(job: RunningJob[Json], event: PublishedEvent) -> "HeadersType":
 
 
 def _header(name: str, value: object) -> str:
-    """Text as it is and everything else as JSON: AMQP has numbers of its own, which would round some of ours."""
+    """Return text as it is and everything else as JSON, because AMQP's number types would round some values."""
     if not _fits(name, _LONGEST_NAME_BYTES):
         raise Permanent(
             "NOT_RELAYABLE", f"the header {name[:20]!r}… has a name longer than {_LONGEST_NAME_BYTES} bytes"
         )
     if name in _ROUTING_HEADERS:
-        raise Permanent("NOT_RELAYABLE", f"the header {name!r} is an address to RabbitMQ; publish it by another name")
+        raise Permanent("NOT_RELAYABLE", f"the header {name!r} is an address to RabbitMQ; give it another name")
     return value if isinstance(value, str) else encode(value, name="headers")
 
 

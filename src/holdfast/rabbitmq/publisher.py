@@ -1,4 +1,4 @@
-"""Publishing wake-ups beside the work: whoever enqueues hands over an id and goes on, whatever the broker does."""
+"""Publishes wake-ups in the background: a producer hands over an ID and carries on, no matter what the broker does."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from holdfast.rabbitmq.subscriber import Trigger
 
 
 class Publisher:
-    """One task that publishes. A wake-up says no more than "look", so one stands for all that came meanwhile.
+    """One task that publishes. A wake-up only means "look", so one stands for all that arrived meanwhile.
 
-    What the broker did not take is tried again until it is taken or the publisher is closed.
+    A wake-up that the broker did not take is retried until the broker takes it or the publisher is closed.
     """
 
     def __init__(self, trigger: Trigger, *, patience: timedelta = timedelta(seconds=2)) -> None:
-        """On the event loop that is to publish."""
+        """Call this on the event loop that will publish."""
         self._trigger = trigger
         self._patience = patience.total_seconds()
         self._loop = asyncio.get_running_loop()
@@ -25,7 +25,7 @@ class Publisher:
         self._closing = asyncio.Event()
 
     def hand_over(self, job_ids: Sequence[UUID]) -> None:
-        """Never waits. May be called from any thread; ids that come after `close` are left out."""
+        """Never waits. May be called from any thread; ids that arrive after `close` are ignored."""
         if job_ids and not self._loop.is_closed():
             if asyncio.get_running_loop() is self._loop:
                 self._take(job_ids[0])
@@ -33,7 +33,7 @@ class Publisher:
                 self._loop.call_soon_threadsafe(self._take, job_ids[0])
 
     async def close(self) -> None:
-        """After a last try if something is left to publish; takes little more than `patience`."""
+        """Close after one last try if something is left to publish. Takes little more than `patience`."""
         self._closing.set()
         try:
             if self._task is not None:
@@ -49,7 +49,7 @@ class Publisher:
             return
         self._newest = job_id
         if self._task is None or self._task.done():
-            # In a context of its own: what it logs is not about the job whose handler happened to enqueue first.
+            # In a new context, because its log lines are not about the job whose handler happened to enqueue first.
             self._task = self._loop.create_task(self._publish_all(), name="holdfast-publisher", context=Context())
 
     async def _publish_all(self) -> None:

@@ -1,13 +1,13 @@
-"""One relay: the handler of a subscription, which passes its events on to an exchange of RabbitMQ.
+"""One relay: the handler of a subscription, which passes events on to a RabbitMQ exchange.
 
-An event is relayed when the broker has confirmed it. Until then its job is snoozed, again and again, which takes no
-attempt: however long the broker is away, no event becomes a dead letter for it.
+An event is relayed when the broker has confirmed it. Until then its job is snoozed repeatedly, which uses up no
+attempt, so a broker outage of any length turns no event into a dead letter.
 """
 
 import asyncio
 import time
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from holdfast.domain.event_loop import is_being_canceled
 from holdfast.domain.handlers import Room, RunningJob
 from holdfast.domain.json_text import Json
 from holdfast.domain.retry import exponential
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.rabbitmq.broker import LONGEST_NAME_BYTES, Broker, as_lost, quietly
 from holdfast.rabbitmq.connection import ChannelLost, OpenExchange, SharedConnection
 from holdfast.rabbitmq.message import event_of, message_of
@@ -37,26 +37,26 @@ _REFUSED_LOGGED_EVERY_SECONDS = 60.0
 
 
 class Refused(HoldfastError):
-    """The broker is there, and did not take the message."""
+    """The broker answered, but did not take the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelayTarget:
-    """Where the events go. `url` is None for the broker of the app's settings."""
+    """Where the events go. `url` is None for the broker in the app's settings."""
 
     exchange: str
-    url: str | None
+    url: str | None = field(repr=False)
     mandatory: bool
 
     def __post_init__(self) -> None:
-        # Refuses what no broker could take. The address may still come from the settings.
+        # Refuse values that no broker can accept. The address may still come from the settings.
         if not isinstance(self.exchange, str) or not 0 < len(self.exchange.encode()) <= LONGEST_NAME_BYTES:
-            raise InvalidInput(f"exchange: {self.exchange!r} is not a text of 1 to {LONGEST_NAME_BYTES} bytes")
+            raise InvalidInput(f"exchange: {self.exchange!r} is not text of 1 to {LONGEST_NAME_BYTES} bytes")
         Broker(self.url or "amqp://localhost", self.exchange)
 
 
 class _Lane:
-    """A channel, opened when it is needed by one who needs it."""
+    """A channel, opened on demand by the first attempt that needs it."""
 
     def __init__(self) -> None:
         self.exchange: OpenExchange | None = None
@@ -68,10 +68,10 @@ class _Lane:
 
 
 class Relay:
-    """Publishes to one exchange with confirms. What is under way waits for nothing but its own confirm.
+    """Publishes to one exchange with confirms. Each message in progress waits only for its own confirm.
 
-    A broker that takes offence at a message closes the channel. Whatever was under way on it is tried again on a second
-    one, one message at a time, so that it is known for which of them it is closed.
+    A broker that rejects a message closes the channel. All messages in progress on it are then retried on a second
+    channel, one at a time, which shows for which of them the broker closes it.
     """
 
     def __init__(self, target: RelayTarget, connection: SharedConnection) -> None:
@@ -82,7 +82,7 @@ class Relay:
         self._turn = asyncio.Lock()
         self._outage = Outage(
             f"RabbitMQ, exchange {target.exchange}",
-            begins="events are not relayed, they wait in the store",
+            begins="events are not relayed; they wait in the store",
             ends="events are relayed again",
         )
         self._random = Random()  # noqa: S311 - spreads retries, guards nothing
@@ -92,7 +92,7 @@ class Relay:
 
     @property
     def room(self) -> Room:
-        """One event is enough to find out whether the broker is there; the others wait where they cost nothing."""
+        """One event is enough to find out whether the broker is back; the others wait in the store at no cost."""
         if self._shared.is_open:
             return Room()
         return Room(0, self._rest) if self._rest else Room(1)
@@ -114,7 +114,7 @@ class Relay:
         try:
             await self._publish(self._shared, message, type)
         except ChannelLost as error:
-            log.debug("channel closed, what was under way is tried one by one", error=str(error))
+            log.debug("channel closed; retrying its messages one by one", error=str(error))
             return False
         return True
 
@@ -123,16 +123,17 @@ class Relay:
             try:
                 await self._publish(self._apart, message, type)
             except ChannelLost as error:
-                reason = f"the broker does not take this message: {error}"
+                reason = f"the broker does not accept this message: {error}"
                 if error.is_final:
                     raise Permanent("NOT_RELAYABLE", reason) from error
                 raise Retryable(reason, code="NOT_RELAYED") from error
 
     @around("relay")
     async def _publish(self, lane: _Lane, message: "AbstractMessage", type: str) -> None:
-        """Returns when the broker has confirmed the message.
+        """Return when the broker has confirmed the message.
 
-        LinkLost when it cannot be reached or does not answer: it may have the message or not. Refused when it said no.
+        Raise LinkLost if it cannot be reached or does not answer; it may or may not have the message. Raise Refused if
+        it refused the message.
         """
         from aio_pika.exceptions import DeliveryError, PublishError
 
@@ -159,8 +160,8 @@ class Relay:
         if lane.exchange is not None and lane.is_open:
             return lane.exchange
         if self._rest or lane.opening.locked():
-            # Nobody waits for the one that tries: a broker that does not answer would take all slots of the worker.
-            raise LinkLost("the broker was not there a moment ago")
+            # Others do not wait for the one that tries, or a broker that does not answer would fill all slots.
+            raise LinkLost("the broker was unreachable a moment ago")
         async with lane.opening:
             lane.exchange = None
             try:
@@ -176,7 +177,7 @@ class Relay:
         if not isinstance(lost, LinkLost) or is_being_canceled():
             return
         if exchange is lane.exchange:
-            # The first to notice speaks for all that were under way, and not about its own job.
+            # The first to notice logs the outage for all messages in progress, and not under its own job.
             lane.exchange = None
             self._failures += 1
             self._not_before = time.monotonic() + _BACKOFF.delay(self._failures, self._random).total_seconds()
@@ -188,16 +189,16 @@ class Relay:
 
     @property
     def _rest(self) -> float:
-        """For how many seconds after a failure nothing is tried."""
+        """Seconds left in which nothing is tried after a failure."""
         return max(0.0, self._not_before - time.monotonic())
 
     def _pause(self, seconds: float) -> timedelta:
-        """Spread, so that all that waited do not come back at one moment."""
+        """Spread the delay, so waiting events do not all come back at the same moment."""
         return timedelta(seconds=seconds * (1 + self._random.random()))
 
     def _tell_refused(self, type: str, error: Refused) -> None:
         if time.monotonic() >= self._refused_logged + _REFUSED_LOGGED_EVERY_SECONDS:
             self._refused_logged = time.monotonic()
             log.warning(
-                "an event is not relayed, it waits", exchange=self._target.exchange, type=type, error=str(error)
+                "an event is not relayed; it waits", exchange=self._target.exchange, type=type, error=str(error)
             )

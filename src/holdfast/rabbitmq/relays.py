@@ -1,4 +1,4 @@
-"""The relays of an app: where each one's events go, and the connections that they share. Neighbour: relay.py."""
+"""The relays of an app: where each relay's events go, and the connections that they share. Neighbor: relay.py."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from holdfast.rabbitmq.relay import Relay, RelayTarget
 
 @dataclass(frozen=True, slots=True)
 class Relayed:
-    """An event that a relay was given while nothing is sent, as the broker would get it."""
+    """An event that a relay received while sending is off, in the form the broker would get."""
 
     exchange: str
     type: str
@@ -29,7 +29,7 @@ class Relayed:
 
 
 class Relays:
-    """By the name of their subscription. They connect with their first event."""
+    """Relays by the name of their subscription. A relay connects with its first event."""
 
     def __init__(self) -> None:
         self._targets: dict[str, RelayTarget] = {}
@@ -40,7 +40,7 @@ class Relays:
         self.held_back: list[Relayed] = []
 
     def handler(self, name: str, queue: str, limit: int) -> Handler:
-        """That of a new relay. Its attempts are for what nobody foresaw: an outage takes none."""
+        """The handler of a new relay. Its attempts are for unforeseen errors; an outage uses up none."""
         handler = make_handler(
             name,
             self.handle,
@@ -56,14 +56,14 @@ class Relays:
         self._targets[name] = target
 
     def use(self, url: str | None) -> None:
-        """The broker of those that name none. InvalidInput if there is none either."""
+        """Set the broker for relays that name none. Raise InvalidInput if such a relay is then without a broker."""
         self._settings_url = url
         for name in () if self._holds_back else self._targets:
             self._url_of(name)
 
     @contextmanager
     def holding_back(self) -> Iterator[None]:
-        """For tests: no broker is needed, and `held_back` is what would have been sent in this block."""
+        """For tests: no broker is needed, and `held_back` collects what would have been sent in this block."""
         self._holds_back, self.held_back = True, []
         try:
             yield
@@ -102,5 +102,5 @@ class Relays:
     def _url_of(self, name: str) -> str:
         url = self._targets[name].url or self._settings_url
         if url is None:
-            raise InvalidInput(f"relay {name!r}: name the broker, with url= or in HOLDFAST_RABBITMQ_URL")
+            raise InvalidInput(f"relay {name!r}: name the broker with url= or HOLDFAST_RABBITMQ_URL")
         return url

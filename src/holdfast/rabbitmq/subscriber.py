@@ -1,7 +1,7 @@
-"""Being woken by RabbitMQ, and waking: `Subscriber` for workers, `Trigger` for producers after their commit.
+"""Wake-ups through RabbitMQ: `Subscriber` receives them for workers, `Trigger` sends them after a producer's commit.
 
-A message is `{"job_id": "<uuid>"}`. Its content is never trusted: a well-formed one says no more than "look". Nothing
-that happens to the broker reaches the caller, and every wait for it ends.
+A message is `{"job_id": "<uuid>"}`. Its content is never trusted: a well-formed message only means "look". Broker
+failures never reach the caller, and every wait for the broker ends.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from uuid import UUID
 from holdfast.domain.event_loop import is_being_canceled
 from holdfast.domain.json_text import decode, encode
 from holdfast.domain.retry import exponential
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.rabbitmq.broker import CONNECT_SECONDS, Broker, as_lost, close, closing, quietly, translated
 from holdfast.wake import Wake
 from holdfast.wake.link import Link, LinkLost, Outage
@@ -47,9 +47,9 @@ def is_well_formed(body: bytes) -> bool:
 
 
 class Subscriber:
-    """Calls `wake(None)` for messages, once for many that come together, and when one may have been missed.
+    """Calls `wake(None)` for messages, once for many that arrive together, and if one may have been missed.
 
-    `run` returns only after `stop`, whatever happens to the broker. `malformed` counts what was dropped.
+    `run` returns only after `stop`, whatever happens to the broker. `malformed` counts dropped messages.
     """
 
     def __init__(self, broker: Broker, wake: Wake) -> None:
@@ -71,7 +71,7 @@ class Subscriber:
             await self._link.run()
 
     def stop(self) -> None:
-        """`run` returns in a few seconds at most."""
+        """Make `run` return, within a few seconds."""
         self._link.stop()
         self._changed.set()
 
@@ -91,7 +91,7 @@ class Subscriber:
         connection.close_callbacks.add(self._hung_up)
         await channel.set_qos(prefetch_count=_KEPT_MESSAGES)
         exchange = await self._broker.declare(channel)
-        # What comes while this process is busy is not kept beyond a few: one wake-up stands for them all.
+        # Of the messages that arrive while this process is busy, only a few are kept: one wake-up stands for all.
         queue = await channel.declare_queue(
             exclusive=True, auto_delete=True, arguments={"x-max-length": _KEPT_MESSAGES}
         )
@@ -112,7 +112,7 @@ class Subscriber:
                     self._wake(None)
                 await self._link.within(_ANSWER_SECONDS, newest.ack(multiple=True))
             elif time.monotonic() >= checked + _CHECK_SECONDS:
-                # A broker that hangs does not answer; one whose queue somebody deleted says so.
+                # A broker that hangs does not answer, and one whose queue was deleted says so.
                 await self._link.within(_ANSWER_SECONDS, channel.declare_queue(queue, passive=True, exclusive=True))
                 checked = time.monotonic()
             else:
@@ -137,21 +137,21 @@ class Subscriber:
         self.malformed += 1
         if time.monotonic() >= self._malformed_logged + _MALFORMED_EVERY_SECONDS:
             self._malformed_logged = time.monotonic()
-            log.info("dropped a message that is no wake-up", bytes=size, malformed=self.malformed)
+            log.info("dropped a message that is not a wake-up", bytes=size, malformed=self.malformed)
 
     def _hung_up(self, *_: object) -> None:
         self._changed.set()
 
 
 class Trigger:
-    """Wakes the workers that listen to the same exchange. Publish after the commit: before it they find nothing."""
+    """Wakes the workers that listen to the same exchange. Publish after the commit; before it, they find nothing."""
 
     def __init__(self, broker: Broker, *, patience: timedelta = timedelta(seconds=2)) -> None:
         self._broker = broker
         self._patience = patience.total_seconds()
         self._outage = Outage(
             "RabbitMQ",
-            begins="wake-ups are not sent, workers find the jobs when they poll",
+            begins="wake-ups are not sent; workers find the jobs when they poll",
             ends="wake-ups are sent again",
         )
         self._random = Random()  # noqa: S311 - spreads retries, guards nothing
@@ -169,13 +169,13 @@ class Trigger:
 
     @property
     def rest(self) -> float:
-        """For how many seconds after a failure `publish` does not try."""
+        """Seconds left in which `publish` does not try after a failure."""
         return max(0.0, self._not_before - time.monotonic())
 
     async def publish(self, job_ids: Sequence[UUID], *, at_once: bool = False) -> bool:
-        """Whether the broker took it: one message for all these jobs. Never raises for the broker's sake.
+        """Send one message for all these jobs, and return whether the broker took it. Broker errors are never raised.
 
-        Takes at most `patience`; after a failure it returns at once for a while, unless it is to try `at_once`.
+        Takes at most `patience`. After a failure it returns at once for a while, unless `at_once` asks it to try.
         """
         if not job_ids or (self.rest and not at_once):
             return False

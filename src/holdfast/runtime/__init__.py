@@ -1,1 +1,1 @@
-"""The runtime: one tick over the runners, and the background loop that repeats it."""
+"""The runtime: a tick, which is one pass over the runners, and the background loop that repeats it."""

@@ -1,4 +1,4 @@
-"""Repeats the tick, and nothing else: at once on start, then whenever a runner is due or somebody wakes it."""
+"""Repeats the tick: immediately on start, then whenever a runner is due or is woken."""
 
 import asyncio
 import math
@@ -10,7 +10,7 @@ from random import Random
 from holdfast.domain.budget import Budget
 from holdfast.domain.runner import Runner, RunnerReport
 from holdfast.domain.signals import Signals
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.tick import TickLimits, TickReport, run_tick
 from holdfast.worker.loop import cancel_within
@@ -25,7 +25,7 @@ _CANCELED_SECONDS = 1.0
 
 
 class Background:
-    """Runs until `stop` is called. One tick at a time; what a tick started carries on beside the next ones."""
+    """Runs until `stop` is called, one tick at a time. Work that a tick started continues alongside later ticks."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Background:
         shutdown: float,
         signals: Signals | None = None,
     ) -> None:
-        """`signals` are those that the runners set."""
+        """`signals` are the ones that the runners set."""
         self._runners = list(runners)
         self._limits = limits
         self._pacing = pacing
@@ -52,14 +52,14 @@ class Background:
         return self._signals.stop.is_set()
 
     def stop(self) -> None:
-        """Start nothing new, let what runs finish, give the rest back. `run` returns when that is done."""
+        """Start nothing new, let running work finish and give the rest back. Then `run` returns."""
         self._signals.stop.set()
         for runner in self._runners:
             runner.stop()
         self._signals.changed.set()
 
     def _wake_runners(self) -> None:
-        """Those that somebody has a hint for: it ends whatever wait they are in."""
+        """Wake the runners that there are hints for; a hint ends any wait."""
         woken = self._signals.take_woken()
         for runner in self._runners:
             if runner.name in woken:
@@ -67,20 +67,20 @@ class Background:
                 runner.wake()
 
     def _hold_back_less(self, name: str) -> None:
-        """After a failure even a wake-up waits a moment: there may be thousands of them, and the store may be away."""
+        """After a failure, a wake-up only shortens the wait: there may be thousands, and the store may be down."""
         if name in self._not_before:
             soon = self._failed_at[name] + _SHORTEST_HOLD_SECONDS
             self._not_before[name] = min(self._not_before[name], soon)
 
     async def run(self, on_tick: OnTick | None = None) -> None:
-        """`on_tick` is called after each tick that has something to tell, and with what ended since at the end."""
+        """`on_tick` is called after each tick with something to report, and once more for what ended at the stop."""
         ticks = asyncio.create_task(self._repeat(on_tick))
         stop = asyncio.create_task(self._signals.stop.wait())
         try:
             await asyncio.wait([ticks, stop], return_when=asyncio.FIRST_COMPLETED)
             await self._end(ticks, self._shutdown, on_tick)
         except asyncio.CancelledError:
-            # Whoever cancels is in a hurry, but what runs must not run on with nobody to look after it.
+            # A cancellation is urgent, but running work must not be left unattended.
             await self._end(ticks, 0.0, on_tick)
             raise
         finally:
@@ -129,16 +129,16 @@ class Background:
             self._log_failure_to_tell(error)
 
     def _log_failure_to_tell(self, error: Exception) -> None:
-        """What an application does with a report is no reason to stop, nor to fill its log."""
+        """Log only the first error: a failing callback should neither stop us nor fill the log."""
         if not self._has_failed_to_tell:
             self._has_failed_to_tell = True
-            log.error("on_tick failed; further errors of it are not logged", exc_info=error)
+            log.error("on_tick failed; further errors are not logged", exc_info=error)
 
     async def _pause(self, seconds: float) -> None:
         if seconds <= 0 or self._signals.changed.is_set():
             await asyncio.sleep(0)
             return
-        # Not asyncio.timeout: whoever is woken for a job is to be quick.
+        # Not asyncio.timeout, which is slower: a wake-up for a job should take effect quickly.
         timer = None
         if seconds < math.inf:
             timer = asyncio.get_running_loop().call_later(seconds, self._signals.changed.set)
@@ -151,7 +151,7 @@ class Background:
     async def _end(self, ticks: "asyncio.Task[None]", grace: float, on_tick: OnTick | None) -> None:
         self.stop()
         end = time.monotonic() + grace
-        # A claim that is under way may still bring jobs, and those must be given back too.
+        # A claim in progress may still return jobs, and those must be given back too.
         await asyncio.wait([ticks], timeout=_LAST_TICK_SECONDS)
         ended = await close_all(self._runners, max(0.0, end - time.monotonic()))
         self._tell(on_tick, TickReport(ended))
@@ -161,9 +161,9 @@ class Background:
 
 
 async def close_all(runners: Sequence[Runner], seconds: float) -> list[RunnerReport]:
-    """Side by side, so that all have the same time; none of them keeps another from ending in order."""
+    """Close all runners concurrently, so that each has the full time and none keeps another from closing properly."""
     ended = await asyncio.gather(*(runner.close(seconds) for runner in runners), return_exceptions=True)
     for runner, result in zip(runners, ended, strict=True):
         if isinstance(result, Exception):
-            log.error("runner could not end in order", runner=runner.name, error=f"{type(result).__name__}: {result}")
+            log.error("runner could not close properly", runner=runner.name, error=f"{type(result).__name__}: {result}")
     return [result for result in ended if isinstance(result, RunnerReport)]

@@ -1,12 +1,13 @@
-"""Builds a process from an app's parts: its runners in their order, and what wakes them."""
+"""Builds a process from an app's parts: its runners, in order, and what wakes them."""
 
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
+from holdfast.domain.dead_job import DEATHS
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.failures import Failures
 from holdfast.domain.handlers import Handlers
@@ -22,6 +23,7 @@ from holdfast.runtime.queue_runs import QueueRuns
 from holdfast.runtime.row_queues import RowQueue, row_runners
 from holdfast.runtime.tick import TickLimits
 from holdfast.scheduling.board import LOOK_EVERY, ScheduleBoard
+from holdfast.scheduling.every_tick import ask_for_runs, at_every_poll
 from holdfast.scheduling.inline import InlineRunner
 from holdfast.scheduling.inline_attempt import InlineParts
 from holdfast.scheduling.job_schedules import JobSchedules
@@ -31,13 +33,14 @@ from holdfast.store.events import NewSubscription
 from holdfast.store.opening import OpenStore
 from holdfast.wake import Wake
 from holdfast.wake.postgres import Listener, listener_url, team_of
+from holdfast.worker.hooks import Hooks, tidied
 from holdfast.worker.settings import WorkerSettings
 from holdfast.worker.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
 class AppParts:
-    """What an app has when it is open."""
+    """The parts of an open app."""
 
     store: OpenStore
     settings: Settings
@@ -46,20 +49,28 @@ class AppParts:
     declarations: Declarations
     subscriptions: Sequence[NewSubscription] = ()
     rows: Sequence[RowQueue] = ()
+    hooks: Hooks = field(default_factory=Hooks)
 
 
 def build_process(app: AppParts, worker_settings: WorkerSettings, names: Sequence[str]) -> Process:
-    """`names` selects runners and puts them in order; empty: all of them."""
+    """Build a process. `names` selects the runners and their order; if empty, all of them run."""
     store, given, signals = app.store, app.settings, Signals()
     settings = _process_settings(given, worker_settings)
     replica = given.replica or f"{socket.gethostname()}-{os.getpid()}"
 
     def wake(_queue: str | None) -> None:
-        """Any queue's is as good as another's."""
+        """Wake the queue runner. The queue does not matter."""
         signals.wake(QUEUE)
 
     worker = Worker(
-        store.store, store.renewer, app.handlers, app.failures, worker_settings, lambda: store.finish_in, signals
+        store.store,
+        store.renewer,
+        app.handlers,
+        app.failures,
+        worker_settings,
+        lambda: store.finish_in,
+        signals,
+        app.hooks,
     )
     is_served = len(app.handlers) > 0 and (not names or QUEUE in names)
     listener = _listener(app, worker, worker_settings, wake) if is_served else None
@@ -68,10 +79,13 @@ def build_process(app: AppParts, worker_settings: WorkerSettings, names: Sequenc
         settings.pacing,
         QueueRuns(store.runs, QUEUE, replica),
         sleeper=listener,
-        before_start=partial(store.events.declare, app.subscriptions),
+        before_start=partial(_declare, app),
     )
     pacing = partial(_pacing, given)
-    rows = row_runners(app.rows, store, app.handlers, app.failures, worker_settings, pacing, replica, signals)
+    _check_deaths_of_rows(app)
+    rows = row_runners(
+        app.rows, store, app.handlers, app.failures, worker_settings, pacing, replica, signals, app.hooks
+    )
     runners = _chosen(_runners(app, worker_settings, [queue, *(row.runner for row in rows)], replica, signals), names)
     return Process(
         worker,
@@ -79,10 +93,36 @@ def build_process(app: AppParts, worker_settings: WorkerSettings, names: Sequenc
         settings,
         signals,
         row_workers=[row.worker for row in rows],
-        checks=[row.check for row in rows if row.runner in runners],
+        checks=[
+            *(row.check for row in rows if row.runner in runners),
+            partial(_ask_for_every_tick, app, worker_settings, [runner.name for runner in runners]),
+        ],
         listener=listener,
         subscriber=None if given.rabbitmq_url is None else Subscriber(broker(given), wake),
+        lifespan=app.hooks.lifespan if any(isinstance(each, QueueRunner | InlineRunner) for each in runners) else None,
     )
+
+
+async def _ask_for_every_tick(app: AppParts, settings: WorkerSettings, runners: Sequence[str]) -> None:
+    chosen = [each for each in app.declarations if each.is_every_tick and each.name in runners]
+    if chosen:
+        await ask_for_runs(app.store.schedules, at_every_poll(chosen, settings.poll))
+
+
+def _check_deaths_of_rows(app: AppParts) -> None:
+    """Reject `on_dead` for rows: the statement that ends a row is on the application's table and publishes nothing."""
+    patterns = {subscription.pattern for subscription in app.subscriptions}
+    for queue in app.rows:
+        kind = queue.rows.kind
+        if kind is not None and f"{DEATHS}{kind}" in patterns:
+            raise InvalidInput(
+                f"on_dead: {kind!r} is the kind of the rows {queue.rows.name!r}, and dead rows make no jobs"
+            )
+
+
+async def _declare(app: AppParts) -> None:
+    await app.store.events.declare(app.subscriptions)
+    await app.store.kinds.declare(app.handlers.versions)
 
 
 def broker(settings: Settings) -> Broker:
@@ -92,21 +132,22 @@ def broker(settings: Settings) -> Broker:
 def _runners(
     app: AppParts, worker: WorkerSettings, queues: Sequence[QueueRunner], replica: str, signals: Signals
 ) -> list[Runner]:
-    """Job schedules first, so that one tick also runs the jobs that it made."""
-    store, declared = app.store, list(app.declarations)
-    # Whoever wants an idle worker to ask seldom does not mean the queue alone.
+    """The runners, job schedules first, so that a tick also runs the jobs that it makes."""
+    store, declared = app.store, at_every_poll(app.declarations, worker.poll)
+    # A long poll interval is meant to keep an idle worker quiet, so it applies to schedules too.
     board = ScheduleBoard(store.schedules, declared, max(LOOK_EVERY, worker.poll))
     rest = partial(_pacing(app.settings, worker).error, random=Random())  # noqa: S311 - spreads runs, guards nothing
     inline = [
         InlineRunner(
             InlineParts(
                 name=each.name,
-                function=each.inline.function,
+                function=tidied(app.hooks.framework, each.inline.function),
                 lock=each.inline.lock_of(app.settings.db_schema, each.name),
                 schedules=store.schedules,
                 runs=store.runs,
                 replica=replica,
                 failures=app.failures,
+                lifespan=app.hooks.lifespan,
             ),
             board,
             signals,
@@ -152,7 +193,7 @@ def _process_settings(given: Settings, worker: WorkerSettings) -> ProcessSetting
 def _pacing(given: Settings, worker: WorkerSettings) -> Pacing:
     return Pacing(
         busy_delay=given.busy_delay,
-        # A poll below the default back-off is no contradiction: it is what somebody asked for.
+        # A poll interval below the default backoff is deliberate, so it takes precedence.
         idle_min=min(given.idle_backoff_min, worker.poll),
         idle_max=worker.poll,
         told_max=worker.longest_wait,

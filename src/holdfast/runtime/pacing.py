@@ -1,4 +1,4 @@
-"""How long to wait between two looks: soon after work, ever longer while there is none, with jitter."""
+"""How long to wait between looks: briefly after work, increasingly long while there is none, with jitter."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,9 +16,9 @@ class Pacing:
     idle_min: timedelta = timedelta(milliseconds=20)
     idle_max: timedelta = timedelta(seconds=1)
     told_max: timedelta = timedelta(seconds=3)
-    """The longest idle wait of who is told of new work; `idle_max` if that is longer."""
+    """The longest idle wait of a worker that is notified of new work; `idle_max` if that is longer."""
     crowd_max: timedelta = timedelta(seconds=10)
-    """The same among many others who could take the same jobs; `told_max` if that is longer."""
+    """The same for a worker among many that can take the same jobs; `told_max` if that is longer."""
     idle_jitter: timedelta = timedelta(0)
     error_min: timedelta = timedelta(milliseconds=100)
     error_max: timedelta = timedelta(seconds=5)
@@ -26,18 +26,18 @@ class Pacing:
 
     def __post_init__(self) -> None:
         if not timedelta(0) < self.idle_min <= self.idle_max:
-            raise InvalidInput("idle_backoff_min: must be above zero and at most `poll`, the longest idle wait")
+            raise InvalidInput("idle_backoff_min: must be above zero and no more than `poll`, the longest idle wait")
         if not timedelta(0) < self.error_min <= self.error_max:
-            raise InvalidInput("error_backoff_min: must be above zero and at most error_backoff_max")
+            raise InvalidInput("error_backoff_min: must be above zero and no more than error_backoff_max")
 
     def busy(self, random: Random) -> float:
         return (self.busy_delay + self.idle_jitter * random.random()).total_seconds() if self.busy_delay else 0.0
 
     def idle(self, times: int, random: Random, *, told: Told | None = None) -> float:
-        """The wait after the `times`-th look in a row that found nothing, from 1.
+        """The wait after the `times`-th look in a row that found nothing, counted from 1.
 
-        What we were not told of was enqueued before we were, and is not committed yet: the longer that is, the less
-        hurry there is.
+        Jobs that no ring announces were enqueued before producers knew of us and are not committed yet. The longer ago
+        that was, the less urgent the next look is.
         """
         if told is None:
             wait = _doubled(self.idle_min, self.idle_max, times)
@@ -47,7 +47,7 @@ class Pacing:
         return wait + self.idle_jitter.total_seconds() * random.random()
 
     def _told_max(self, others: int, random: Random) -> timedelta:
-        """Many share the looks. Together they look at least eight times in the time of `idle_max`, spread at random."""
+        """Many workers share the looks. Together they look at least eight times per `idle_max`, at random intervals."""
         alone = max(self.idle_max, self.told_max)
         share = self.idle_max * (others + 1) / _LOOKS
         if share <= alone:
@@ -55,10 +55,10 @@ class Pacing:
         return max(alone, min(share, self.crowd_max) * (1 - random.random() / 4))
 
     def error(self, times: int, random: Random) -> float:
-        """The wait after the `times`-th failure in a row, from 1."""
+        """The wait after the `times`-th failure in a row, counted from 1."""
         return _doubled(self.error_min, self.error_max, times) + self.error_jitter.total_seconds() * random.random()
 
 
 def _doubled(least: timedelta, most: timedelta, times: int) -> float:
-    # Thirty doublings are years already; more would only make the number overflow.
+    # Thirty doublings already make years; more would only overflow.
     return min(most.total_seconds(), least.total_seconds() * float(2 ** min(times - 1, 30)))

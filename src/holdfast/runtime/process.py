@@ -1,4 +1,4 @@
-"""What one process runs: its workers and its runners, in the background until it is stopped, or as one tick."""
+"""One process: its workers and runners, which run in the background until stopped, or for a single tick."""
 
 import asyncio
 import time
@@ -12,13 +12,15 @@ from holdfast.domain.budget import Budget
 from holdfast.domain.errors import InvalidInput, StoreUnavailable
 from holdfast.domain.runner import Runner, RunnerReport
 from holdfast.domain.signals import Signals
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.rabbitmq.subscriber import Subscriber
 from holdfast.runtime.background import Background, OnTick, close_all
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.queue_runner import QUEUE
 from holdfast.runtime.tick import TickLimits, TickReport, run_tick
 from holdfast.wake.postgres import Listener
+from holdfast.worker.forks import end_forks_in_loop
+from holdfast.worker.lifespan import Lifespan
 from holdfast.worker.loop import cancel_within
 from holdfast.worker.worker import Worker
 
@@ -44,9 +46,9 @@ class ProcessSettings:
 
 
 class Process:
-    """`await run()` until `stop()`, or `await tick()` once. Not both, and not twice.
+    """Either `await run()` until `stop()`, or `await tick()`; only one of them, and only once.
 
-    `worker` serves the queue, `row_workers` the application's own tables; each has slots and a lease keeper of its own.
+    `worker` serves the queue and `row_workers` the application's own tables. Each has its own slots and lease keeper.
     """
 
     def __init__(
@@ -60,10 +62,11 @@ class Process:
         checks: Sequence[Check] = (),
         listener: Listener | None = None,
         subscriber: Subscriber | None = None,
+        lifespan: Lifespan | None = None,
     ) -> None:
-        """`signals` are those of the workers and runners.
+        """`signals` are shared with the workers and runners.
 
-        `checks` are made once before anything starts; what one raises ends the process, unless the store is only away.
+        `checks` run once before anything starts. An error in one ends the process, unless the store is unavailable.
         """
         self.worker = worker
         self.subscriber = subscriber
@@ -72,6 +75,7 @@ class Process:
         self._runners = list(runners)
         self._signals = signals
         self._checks = checks
+        self._lifespan = lifespan or Lifespan()
         self._sources = [source for source in (listener, subscriber) if source is not None]
         shutdown = settings.shutdown.total_seconds()
         self._background = Background(self._runners, settings.limits, settings.pacing, shutdown, signals)
@@ -80,7 +84,7 @@ class Process:
 
     @property
     def tally(self) -> Counter[str]:
-        """How many attempts ended in each way."""
+        """The number of attempts by how they ended."""
         return sum((worker.tally for worker in self._workers), Counter())
 
     @property
@@ -94,6 +98,11 @@ class Process:
         return any(worker.is_stuck for worker in self._workers)
 
     @property
+    def queues(self) -> list[str]:
+        """The queues that this process serves."""
+        return sorted({queue for worker in self._workers for queue in worker.queues})
+
+    @property
     def runner_names(self) -> list[str]:
         return [runner.name for runner in self._runners]
 
@@ -102,24 +111,36 @@ class Process:
         return self._background.is_stopping
 
     def stop(self) -> None:
-        """Start nothing new, let what runs finish, give the rest back; `run` or `tick` then returns."""
+        """Start nothing new, let running work finish and give the rest back. Then `run` or `tick` returns."""
         self._budget.end()
         self._background.stop()
         for source in self._sources:
             source.stop()
 
     def wake(self, queue: str | None = None) -> None:  # noqa: ARG002
-        """A hint that there may be work; any queue's is as good as another's."""
+        """Hint that there may be work. The queue does not matter."""
         self._signals.wake(QUEUE)
 
     async def run(self, on_tick: OnTick | None = None) -> int:
-        """In the background until stopped: 0, or 1 if too many handlers could not be stopped.
+        """Run in the background until stopped. Returns 0, or 1 if too many handlers could not be stopped.
 
         `on_tick` is called on this event loop after each tick in which a runner did something or failed.
         """
         if iscoroutinefunction(on_tick):
-            raise InvalidInput("on_tick: give a plain function; the ticks would not wait for an async one")
+            raise InvalidInput("on_tick: give a plain function; ticks do not wait for an async one")
         await self._begin()
+        if not await self._lifespan.enter(self._signals.stop, self._stop_without_lifespan):
+            return 0
+        try:
+            return await self._run(on_tick)
+        finally:
+            await self._lifespan.leave()
+
+    def _stop_without_lifespan(self) -> None:
+        log.error("the app's lifespan ended while handlers may run; stopping")
+        self.stop()
+
+    async def _run(self, on_tick: OnTick | None) -> int:
         tasks = [asyncio.create_task(source.run()) for source in self._sources]
         try:
             await self._background.run(on_tick)
@@ -131,9 +152,17 @@ class Process:
         return int(self.is_stuck)
 
     async def tick(self) -> TickReport:
-        """Each runner once, in order, to its end or that of its budget; then everything is ended and reported."""
-        started = time.monotonic()
+        """Run each runner once, in order, until it is done or its budget is spent; then end everything and report."""
         await self._begin()
+        if not await self._lifespan.enter(self._signals.stop, self._stop_without_lifespan):
+            return TickReport()
+        try:
+            return await self._tick()
+        finally:
+            await self._lifespan.leave()
+
+    async def _tick(self) -> TickReport:
+        started = time.monotonic()
         self._budget = Budget(self._settings.tick_max.total_seconds(), self._settings.limits.items)
         if self.is_stopping:
             self._budget.end()
@@ -159,22 +188,23 @@ class Process:
 
     async def _begin(self) -> None:
         if self._has_begun:
-            # Its runners are closed after the first time: they would claim jobs that nothing starts.
-            raise InvalidInput("this has been run already; make another with app.worker()")
+            # The runners are closed after the first run: they would claim jobs that nothing starts.
+            raise InvalidInput("this process has already run; create another with app.worker()")
         self._has_begun = True
+        end_forks_in_loop()
         for check in self._checks:
             try:
                 await check()
             except StoreUnavailable as error:
-                # The runners will try again, as they do whenever the store is away.
-                log.warning("store unavailable, starting without a look at the tables", error=str(error))
+                # The runners try again, as they do whenever the store is unavailable.
+                log.warning("store unavailable, starting without checking the tables", error=str(error))
                 return
 
     async def _ended(self, tick: "asyncio.Task[TickReport]") -> bool:
-        """A stop ends the budget, which runners see by themselves; what goes on after the shutdown time is canceled."""
+        """Wait for the tick. A stop ends the budget, which runners notice; after the shutdown time, it is canceled."""
         stop = asyncio.create_task(self._signals.stop.wait())
         try:
-            # Runners keep to the budget by themselves; one that waits for a store that hangs cannot.
+            # Runners respect the budget, but one that waits for a hanging store cannot.
             limit = self._budget.seconds_left + _OVERTIME_SECONDS
             await asyncio.wait([tick, stop], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             if not tick.done() and self.is_stopping:

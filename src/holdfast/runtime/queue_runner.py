@@ -1,4 +1,4 @@
-"""A queue as a runner: fills the worker's free slots and rescues expired leases."""
+"""The runner for a queue: fills the worker's free slots and rescues expired leases."""
 
 import asyncio
 import math
@@ -14,10 +14,10 @@ from holdfast.domain.crash_points import reach
 from holdfast.domain.errors import HoldfastError, SchemaMismatch, StoreUnavailable
 from holdfast.domain.lifecycle import Move
 from holdfast.domain.runner import RunnerReport
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.runtime.pacing import Pacing
 from holdfast.runtime.queue_runs import QueueRuns
-from holdfast.wake import Told
+from holdfast.wake import LONGEST_SLEEP, Told
 from holdfast.worker.loop import cancel_within
 from holdfast.worker.turn import Turn
 from holdfast.worker.worker import Rescue, Worker
@@ -35,24 +35,24 @@ _DEAD = (Move.FAIL, Move.EXHAUST)
 
 
 async def _nothing() -> None:
-    """What most have to do before they start."""
+    """The default for `before_start`."""
 
 
 class Sleeper(Protocol):
-    """What can be told of new work while it waits with free slots, such as a listener on PostgreSQL."""
+    """Something that is notified of new work while it waits with free slots, such as a listener on PostgreSQL."""
 
     def looks(self) -> None:
-        """Said before each claim. One of the others below follows, and says what became of it."""
+        """Called before each claim. One of the methods below is called next, depending on the result."""
 
     def asleep(self, *, is_short: bool = False) -> Told | None:
-        """Said before a wait for work. For how long we have been told of new work; None: for once we are not.
+        """Called before a wait for work. Returns how long producers have known to notify us; None if they do not yet.
 
-        `is_short`: of a kind we can take no more, so others are to hear of what we were told.
+        `is_short`: some kind is at its limit, so notifications that we received are passed on to others.
         """
 
     def awake(self, *, is_full: bool) -> None:
-        """Said instead of waiting. `is_full`: all slots are taken, so others are to hear of what we were told;
-        otherwise the next claim follows at once."""
+        """Called instead of waiting. `is_full`: all slots are taken, so notifications that we received are passed on to
+        others; otherwise the next claim follows immediately."""
 
 
 class QueueRunner:
@@ -66,7 +66,7 @@ class QueueRunner:
         sleeper: Sleeper | None = None,
         before_start: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
-        """`before_start` is done before the first claim. If it fails, the runner does, and tries again with its next
+        """`before_start` runs before the first claim. If it fails, so does the runner, which tries again on its next
         turn."""
         self._worker = worker
         self._pacing = pacing
@@ -78,7 +78,7 @@ class QueueRunner:
         self._is_started = False
         self._turn_at = self._rescue_at = _NOW
         self._is_poll = False
-        """The next look, if nobody wakes us before, is at a time at which nothing is known to be due."""
+        """Whether the next turn, unless something wakes us earlier, is a mere poll: nothing is known to be due then."""
         self._empty_turns = self._failed_rescues = 0
         self._reported: dict[str, int] = {}
 
@@ -104,10 +104,10 @@ class QueueRunner:
         if to_end:
             await self._work_to_end(budget)
         else:
-            # A turn may also be for the rescue alone.
+            # A turn may be for the rescue only.
             if self._is_turn_due:
                 await self._work_once(budget)
-            # Afterwards: whoever was just woken for a new job must not wait while the leases are read.
+            # The rescue comes last: a turn that was triggered by a new job must not wait while the leases are read.
             await self._rescue()
         report = self._report()
         await self._runs.write()
@@ -118,9 +118,9 @@ class QueueRunner:
         return self._worker.may_claim or self._turn_at <= time.monotonic()
 
     async def _work_once(self, budget: Budget) -> None:
-        """One claim, so that other runners have their turn before the next one."""
+        """Make one claim only, so that other runners have their turn before the next one."""
         looks_first = self._is_poll and self._turn_at != _NOW and not self._worker.may_claim
-        # Set before the claim and not after it: a wake-up meanwhile must not be forgotten.
+        # Set before the claim, not after it, so that a wake-up during the claim is not lost.
         self._turn_at = math.inf
         if self._sleeper is not None:
             self._sleeper.looks()
@@ -134,7 +134,7 @@ class QueueRunner:
         self._plan_next_turn(turn)
 
     async def _work_to_end(self, budget: Budget) -> None:
-        """Until nothing is due and nothing runs, or the budget is spent."""
+        """Work until nothing is due and nothing runs, or until the budget is spent."""
         while not budget.is_spent:
             await self._rescue()
             self._worker.something_ended.clear()
@@ -152,14 +152,14 @@ class QueueRunner:
             await self._wait(budget, math.inf)
 
     async def _rescue(self) -> None:
-        """One round: if there is more to rescue, the next turn does it, after its claim."""
+        """Do one round of rescue. If there is more, the next turn does it, after its claim."""
         if time.monotonic() >= self._rescue_at:
             try:
                 rescue = await self._worker.rescue()
             except (StoreUnavailable, SchemaMismatch):
                 raise
             except Exception as error:  # noqa: BLE001 - logged below
-                # Jobs that can be claimed must not wait for those that cannot be rescued.
+                # Claimable jobs must not wait for jobs that cannot be rescued.
                 rescue = self._failed_rescue(error)
             else:
                 self._failed_rescues = 0
@@ -184,15 +184,17 @@ class QueueRunner:
             if is_busy:
                 self._empty_turns, idle = 0, self._pacing.busy(self._random)
             else:
-                # A claim that found something did not look, so it does not know what is due later: the next turn does.
+                # A claim that found something made no look, so it is unknown when the next job is due.
                 idle = self._pacing.idle(self._empty_turns, self._random, told=None if turn.claimed else told)
             if self._sleeper is not None and told is None and not is_busy:
-                # Producers do not ring: jobs come so fast that nobody is told of each, or in a moment they will know.
-                # Where neither is so, the waits soon are the usual ones.
+                # Producers do not ring for us now: either jobs come too fast for a ring each, or producers are about to
+                # learn of us. If neither is true, the doubling soon leads back to the usual waits.
                 soonest = self._pacing.idle_min.total_seconds() * _UNTOLD
                 idle = min(idle, soonest * 2.0 ** min(self._empty_turns - 1, 30))
-            # After shorter waits there may well be something: who works off a trickle claims without asking first.
-            self._is_poll = self._pacing.idle_max.total_seconds() <= idle < wait
+            if self._sleeper is not None:
+                idle = min(idle, LONGEST_SLEEP)
+            # After shorter waits there probably is something, so a worker on a trickle of jobs claims without a look.
+            self._is_poll = min(self._pacing.idle_max.total_seconds(), LONGEST_SLEEP) <= idle < wait
             wait = min(wait, idle)
         elif self._sleeper is not None:
             self._sleeper.awake(is_full=not turn.claimed)
@@ -206,7 +208,7 @@ class QueueRunner:
     def _report(self) -> RunnerReport:
         tally = dict(self._worker.tally)
         if tally == self._reported:
-            # So it is in most turns.
+            # The common case.
             return RunnerReport(self._name)
         since = Counter(tally) - Counter(self._reported)
         self._reported = tally

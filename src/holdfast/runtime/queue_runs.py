@@ -1,4 +1,4 @@
-"""What the queue did, as runs: one row per minute in which it worked, so that idling writes nothing."""
+"""Records the queue's work as runs: one row per minute with work, so that an idle queue writes nothing."""
 
 import time
 from collections import Counter
@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.json_text import encode
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.store.schedules import NewRun, RunStore
 
 log = get_logger("holdfast.worker")
@@ -24,7 +24,7 @@ class QueueRuns:
         self._not_before = 0.0
 
     def begin(self) -> None:
-        """Work was claimed: the minute in which it is done starts now, if none has."""
+        """Work was claimed: start a minute now, unless one has already started."""
         if self._since is None:
             self._since = time.monotonic()
 
@@ -34,8 +34,8 @@ class QueueRuns:
             self._counts.update(counts)
 
     async def write(self, *, at_once: bool = False) -> None:
-        """Write the row when its minute is over. During an outage minutes become one; a process that is killed leaves
-        its last minute out."""
+        """Write the row when its minute is over. An outage merges several minutes into one; a killed process does not
+        record its last minute."""
         if not self._counts or self._since is None:
             return
         if not at_once and time.monotonic() < max(self._since + _MINUTE, self._not_before):

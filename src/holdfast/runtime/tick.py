@@ -1,4 +1,4 @@
-"""One bounded pass over the runners, in order. Everything that Holdfast does by itself, it does in a tick."""
+"""One bounded pass over the runners, in order. Everything that Holdfast does on its own happens in a tick."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from holdfast.domain.runner import Runner, RunnerReport
 
 @dataclass(frozen=True, slots=True)
 class TickLimits:
-    """What a tick, and one runner in it, may take; None: no limit of its own."""
+    """What a tick, and one runner in it, may use. None means no separate limit."""
 
     items: int | None = None
     runner: timedelta | None = None
@@ -22,7 +22,7 @@ class TickLimits:
 
     def __post_init__(self) -> None:
         if self.runner_items is not None and self.runner_items < 1:
-            raise InvalidInput(f"runner_items: {self.runner_items} would let no runner do anything; give 1 or more")
+            raise InvalidInput(f"runner_items: {self.runner_items} would not let runners do anything; give 1 or more")
 
 
 @dataclass(slots=True)
@@ -36,16 +36,16 @@ class TickReport:
 
     @property
     def is_complete(self) -> bool:
-        """Every runner had its turn. Not so if time or items were spent before, or if a signal ended the tick early."""
+        """Whether every runner had its turn. False if time or items ran out, or if a signal ended the tick early."""
         return bool(self.runners) and not any(report.is_left_out for report in self.runners)
 
     @property
     def is_idle(self) -> bool:
-        """No runner did anything, and none had an error."""
+        """Whether no runner did anything and none had an error."""
         return all(report.is_idle for report in self.runners)
 
     def add(self, later: RunnerReport) -> None:
-        """Take in what a runner reported after its turn."""
+        """Merge a report that a runner made after its turn."""
         for report in self.runners:
             if report.runner == later.runner:
                 report.add(later)
@@ -56,9 +56,9 @@ class TickReport:
 async def run_tick(
     runners: Sequence[Runner], limits: TickLimits, whole: Budget, *, to_end: bool, report: TickReport | None = None
 ) -> TickReport:
-    """`to_end`: each runner goes on until it has nothing more to do or its budget is spent.
+    """Run one tick. With `to_end`, each runner continues until it has nothing more to do or its budget is spent.
 
-    A `report` that is given fills up as runners end, for whoever cannot wait for the tick.
+    A given `report` is filled in as runners end, so that it is useful even if the tick itself does not end.
     """
     started = time.monotonic()
     seconds = None if limits.runner is None else limits.runner.total_seconds()

@@ -1,1 +1,1 @@
-"""What a schedule declares, and the runners that act at its occurrences."""
+"""Schedules as code declares them, and the runners that act at their occurrences."""

@@ -1,8 +1,11 @@
-"""What is due among an app's schedules: one look at the store serves the job schedules and all inline runners.
+"""Which of an app's schedules are due: one look at the store serves the job schedules and all inline runners.
 
-A look is due at the next occurrence in the store, and at least every `look_every`, because schedules are also saved,
-changed and asked to run now by other processes. While there are none, only the first one can come, and it is looked for
-less often. Between looks, everything is answered from memory.
+A look is due at the next occurrence in the store, and at least every `look_every`, because other processes also save
+and change schedules and ask for runs. Until there is a first schedule, looks are less frequent. Between looks,
+everything is answered from memory.
+
+A clock that is ahead moves schedules too far into the future. After it is set back, they would stand still for as long
+as it was ahead, so every minute a board moves such schedules back.
 """
 
 import math
@@ -10,16 +13,21 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from holdfast.logs.records import get_logger
+from holdfast.scheduling.due import occurrence_in_place
 from holdfast.scheduling.schedules import Declared
 from holdfast.store.schedules import Schedule, ScheduleStore
+
+log = get_logger("holdfast.schedules")
 
 LOOK_EVERY = timedelta(seconds=1)
 
 _LESS_OFTEN = 10
+_PLACES_SECONDS = 60.0
 
 
 class ScheduleBoard:
-    """One per process. Declares the app's schedules before its first look, at every start of the process."""
+    """One per process. Whenever a process starts, it declares the app's schedules before its first look."""
 
     def __init__(
         self, schedules: ScheduleStore, declared: Sequence[Declared], look_every: timedelta = LOOK_EVERY
@@ -29,8 +37,9 @@ class ScheduleBoard:
         self._look_seconds = look_every.total_seconds()
         self._is_declared = False
         self._has_any = bool(self._declared)
-        """Stays: one that was paused or removed may be back any moment."""
+        """Never reset, because a paused or removed schedule may return at any moment."""
         self._look_at = -math.inf
+        self._check_places_at = -math.inf
         self._due: dict[str, Schedule] = {}
         self._with_job: set[str] = set()
         self._now = datetime.now(UTC)
@@ -47,7 +56,7 @@ class ScheduleBoard:
         self._look_at = -math.inf
 
     async def look(self) -> None:
-        """Ask the store, if a look is due."""
+        """Ask the store what is due, if it is time for a look."""
         if self.look_in() > 0:
             return
         if not self._is_declared:
@@ -61,6 +70,21 @@ class ScheduleBoard:
         self._look_at = self._looked_at + self._look_seconds * (1 if self._has_any else _LESS_OFTEN)
         if found.next_in is not None:
             self.expect(found.now + found.next_in, found.now)
+        if self._looked_at >= self._check_places_at:
+            await self._check_places(found.now)
+            self._check_places_at = self._looked_at + _PLACES_SECONDS
+
+    async def _check_places(self, now: datetime) -> None:
+        for schedule in await self._schedules.list():
+            occurrence = occurrence_in_place(schedule, now)
+            if occurrence != schedule.next_occurrence and await self._schedules.put_back(schedule, occurrence):
+                self.expect(occurrence, now)
+                log.warning(
+                    "the clock was ahead: a schedule continues at an earlier occurrence",
+                    schedule=schedule.name,
+                    occurrence=occurrence.isoformat(),
+                    instead_of=schedule.next_occurrence.isoformat(),
+                )
 
     async def _declare(self) -> None:
         now = await self._schedules.now()
@@ -73,11 +97,11 @@ class ScheduleBoard:
         return self._now
 
     def now(self) -> datetime:
-        """The store's clock as far as memory can tell."""
+        """The store's clock, estimated from the last look."""
         return self._now + timedelta(seconds=time.monotonic() - self._looked_at)
 
     def due_jobs(self) -> list[Schedule]:
-        """Job schedules that are due, oldest occurrence first."""
+        """The job schedules that are due, oldest occurrence first."""
         return [schedule for schedule in self._due.values() if schedule.job is not None]
 
     def is_due(self, name: str) -> bool:
@@ -85,13 +109,13 @@ class ScheduleBoard:
         return name in self._due and not self.has_job(name)
 
     def has_job(self, name: str) -> bool:
-        """Whether a schedule is a job schedule, as far as it was ever due."""
+        """Whether a schedule was a job schedule when it was last due."""
         return name in self._with_job
 
     def settle(self, name: str) -> None:
-        """Somebody has seen to it; the next look tells if there is more."""
+        """Mark a schedule as handled until the next look."""
         self._due.pop(name, None)
 
     def expect(self, occurrence: datetime, now: datetime) -> None:
-        """Look no later than at this occurrence, the store's clock being `now`."""
+        """Look no later than at this occurrence; `now` is the store's clock."""
         self._look_at = min(self._look_at, time.monotonic() + (occurrence - now).total_seconds())

@@ -1,7 +1,7 @@
 """An inline runner: a function of the app that runs at its occurrences inside the process, on one replica at a time.
 
-It runs under an advisory lock, and its occurrence is marked at its end in the transaction that holds the lock: after a
-kill another replica runs that occurrence again. In the background it carries on as a task beside the coming ticks.
+It runs under an advisory lock. At the end, its occurrence is marked as done in the transaction that holds the lock, so
+after a kill another replica runs that occurrence again. In the background, it runs as a task alongside later ticks.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from holdfast.domain.budget import Budget
 from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.runner import RunnerReport
 from holdfast.domain.signals import Signals
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.scheduling.board import ScheduleBoard
 from holdfast.scheduling.inline_attempt import MAKES_JOBS, InlineAttempt, InlineParts
 from holdfast.scheduling.inline_call import GRACE_SECONDS
@@ -29,11 +29,12 @@ _RETRY_SECONDS = 1.0
 
 
 class InlineRunner:
-    """The function is `async def`, or a plain `def` that is called in a thread; it may return a dict of counts.
+    """The function is an `async def`, or a plain `def` that is called in a thread. It may return a dict of counts.
 
-    A thread cannot be stopped. One that goes on after an interruption keeps the lock until it or the process ends.
+    A thread cannot be stopped. If it keeps running after an interruption, it keeps the lock until it or the process
+    ends.
 
-    `rest`: how many seconds to leave an occurrence undone after so many failed runs in a row.
+    `rest` takes the number of failed runs in a row and returns the seconds to wait before the next occurrence.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class InlineRunner:
         self._rest = rest
         self._failures = 0
         self._rests_until = -math.inf
-        """Of the background alone: a tick runs what is due, and is over."""
+        """Only used in the background; a single tick runs whatever is due."""
         self._threads = HandlerThreads()
         self._attempt: InlineAttempt | None = None
         self._task: asyncio.Task[None] | None = None
@@ -87,7 +88,7 @@ class InlineRunner:
             if await self._may_begin(budget):
                 self._begin(budget)
         else:
-            # More than once where occurrences wait for their turn. What could not be done now is left to the next tick.
+            # Loops if occurrences wait for their turn. What cannot be done now is left to the next tick.
             is_done = True
             while is_done and (self._attempt is not None or await self._may_begin(budget)):
                 is_done = await self._to_end(self._attempt or self._begin(budget), budget)
@@ -96,7 +97,7 @@ class InlineRunner:
         return report
 
     def _tell_if_it_makes_jobs(self, report: RunnerReport) -> None:
-        """Once: a version of the app that started later wants it so, and this process will not see another."""
+        """Warn once: a version of the app that started later made it a job schedule, and here it will stay one."""
         if self._board.has_job(self.name):
             report.skipped = MAKES_JOBS
         if report.skipped == MAKES_JOBS and not self._is_told:
@@ -104,10 +105,10 @@ class InlineRunner:
             log.warning(MAKES_JOBS, runner=self.name)
 
     async def _to_end(self, attempt: InlineAttempt, budget: Budget) -> bool:
-        """Whether the attempt has ended and done its occurrence."""
+        """Wait for the attempt; return whether it has ended and completed its occurrence."""
         await self._until_reported(budget.seconds_left)
         if not self._is_reported and not self._stop_requested.is_set():
-            attempt.interrupt("the time of its tick was spent")
+            attempt.interrupt("its tick ran out of time")
             await self._until_reported(GRACE_SECONDS + _LAST_STEP_SECONDS)
         return self._is_reported and not attempt.is_undone
 
@@ -127,18 +128,18 @@ class InlineRunner:
 
     @property
     def _is_reported(self) -> bool:
-        """Also if its task has just ended, and what is called for that has not been called yet."""
+        """True as soon as the task is done, even if its done callback has not run yet."""
         if self._attempt is None or self._task is None:
             return False
         return self._attempt.reported.is_set() or self._task.done()
 
     @property
     def _is_to_be_collected(self) -> bool:
-        """There is something new: a report, or the end of an attempt that outlived its report."""
+        """Whether there is a new report, or an attempt that outlived its report has ended."""
         return (self._is_reported and not self._is_collected) or (self._task is not None and self._task.done())
 
     def _collect(self, report: RunnerReport) -> None:
-        """Take in what is new. What went wrong in the runner itself, and not in its function, is raised."""
+        """Merge new results into the report. Errors of the runner itself, not of its function, are raised."""
         attempt, task = self._attempt, self._task
         if attempt is None or task is None:
             return
@@ -153,7 +154,7 @@ class InlineRunner:
     def _take_in(self, attempt: InlineAttempt, report: RunnerReport) -> None:
         report.add(attempt.report)
         if attempt.is_undone:
-            # However seldom looks are: whoever has the lock now may be gone at the next occurrence.
+            # Retry soon even if looks are rare: the replica that has the lock may be gone by the next occurrence.
             self._retry_at = time.monotonic() + min(self._board.look_seconds, _RETRY_SECONDS)
         else:
             self._board.settle(self.name)
@@ -172,7 +173,7 @@ class InlineRunner:
             log.warning(STILL_RUNNING, runner=self.name, occurrence=occurrence.isoformat())
 
     async def _until_reported(self, seconds: float) -> None:
-        """Or until a stop."""
+        """Wait for the report, the timeout or a stop."""
         if self._attempt is None:
             return
         signals = [asyncio.ensure_future(event.wait()) for event in (self._attempt.reported, self._stop_requested)]
@@ -191,9 +192,9 @@ class InlineRunner:
         report = RunnerReport(self.name)
         if attempt is not None and task is not None:
             await _within(seconds, attempt.reported)
-            attempt.interrupt("the process was stopped before it was done")
+            attempt.interrupt("the process was stopped before the function was done")
             await _within(GRACE_SECONDS + _LAST_STEP_SECONDS, attempt.reported)
-            # What cannot be stopped goes on without the lock, until the process ends.
+            # A function that cannot be stopped keeps running without the lock until the process ends.
             task.cancel()
             await asyncio.wait({task}, timeout=_LAST_STEP_SECONDS)
         self._threads.close()

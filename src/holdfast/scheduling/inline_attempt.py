@@ -1,4 +1,4 @@
-"""One attempt of this replica at an occurrence of an inline runner: the lock, the run's record, the call, the mark."""
+"""One attempt of this replica at an inline runner's occurrence: take the lock, record the run, call, mark as done."""
 
 import asyncio
 from dataclasses import dataclass, field, replace
@@ -12,19 +12,20 @@ from holdfast.domain.job import JobError
 from holdfast.domain.json_text import Json, encode
 from holdfast.domain.runner import RunnerReport
 from holdfast.domain.signals import Signals
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.scheduling.due import Unreadable, due_occurrences, log_dropped
 from holdfast.scheduling.inline_call import LOCK_LOST, Ending, InlineCall
 from holdfast.scheduling.schedules import InlineFunction, Occurrence
 from holdfast.store.schedules import NewRun, RunStore, Schedule, ScheduleStore, Singleton
+from holdfast.worker.lifespan import Lifespan
 from holdfast.worker.threads import HandlerThreads
 
 log = get_logger("holdfast.schedules")
 
-ELSEWHERE = "another replica runs it"
-MAKES_JOBS = "it has become a job schedule, so the function does not run"
+ELSEWHERE = "another replica is running it"
+MAKES_JOBS = "it is now a job schedule, so the function does not run"
 REPLICA_LOST = JobError(
-    code="REPLICA_LOST", type="ReplicaLost", message="the replica that ran it was lost before its end"
+    code="REPLICA_LOST", type="ReplicaLost", message="the replica that ran it was lost before the run ended"
 )
 
 _RECORD_TRIES = 5
@@ -33,7 +34,7 @@ _RECORD_WAIT_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class InlineParts:
-    """What an inline runner is made of. `lock` is the documented text of its advisory lock."""
+    """The parts of an inline runner. `lock` is the documented text of its advisory lock."""
 
     name: str
     function: InlineFunction
@@ -42,27 +43,28 @@ class InlineParts:
     runs: RunStore
     replica: str
     failures: Failures
+    lifespan: Lifespan = field(default_factory=Lifespan)
     unreadable: Unreadable = field(default_factory=Unreadable)
 
 
 class InlineAttempt:
-    """`report` is complete when `reported` is set; a function that cannot be stopped may keep the attempt, and with
-    it the lock, for longer."""
+    """`report` is complete when `reported` is set. A function that cannot be stopped may keep the attempt, and with it
+    the lock, for longer."""
 
     def __init__(self, parts: InlineParts, threads: HandlerThreads, signals: Signals) -> None:
         self.report = RunnerReport(parts.name)
         self.reported = asyncio.Event()
         self.is_undone = False
-        """The occurrence is still to be done: here or by another replica, but not at once."""
+        """The occurrence is not done; this or another replica has to run it later."""
         self.next_occurrence: tuple[datetime, datetime] | None = None
-        """When there is more to do, at once or at the next occurrence, and the store's clock when we found out."""
+        """When there is more to do, now or at the next occurrence, and the store's clock when this was determined."""
         self.overlap: datetime | None = None
-        """The first occurrence to skip if this attempt is still busy then; None if occurrences wait for their turn."""
+        """The first occurrence to skip if this attempt is still running; None if occurrences wait for their turn."""
         self._parts = parts
         self._signals = signals
         self._call = InlineCall(parts.function, parts.failures, threads)
         self._timetable: Timetable | None = None
-        """Unknown until there is an occurrence to run, and of no use while occurrences are not to be skipped."""
+        """None until there is an occurrence to run, and if occurrences are never skipped."""
 
     def interrupt(self, why: str) -> None:
         self._call.interrupt(why)
@@ -72,7 +74,7 @@ class InlineAttempt:
         self._signals.changed.set()
 
     def overlapped(self, now: datetime) -> datetime | None:
-        """An occurrence that came due while this attempt was busy; each is told once."""
+        """An occurrence that came due while this attempt was running; each is returned once."""
         occurrence = self.overlap
         if occurrence is None or occurrence > now or self._timetable is None:
             return None
@@ -121,7 +123,7 @@ class InlineAttempt:
         if occurrence is None and not schedule.run_now:
             ending = Ending(encode({"dropped": due.dropped}))
         else:
-            call = Occurrence(schedule.name, occurrence, run, self._parts.replica)
+            call = Occurrence(schedule.name, occurrence, run, self._parts.replica, self._parts.lifespan.state)
             reach("inline.before")
             ending = await self._call.run(call, held.lost())
             reach("inline.after")
@@ -134,8 +136,8 @@ class InlineAttempt:
         self._tell(ending)
 
     async def _due(self, schedule: Schedule, now: datetime) -> Due:
-        """An occurrence that began but is not done was not missed: it runs again, however late, even if the policy is
-        to skip late ones."""
+        """The due occurrences. One that started but is not done was not missed: it runs again, however late, even if
+        the policy skips late ones."""
         due = due_occurrences(schedule, now)
         if due.dropped and not due.occurrences:
             newest = await self._parts.runs.list(schedule.name, 1)
@@ -144,7 +146,7 @@ class InlineAttempt:
         return due
 
     async def _abandon_others(self) -> None:
-        """We hold the lock, so whoever began a run and did not end it is gone."""
+        """End the unfinished runs of other replicas. We hold the lock, so those replicas are gone."""
         abandoned = await self._parts.runs.abandon(self._parts.name, encode(REPLICA_LOST.as_dict()))
         if abandoned:
             log.warning("a run was left unfinished by a lost replica", runner=self._parts.name, runs=abandoned)
@@ -152,7 +154,7 @@ class InlineAttempt:
     async def _mark(self, held: Singleton, schedule: Schedule, due: Due, run: int, ending: Ending) -> Ending:
         occurrence = (due.occurrences or (None,))[0]
         next_occurrence = (*due.occurrences[1:], due.next_occurrence)[0]
-        # An occurrence's run answers no request: that one gets a run of its own, after the occurrence's.
+        # The run of an occurrence does not satisfy a request to run now: that gets a separate run afterward.
         seen = schedule if occurrence is None else replace(schedule, run_now=0)
         try:
             look = await held.due(schedule.name)
@@ -171,7 +173,7 @@ class InlineAttempt:
     def _skip_overlapped(self, timetable: Timetable, next_occurrence: datetime, now: datetime) -> datetime:
         overlapped = due_at(timetable, next_occurrence, now, Missed.ONCE, 1)
         skipped = len(overlapped.occurrences) + overlapped.dropped
-        # In the background, each of them was warned of when it came due.
+        # In the background, there was a warning for each of them when it came due.
         log.info(
             "occurrences came due while it ran and are skipped",
             runner=self._parts.name,
@@ -182,7 +184,7 @@ class InlineAttempt:
         return overlapped.next_occurrence
 
     async def _record(self, run: int, ending: Ending) -> None:
-        """The store may be what went away. A run that cannot be ended here is abandoned by the next one."""
+        """Record the end of a failed run. The store may be unavailable; then the next run abandons this one."""
         for _ in range(_RECORD_TRIES):
             try:
                 await self._parts.runs.finish(run, ending.result, _json(ending.error))
@@ -199,7 +201,7 @@ class InlineAttempt:
                 "run did not succeed",
                 runner=self._parts.name,
                 code=ending.error.code,
-                # Not its message, which is in the run: it may tell what is not for a log.
+                # Not the message, which is stored in the run: it may contain data that must not be logged.
                 error=ending.error.type,
             )
 

@@ -1,4 +1,4 @@
-"""Calls an inline runner's function once: in the event loop or in a thread, until it ends or has to stop."""
+"""Calls an inline runner's function once, on the event loop or in a thread, until it ends or has to stop."""
 
 import asyncio
 import contextvars
@@ -13,6 +13,7 @@ from holdfast.domain.job import JobError
 from holdfast.domain.json_text import LARGEST_RESULT, Json, encode
 from holdfast.domain.outcome import Snoozed, Succeeded
 from holdfast.scheduling.schedules import InlineFunction, Occurrence
+from holdfast.worker.forks import ended_in_forks
 from holdfast.worker.threads import HandlerThreads
 
 GRACE_SECONDS = 5.0
@@ -23,7 +24,7 @@ LOCK_LOST = JobError(
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """`is_over` is False if it had to stop: then its occurrence is not done."""
+    """How a call ended. `is_over` is False if it was stopped early, so that its occurrence is not done."""
 
     result: Json | None = None
     error: JobError | None = None
@@ -51,7 +52,7 @@ class InlineCall:
         return self._interrupted.is_set()
 
     async def run(self, occurrence: Occurrence, lost: Awaitable[None]) -> Ending:
-        """Ends with the function, or soon after `lost` returns or `interrupt` was called."""
+        """Call the function. Returns when it ends, or soon after `lost` returns or `interrupt` is called."""
         work = self._work = self._start(occurrence)
         signals: list[asyncio.Future[object]] = [
             asyncio.ensure_future(lost),
@@ -74,13 +75,13 @@ class InlineCall:
         if is_lost:
             return Ending(error=LOCK_LOST, is_over=False)
         if work.done() and not self._is_async:
-            # Nothing was canceled: the thread has done all its work in the time that it was given.
+            # A thread is never canceled: it completed its work within the grace period.
             return self._ending(work)
         return Ending(error=JobError(code="INTERRUPTED", type="Interrupted", message=self._why), is_over=False)
 
     @property
     def is_over(self) -> bool:
-        """Whether the function has really ended, whatever was recorded about it."""
+        """Whether the function has actually ended, no matter what was recorded about it."""
         return self._work is None or self._work.done()
 
     async def over(self) -> None:
@@ -119,7 +120,7 @@ class InlineCall:
 
 async def _guarded(function: InlineFunction, occurrence: Occurrence) -> object:
     try:
-        return await function(occurrence)  # type: ignore[misc]
+        return await ended_in_forks(function(occurrence))  # type: ignore[arg-type]
     except (KeyboardInterrupt, SystemExit) as error:
-        # asyncio treats these as the end of the program; raised by a function they are its failure.
+        # asyncio would end the program on these; raised by a function, they only fail its run.
         raise RuntimeError(f"the function raised {type(error).__name__}") from error

@@ -1,4 +1,4 @@
-"""The job schedules as a runner: makes one job per occurrence, in the transaction that moves the schedule on."""
+"""The runner for job schedules: makes one job per occurrence, in the transaction that moves the schedule forward."""
 
 import asyncio
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from holdfast.domain.event_loop import is_being_canceled
 from holdfast.domain.job import NewJob
 from holdfast.domain.json_text import Json, decode, encode
 from holdfast.domain.runner import RunnerReport
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.scheduling.board import ScheduleBoard
 from holdfast.scheduling.due import Unreadable, due_occurrences, log_dropped
 from holdfast.store.schedules import JobTemplate, NewRun, Schedule, ScheduleStore
@@ -23,17 +23,17 @@ log = get_logger("holdfast.schedules")
 SCHEDULES = "schedules"
 SCHEDULE_HEADER = "holdfast.schedule"
 OCCURRENCE_HEADER = "holdfast.occurrence"
-"""The occurrence in UTC, ISO 8601. A job that was asked for with run now has none."""
+"""The occurrence in UTC, ISO 8601. Jobs made by `run_now` do not have this header."""
 
 _LISTED_JOBS = 100
 _MOST_OCCURRENCES_AT_ONCE = 500
 _MOST_CHARACTERS_AT_ONCE = 4 * 1024 * 1024
-# An outage can take long to show itself, each time that the store is asked.
+# Each request during an outage can take long to fail, so give up after a few.
 _MOST_OUTAGES = 3
 
 
 class JobSchedules:
-    """Which occurrences run is decided by what the store has of the schedule, not by this process's code."""
+    """The schedule in the store, not this process's code, decides which occurrences run."""
 
     def __init__(self, board: ScheduleBoard, schedules: ScheduleStore, replica: str) -> None:
         self._board = board
@@ -56,14 +56,14 @@ class JobSchedules:
     def stop(self) -> None:
         self._is_stopping = True
 
-    async def close(self, seconds: float) -> RunnerReport | None:  # noqa: ARG002 - nothing of it runs on
+    async def close(self, seconds: float) -> RunnerReport | None:  # noqa: ARG002 - nothing keeps running
         return None
 
-    async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:  # noqa: ARG002 - a pass is its end
+    async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:  # noqa: ARG002 - each pass runs to its end
         report = RunnerReport(SCHEDULES)
         await self._board.look()
         moved, outages, first = 0, 0, None
-        # Those that failed the last time come last, so that they are in nobody's way.
+        # Schedules that failed the last time come last, so that they do not hold up the others.
         for schedule in sorted(self._board.due_jobs(), key=lambda schedule: schedule.name in self._failing):
             if self._is_stopping or outages == _MOST_OUTAGES:
                 break
@@ -87,7 +87,7 @@ class JobSchedules:
 
     async def _move_on(self, schedule: Schedule, budget: Budget, report: RunnerReport) -> None:
         now = self._board.looked_at
-        # Whatever comes of it: it is asked for again at the next look, not in a hot loop.
+        # Settle it whatever happens, so that it is retried at the next look and not in a hot loop.
         self._board.settle(schedule.name)
         try:
             due = due_occurrences(schedule, now)
@@ -102,7 +102,7 @@ class JobSchedules:
             self._board.expect(due.next_occurrence, now)
 
     async def _take(self, schedule: Schedule, advance: "_Advance", budget: Budget, report: RunnerReport) -> bool:
-        """Whether it was this process that took it."""
+        """Take these occurrences; return whether this process got them."""
         jobs = [_job(schedule, occurrence) for occurrence in advance.occurrences]
         listed = [str(job.id) for job in jobs[:_LISTED_JOBS]]
         result = encode({"enqueued": len(jobs), "dropped": advance.dropped, "jobs": listed}, name="result")
@@ -119,18 +119,18 @@ class JobSchedules:
         return won
 
     def _tell_failed(self, schedule: Schedule, error: BaseException, report: RunnerReport) -> None:
-        """Once for each error, until it goes well again: it may fail at every look."""
+        """Report the error; log it once until the schedule succeeds again, because it may fail at every look."""
         said = f"{type(error).__name__}: {error}"
         report.error = f"schedule {schedule.name!r}: {said}"
         if self._failing.get(schedule.name) != said:
             self._failing[schedule.name] = said
             trace = None if isinstance(error, StoreUnavailable) else error
-            log.error("schedule could not be moved on", schedule=schedule.name, error=said, exc_info=trace)
+            log.error("schedule could not be advanced", schedule=schedule.name, error=said, exc_info=trace)
 
 
 @dataclass(frozen=True, slots=True)
 class _Advance:
-    """What one transaction does: a job per occurrence, and the schedule moves from `seen` on to `next_occurrence`."""
+    """What one transaction does: make a job per occurrence and move the schedule from `seen` to `next_occurrence`."""
 
     seen: Schedule
     occurrences: tuple[datetime | None, ...]
@@ -139,7 +139,7 @@ class _Advance:
 
 
 def _advances(schedule: Schedule, due: Due) -> Iterator[_Advance]:
-    """The occurrences, and then a job of its own for the requests to run now."""
+    """The due occurrences in batches, then one separate job for the requests to run now."""
     seen, dropped, size = replace(schedule, run_now=0), due.dropped, _occurrences_at_once(schedule)
     if due.next_occurrence != schedule.next_occurrence:
         for start in range(0, max(1, len(due.occurrences)), size):
@@ -152,7 +152,7 @@ def _advances(schedule: Schedule, due: Due) -> Iterator[_Advance]:
 
 
 def _occurrences_at_once(schedule: Schedule) -> int:
-    """Occurrences that were missed can be thousands; payloads and headers, which are sent for each, a megabyte."""
+    """The size of a batch. Thousands of occurrences may be missed, and each sends up to a megabyte of payload."""
     template = schedule.job
     size = 0 if template is None else len(template.payload) + len(template.headers or "")
     return max(1, min(_MOST_OCCURRENCES_AT_ONCE, _MOST_CHARACTERS_AT_ONCE // max(1, size)))

@@ -1,6 +1,6 @@
-"""Schedules from the application's side: what its code declares, and `app.schedules` for those made at run time.
+"""Schedules from the application's side: those its code declares, and `app.schedules` for those made at run time.
 
-Neighbours: app.py offers the decorators, cron.py finds the occurrences, job_schedules.py and inline.py act at them,
+Neighbors: app.py offers the decorators, cron.py computes the occurrences, job_schedules.py and inline.py act at them,
 store/schedules.py keeps schedules.
 """
 
@@ -14,6 +14,7 @@ from holdfast.domain.cron import DEFAULT_MISSED_LIMIT, Missed, Timetable, parse_
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.handlers import Handlers
 from holdfast.domain.job import DEFAULT_PRIORITY, check_name
+from holdfast.domain.versions import headers_of_version
 from holdfast.store.schedules import JobTemplate, NewSchedule, Origin, Schedule, ScheduleStore
 
 RESERVED_NAMES = ("queue", "schedules", "maintenance")
@@ -22,33 +23,37 @@ MISSED_LIMITS = range(1, 10_001)
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """What an inline runner's function is called with. `at` is None for an extra run that was asked for."""
+    """The argument of an inline runner's function. `at` is None for an extra run that was requested.
+
+    `state` is the value that the app's lifespan yielded in this process.
+    """
 
     name: str
     at: datetime | None
     run: int
     replica: str
+    state: Any = None
 
 
 InlineFunction = Callable[[Occurrence], Awaitable[object]] | Callable[[Occurrence], object]
-"""`async def`, or plain `def`, which runs in a thread. Returns None, or a dict of counts that is kept with the run."""
+"""An `async def`, or a plain `def`, which runs in a thread. Returns None or a dict of counts to keep with the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inline:
-    """The function of an inline runner. `lock` is None for the lock that is named after schema and runner."""
+    """The function of an inline runner. If `lock` is None, the lock is named after the schema and the runner."""
 
     function: InlineFunction
     lock: str | None
 
     def lock_of(self, schema: str, name: str) -> str:
-        """The text of the lock under which one replica at a time runs it."""
+        """The text of the lock that lets one replica at a time run the function."""
         return f"{schema}:runner:{name}" if self.lock is None else self.lock
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When a schedule runs, and what becomes of occurrences that were missed. Checked."""
+    """When a schedule runs, and what happens to missed occurrences. Already validated."""
 
     timetable: Timetable
     missed: Missed
@@ -57,12 +62,14 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A schedule in the application's code. Either `job` is there or `inline`."""
+    """A schedule in the application's code. It has either `job` or `inline`."""
 
     name: str
     timing: Timing
     job: JobTemplate | None = None
     inline: Inline | None = None
+    is_every_tick: bool = False
+    """If true, `timing` is a placeholder that every_tick.py replaces."""
 
     @property
     def timetable(self) -> Timetable:
@@ -77,12 +84,12 @@ class Declared:
         return self.timing.missed_limit
 
     def as_new(self, now: datetime) -> NewSchedule:
-        """As the store takes it, where `now` is the store's clock."""
+        """The form that the store takes; `now` is the store's clock."""
         return _new_schedule(self.name, self.timing, self.job, Origin.CODE, now)
 
 
 class Declarations:
-    """Everything that the application's code declares, by name, in its order."""
+    """All schedules in the application's code, by name, in the order of declaration."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, Declared] = {}
@@ -90,18 +97,27 @@ class Declarations:
     def add_job(self, name: str, timing: Timing, job: JobTemplate) -> None:
         self._add(Declared(self._new_name(name), timing, job=job))
 
-    def add_inline(self, name: str, timing: Timing, function: Callable[..., Any], lock: str | None) -> None:
-        """Several may name the same lock; they then never run at the same time."""
-        # A tick's runners are chosen by a list of names with commas between them.
+    def add_inline(
+        self,
+        name: str,
+        timing: Timing,
+        function: Callable[..., Any],
+        lock: str | None,
+        *,
+        is_every_tick: bool = False,
+    ) -> None:
+        """Add an inline runner. Runners with the same lock never run at the same time."""
+        # A tick's runners are selected by a comma-separated list of names.
         if "," in self._new_name(name):
-            raise InvalidInput(f"runner: {name!r} has a comma, which separates names in --runners")
+            raise InvalidInput(f"runner: {name!r} contains a comma, which separates names in --runners")
         if lock is not None:
             check_name("lock", lock)
-        self._add(Declared(name, timing, inline=Inline(_taking_an_occurrence(name, function), lock)))
+        inline = Inline(_taking_an_occurrence(name, function), lock)
+        self._add(Declared(name, timing, inline=inline, is_every_tick=is_every_tick))
 
     def _new_name(self, name: str) -> str:
         if check_schedule_name(name) in self._by_name:
-            raise InvalidInput(f"schedule {name!r} is declared already; give each one a name of its own")
+            raise InvalidInput(f"schedule {name!r} is already declared; give each one its own name")
         return name
 
     def _add(self, declared: Declared) -> None:
@@ -118,9 +134,9 @@ class Declarations:
 
 
 class Schedules:
-    """Schedules as they are in the store: the code's, which a process of the app puts there when it starts, and others.
+    """The schedules in the store: those that code declares, which a process of the app saves at its start, and others.
 
-    A name that is not known is InvalidInput.
+    An unknown name raises InvalidInput.
     """
 
     def __init__(self, store: ScheduleStore, declarations: Declarations, handlers: Handlers) -> None:
@@ -143,7 +159,7 @@ class Schedules:
         tenant: str | None = None,
         attempts: int | None = None,
     ) -> None:
-        """Add a job schedule, or change the one of that name. With the same timetable it goes on where it was."""
+        """Add a job schedule or change the one of that name. If the timetable stays the same, so does its position."""
         self._check_not_declared(check_schedule_name(name), "change")
         job = job_template(
             self._handlers, kind, payload, queue=queue, priority=priority, tenant=tenant, attempts=attempts
@@ -153,33 +169,33 @@ class Schedules:
         await self._store.save(_new_schedule(name, timing, job, Origin.STORED, now))
 
     async def remove(self, name: str) -> None:
-        """Its jobs stay. One that code declares comes back with the next process that does."""
+        """Remove a schedule; its jobs stay. If other code declares it, the next process to do so restores it."""
         self._check_not_declared(name, "remove")
         _check_known(name, await self._store.remove(name))
 
     async def pause(self, name: str) -> None:
-        """No more occurrences until `resume`; `run_now` still works."""
+        """Stop all occurrences until `resume`; `run_now` still works."""
         _check_known(name, await self._store.pause(name))
 
     async def resume(self, name: str) -> None:
-        """Go on with the next occurrence from now: what passed during the pause was not missed."""
+        """Continue with the next occurrence from now. Occurrences during the pause do not count as missed."""
         is_resumed = False
         while not is_resumed:
             found = [schedule for schedule in await self._store.list() if schedule.name == name]
             _check_known(name, bool(found))
             occurrence = parse_timetable(found[0].timetable, found[0].zone).next_after(await self._store.now())
-            # Not if its timetable was changed since: the occurrence would be one of the old timetable.
+            # Fails if the timetable has changed in the meantime, because the occurrence is one of the old timetable.
             is_resumed = await self._store.resume(found[0], occurrence)
 
     async def run_now(self, name: str) -> None:
-        """Ask for one extra run, as soon as a process looks; also while it is paused.
+        """Request one extra run as soon as a process looks, even while the schedule is paused.
 
-        Requests that are made before a process looks are answered by one run.
+        One run satisfies all requests that were made before a process looked.
         """
         _check_known(name, await self._store.run_now(name))
 
     async def list(self) -> "list[Schedule]":
-        """All in the store, by name."""
+        """All schedules in the store, ordered by name."""
         return await self._store.list()
 
     def _check_not_declared(self, name: str, verb: str) -> None:
@@ -207,13 +223,14 @@ def job_template(
     tenant: str | None = None,
     attempts: int | None = None,
 ) -> JobTemplate:
-    """What each occurrence enqueues, checked now rather than at the first occurrence."""
+    """The job that each occurrence enqueues, checked now instead of at the first occurrence."""
     template = JobTemplate(
         kind=check_name("kind", kind),
         payload=handlers.encode_payload(kind, payload),
         queue=handlers.queue_of(kind) if queue is None else queue,
         priority=priority,
         tenant="" if tenant is None else tenant,
+        headers=headers_of_version(handlers.version_of(kind)),
         max_attempts=attempts,
     )
     template.job(template.headers)
@@ -223,7 +240,7 @@ def job_template(
 def check_schedule_name(name: str) -> str:
     check_name("schedule", name)
     if name in RESERVED_NAMES:
-        raise InvalidInput(f"schedule: {name!r} is the name of one of Holdfast's own runners; choose another")
+        raise InvalidInput(f"schedule: {name!r} is the name of one of Holdfast's own runners; choose another name")
     return name
 
 
@@ -247,7 +264,7 @@ def _check_known(name: str, is_known: bool) -> None:
 
 
 def _taking_an_occurrence(name: str, function: Callable[..., Any]) -> InlineFunction:
-    """The function as one that takes the occurrence, also if its author wanted no argument."""
+    """Wrap the function so that it takes the occurrence, even if it was written without parameters."""
     try:
         signature = inspect.signature(function)
         is_async = inspect.iscoroutinefunction(function)
