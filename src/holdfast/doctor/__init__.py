@@ -1,1 +1,1 @@
-"""What `holdfast doctor` looks at."""
+"""The checks of `holdfast doctor`."""

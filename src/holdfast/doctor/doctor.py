@@ -1,4 +1,4 @@
-"""Examines a PostgreSQL store. Each check stands alone: one that cannot look says so, and the rest goes on."""
+"""Examines a PostgreSQL store. The checks are independent: one that cannot run says so, and the others continue."""
 
 from collections.abc import AsyncIterator, Callable
 
@@ -12,6 +12,7 @@ from holdfast.doctor.job_checks import (
     check_partitions,
     check_places,
     check_privileges,
+    check_versions,
 )
 from holdfast.doctor.runtime_checks import check_listeners, check_runs, check_schedules
 from holdfast.doctor.server_checks import (
@@ -22,7 +23,7 @@ from holdfast.doctor.server_checks import (
     check_server,
 )
 from holdfast.domain.errors import HoldfastError
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.store.postgres.examine import Examiner
 from holdfast.store.postgres.schema_files import schema_files
 
@@ -41,6 +42,7 @@ _OF_THE_SCHEMA: dict[str, Check] = {
     "clock": check_clock,
     "leases": check_leases,
     "due jobs": check_due,
+    "versions": check_versions,
     "dead letters": check_dead_letters,
     "schedules": check_schedules,
     "runs": check_runs,
@@ -58,10 +60,10 @@ async def examine(
     limits: Limits | None = None,
     direct_url: str | None = None,
 ) -> list[Finding]:
-    """Everything there is to say about the store, in a fixed order. StoreUnavailable if it cannot be reached at all.
+    """Return all findings about the store, in a fixed order. Raise StoreUnavailable if it cannot be reached at all.
 
-    Changes nothing. Checks of the tables are left out when the schema is not the one that this release knows.
-    `direct_url` is the way past a pooler.
+    Changes nothing. Skips the checks of the tables if the schema is not the one that this release knows. `direct_url`
+    is the server's address that bypasses a pooler.
     """
     limits = limits or Limits()
     async with Examiner(url, schema, direct_url) as examiner:
@@ -80,18 +82,18 @@ async def _schema(examiner: Examiner, schema: str) -> Finding:
         version = await examiner.schema_version()
         changed = await examiner.changed_functions() if version == newest else []
     except HoldfastError as error:
-        return Finding("schema", Level.UNKNOWN, f"could not look: {error}")
+        return Finding("schema", Level.UNKNOWN, f"could not check: {error}")
     if changed:
-        line = f'functions of "{schema}" are not those of this release: {", ".join(changed)}'
-        return Finding("schema", Level.PROBLEM, line, "run `holdfast migrate`; its tables were not looked at")
+        line = f'functions in "{schema}" differ from this release: {", ".join(changed)}'
+        return Finding("schema", Level.PROBLEM, line, "run `holdfast migrate`; its tables were not checked")
     if version == newest:
         return Finding("schema", Level.OK, f'"{schema}" is at version {version}')
     if version > newest:
         line = f'"{schema}" is at version {version}, newer than this release knows ({newest})'
-        return Finding("schema", Level.PROBLEM, line, "upgrade holdfast here; its tables were not looked at")
+        return Finding("schema", Level.PROBLEM, line, "upgrade Holdfast here; its tables were not checked")
     state = "is missing" if version == 0 else f"is at version {version}, this release needs {newest}"
     return Finding(
-        "schema", Level.PROBLEM, f'"{schema}" {state}', "run `holdfast migrate`; its tables were not looked at"
+        "schema", Level.PROBLEM, f'"{schema}" {state}', "run `holdfast migrate`; its tables were not checked"
     )
 
 
@@ -102,9 +104,9 @@ async def _found(checks: dict[str, Check], examiner: Examiner, limits: Limits) -
             async for finding in check(examiner, limits):
                 findings.append(finding)  # noqa: PERF401 - keeps what it found before it failed
         except HoldfastError as error:
-            findings.append(Finding(name, Level.UNKNOWN, f"could not look: {error}"))
+            findings.append(Finding(name, Level.UNKNOWN, f"could not check: {error}"))
         except Exception as error:
-            # A version or a privilege that nobody foresaw must not hide what the other checks find.
+            # An unexpected server version or privilege must not hide what the other checks find.
             log.debug("check failed", check=name, exc_info=True)
-            findings.append(Finding(name, Level.UNKNOWN, f"could not look: {type(error).__name__}: {error}"))
+            findings.append(Finding(name, Level.UNKNOWN, f"could not check: {type(error).__name__}: {error}"))
     return findings

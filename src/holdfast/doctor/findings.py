@@ -1,4 +1,4 @@
-"""What an examination finds: a level, a line, and what to do about it."""
+"""A finding of an examination: a level, a line, and what to do about it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from enum import StrEnum
 class Level(StrEnum):
     OK = "ok"
     WARNING = "warning"
-    """Nothing is broken yet, or it may be meant so."""
+    """Nothing is broken yet, or it may be intended."""
     PROBLEM = "problem"
     """Jobs are late, at risk or wrong."""
     UNKNOWN = "unknown"
-    """It was not possible to look."""
+    """The check could not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """From where on something is worth a word."""
+    """Thresholds beyond which a check reports something."""
 
     allows_unsafe: bool = False
-    """Whether committed jobs may be lost in a crash of the server: somebody meant it so."""
+    """Whether losing committed jobs in a crash of the server is acceptable by choice."""
     slow_answer: timedelta = timedelta(milliseconds=100)
     clock_difference: timedelta = timedelta(seconds=1)
     connections_share: float = 0.85
     rescue: timedelta = timedelta(seconds=15)
-    """Workers rescue every ten seconds or more often."""
+    """Workers rescue at least every ten seconds."""
     due: timedelta = timedelta(minutes=1)
     pin: timedelta = timedelta(minutes=5)
     long_pin: timedelta = timedelta(hours=1)
@@ -45,16 +45,16 @@ class Limits:
     partition_days: int = 3
     retention: timedelta = timedelta(days=7)
     default_rows: int = 1000
-    """Retention moves what must stay to the default partitions, so a few are normal."""
+    """Retention moves jobs that must stay to the default partitions, so a few are normal."""
     late: timedelta = timedelta(minutes=1)
     run: timedelta = timedelta(hours=1)
     sleeper: timedelta = timedelta(minutes=2)
-    """Sleepers renew every ten seconds, and others forget them after a minute."""
+    """Sleepers renew every five seconds, and others forget them a minute after their rows expire."""
     dead_rows: int = 100_000
     dead_rows_per_live: int = 5
     notify_share: float = 0.1
     counted: int = 10_000
-    """Counting stops here."""
+    """Counts stop at this number."""
     shown: int = 3
     sample: int = 1000
 
@@ -69,6 +69,6 @@ def plural(number: int, word: str) -> str:
 
 
 def some(names: Sequence[str], limits: Limits) -> str:
-    """The first few, and how many more there are."""
+    """The first few names, and how many more there are."""
     more = f" and {len(names) - limits.shown} more" if len(names) > limits.shown else ""
     return f"{', '.join(names[: limits.shown])}{more}"

@@ -1,4 +1,4 @@
-"""Checks of Holdfast's own tables: the clock, leases, dead letters, jobs that nobody takes, and where each job is."""
+"""Checks of Holdfast's own tables: clock, leases, due jobs, dead letters, partitions, privileges and job states."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -12,20 +12,22 @@ from holdfast.store.postgres.examine import DueLane, Examiner
 async def check_clock(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:  # noqa: ARG001
     clock = await examiner.clock()
     if clock is None:
-        wrong = "its row is gone, and nobody knows the time"
+        wrong = "the row of the table clock is missing, so the store has no time"
     elif clock.frozen_at is not None:
-        wrong = f"frozen at {clock.frozen_at.isoformat(sep=' ', timespec='seconds')}: no job becomes due, no lease ends"
+        wrong = (
+            f"frozen at {clock.frozen_at.isoformat(sep=' ', timespec='seconds')}: no job becomes due and no lease ends"
+        )
     elif clock.moved:
         way = "ahead" if clock.moved > timedelta(0) else "back"
-        wrong = f"moved {rough(abs(clock.moved))} {way}: jobs and leases go by it"
+        wrong = f"moved {rough(abs(clock.moved))} {way}: jobs and leases follow it"
     else:
-        yield Finding("clock", Level.OK, "the store's clock is the server's")
+        yield Finding("clock", Level.OK, "the store's clock follows the server's")
         return
     yield Finding(
         "clock",
         Level.PROBLEM,
         f"the store's clock is {wrong}" if clock is not None else wrong,
-        "only tests move it. Is this the right database? If so, set the row of the table clock back to its defaults",
+        "only tests move it. Is this the right database? If so, reset the row of the table clock to its defaults",
     )
 
 
@@ -35,36 +37,60 @@ async def check_leases(examiner: Examiner, limits: Limits) -> AsyncIterator[Find
         yield Finding(
             "leases",
             Level.PROBLEM,
-            f"{plural(expired.leases, 'lease')} ran out, the oldest {rough(expired.oldest)} ago: no worker is rescuing",
-            "start a worker, `holdfast worker APP`; if one runs, look in its log",
+            f"{plural(expired.leases, 'lease')} ran out, the oldest {rough(expired.oldest)} ago, and no worker has "
+            "rescued the jobs",
+            "start a worker: `holdfast worker --app APP`; if one is running, check its log",
         )
     else:
-        yield Finding("leases", Level.OK, "no lease ran out unseen")
+        yield Finding("leases", Level.OK, "no job waits to be rescued after a lost lease")
 
 
 async def check_due(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:
     lanes = await examiner.due(limits.due, limits.counted)
     for word, step, found in (
         (
-            "nobody takes",
+            "no worker runs these jobs",
             "run a worker that has handlers for these kinds and serves these queues",
             [lane for lane in lanes if not lane.running],
         ),
         (
-            "waiting while others of their kind run",
+            "these jobs wait while others of their kind run",
             "add workers, or raise HOLDFAST_CONCURRENCY or the handlers' limits",
             [lane for lane in lanes if lane.running],
         ),
     ):
         if found:
             yield Finding("due jobs", Level.WARNING, f"{word}: {some([_lane(lane) for lane in found], limits)}", step)
-    if not lanes:
-        yield Finding("due jobs", Level.OK, "no job has been due for long")
+    ahead = await examiner.jobs_ahead(limits.clock_difference, limits.sample)
+    if ahead.furthest is not None:
+        yield Finding(
+            "due jobs",
+            Level.WARNING,
+            f"of the newest {plural(limits.sample, 'job')}, {ahead.jobs:,} were enqueued while the clock was up to "
+            f"{rough(ahead.furthest)} ahead; they become due when the clock reaches that time again",
+            "to make them due now, see Failover and restore on the operations page",
+        )
+    elif not lanes:
+        yield Finding("due jobs", Level.OK, f"no job has been due for more than {rough(limits.due)}")
 
 
 def _lane(lane: DueLane) -> str:
     where = "" if lane.queue == DEFAULT_QUEUE else f" in {lane.queue}"
-    return f"{lane.kind}{where} for {rough(lane.due_for)}"
+    return f"{lane.kind}{where} (due for {rough(lane.due_for)})"
+
+
+async def check_versions(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:
+    newer = await examiner.newer_jobs(limits.sample, limits.counted)
+    if newer:
+        named = [f"{each.jobs:,} {each.kind} of version {each.version}, not {each.declared}" for each in newer]
+        yield Finding(
+            "versions",
+            Level.WARNING,
+            f"jobs need a newer worker than the last one that started: {some(named, limits)}",
+            "deploy workers of the release that enqueued them",
+        )
+    else:
+        yield Finding("versions", Level.OK, "no job waits for a newer worker")
 
 
 async def check_dead_letters(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:
@@ -79,7 +105,8 @@ async def check_dead_letters(examiner: Examiner, limits: Limits) -> AsyncIterato
         "dead letters",
         Level.WARNING,
         f"{counted(total, limits)}, the newest {newest} old: {by_kind}",
-        "`holdfast jobs list --state dead` and `--state failed`; then `holdfast jobs retry` or `jobs cancel`",
+        "see `holdfast jobs list --state failed,dead` and fix the cause, then `holdfast jobs retry --all --state "
+        "failed,dead`, or `holdfast jobs delete --all --state failed,dead` if they are not needed",
     )
 
 
@@ -90,24 +117,25 @@ async def check_partitions(examiner: Examiner, limits: Limits) -> AsyncIterator[
         yield Finding(
             "partitions",
             Level.WARNING,
-            f"none for {', '.join(partitions.missing)}: jobs go to the default one",
-            "maintenance adds them: see that a worker or `holdfast tick` runs it",
+            f"none for {', '.join(partitions.missing)}: jobs go to the default partition",
+            "maintenance adds them; make sure a worker or `holdfast tick` runs it",
         )
     if partitions.overdue:
         yield Finding(
             "partitions",
             Level.WARNING,
             f"{len(partitions.overdue)} should have been dropped by now, the oldest from {partitions.overdue[0]}: "
-            "their jobs are pruned one by one, and each makes claims a little slower",
-            "see that maintenance runs. It cannot drop what transactions of two seconds always use (run "
-            "`holdfast tick APP --runners maintenance` at a quiet time), nor where very many jobs are still to run",
+            "their jobs are pruned one by one, and each partition makes claims a little slower",
+            "make sure maintenance runs. It cannot drop a partition that transactions of two seconds always use (run "
+            "`holdfast tick --app APP --runners maintenance` at a quiet time), that has very many unfinished jobs, or "
+            "whose bounds were not set by Holdfast",
         )
     if partitions.has_guard:
         yield Finding(
             "partitions",
             Level.WARNING,
-            "the default one has a guard, which refuses ids of days to come: maintenance is at work or was interrupted",
-            "if this stays for an hour, see that a worker or `holdfast tick` runs maintenance, which takes it away",
+            "the default one has a guard, which refuses ids of coming days: maintenance is running or was interrupted",
+            "if it stays for an hour, make sure a worker or `holdfast tick` runs maintenance, which removes it",
         )
     rows = max(partitions.jobs, partitions.finished)
     if rows > limits.default_rows:
@@ -115,36 +143,36 @@ async def check_partitions(examiner: Examiner, limits: Limits) -> AsyncIterator[
             "partitions",
             Level.WARNING,
             f"the default one holds {counted(rows, limits)} jobs, which are pruned one by one",
-            "leave ids to Holdfast (they must be UUIDv7), and let maintenance run every day",
+            "let Holdfast generate ids (they must be UUIDv7), and run maintenance every day",
         )
     elif not (partitions.missing or partitions.overdue or partitions.has_guard):
         yield Finding("partitions", Level.OK, f"today and the next {limits.partition_days - 1} days are covered")
 
 
 async def check_privileges(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:
-    """A warning only: it may be a role that monitors and does no work."""
+    """Missing privileges are only a warning, because the role may be one for monitoring."""
     privileges = await examiner.privileges()
     is_able = privileges.owns_tables and privileges.may_create
     if privileges.missing:
         yield Finding(
             "privileges",
             Level.WARNING,
-            f"{privileges.role} lacks {some(privileges.missing, limits)}: no worker can connect as it",
-            f'as the owner of the schema: `holdfast migrate --grant "{privileges.role}"`',
+            f"{privileges.role} lacks {some(privileges.missing, limits)}: no worker can use this role",
+            f'as the owner of the schema, run `holdfast migrate --grant "{privileges.role}"`',
         )
     elif is_able:
-        yield Finding("privileges", Level.OK, f"{privileges.role} may do what a worker does")
+        yield Finding("privileges", Level.OK, f"{privileges.role} has the privileges of a worker")
     if not is_able:
         yield Finding(
             "privileges",
             Level.PROBLEM,
-            f"{privileges.definer}, which owns the functions, may not change the tables: none is added or dropped",
-            "give schema, tables and functions to the role that migrates: ALTER SCHEMA, TABLE and FUNCTION … OWNER TO",
+            f"{privileges.definer}, the owner of the functions, may not change the tables: none is added or dropped",
+            "let the role that migrates own schema, tables and functions: ALTER SCHEMA, TABLE and FUNCTION … OWNER TO",
         )
 
 
 async def check_places(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:
-    """A sample: the newest of each table."""
+    """Check a sample: the newest jobs of each table."""
     yield await _places(examiner, limits.sample)
 
 
@@ -154,7 +182,7 @@ async def check_all_places(examiner: Examiner, limits: Limits) -> AsyncIterator[
 
 async def _places(examiner: Examiner, newest: int | None) -> Finding:
     places = await examiner.places(newest)
-    looked = f"{places.seen:,} looked at" + ("" if newest is None else ", the newest; --deep looks at all")
+    looked = f"{places.seen:,} checked" if newest is None else f"the newest {places.seen:,} checked; --deep checks all"
     wrong = [
         f"{number:,} {what}"
         for number, what in (
@@ -170,6 +198,6 @@ async def _places(examiner: Examiner, newest: int | None) -> Finding:
     return Finding(
         "places",
         Level.PROBLEM,
-        f"jobs {', '.join(wrong)} ({looked}): {examples}",
-        "somebody changed the tables by hand, or this is a bug: keep a backup and report it",
+        f"jobs: {', '.join(wrong)} ({looked}): {examples}",
+        "the tables were changed by hand, or this is a bug: keep a backup and report it",
     )

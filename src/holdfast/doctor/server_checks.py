@@ -1,4 +1,4 @@
-"""Checks of the PostgreSQL server: durability, room, and who keeps vacuum from its work."""
+"""Checks of the PostgreSQL server: durability, capacity, and what keeps vacuum from removing dead rows."""
 
 from collections.abc import AsyncIterator
 
@@ -15,7 +15,7 @@ async def check_answer(examiner: Examiner, limits: Limits) -> AsyncIterator[Find
     trip = await examiner.round_trip()
     took = f"answers in {trip.took.total_seconds() * 1000:.1f} ms"
     if trip.took > limits.slow_answer:
-        yield Finding("store", Level.WARNING, took, "every claim waits for it: run workers nearer to the database")
+        yield Finding("store", Level.WARNING, took, "every claim waits for it: run workers closer to the database")
     else:
         yield Finding("store", Level.OK, took)
     difference = abs(trip.ahead)
@@ -25,7 +25,7 @@ async def check_answer(examiner: Examiner, limits: Limits) -> AsyncIterator[Find
             "time",
             Level.WARNING,
             f"the server's clock is {rough(difference)} {where} this machine's",
-            "jobs go by the server's clock; set both by NTP so that logs and run_at agree",
+            "jobs follow the server's clock; sync both clocks with NTP so that logs and run_at agree",
         )
     else:
         yield Finding("time", Level.OK, "the server's clock and this machine's agree")
@@ -33,22 +33,22 @@ async def check_answer(examiner: Examiner, limits: Limits) -> AsyncIterator[Find
 
 async def check_pooler(examiner: Examiner, _: Limits) -> AsyncIterator[Finding]:
     if not await examiner.is_pooled():
-        yield Finding("pooler", Level.OK, "none is before the server")
+        yield Finding("pooler", Level.OK, "none in front of the server")
         return
     if examiner.direct_url is None:
         yield Finding(
             "pooler",
             Level.WARNING,
-            "PgBouncer is before the server: workers only poll, and renewals of leases wait for its connections",
+            "PgBouncer is in front of the server: workers only poll, and lease renewals wait for its connections",
             "set HOLDFAST_LISTEN_URL to the server's own address",
         )
         return
     try:
         await examiner.try_direct()
     except HoldfastError as error:
-        yield Finding("pooler", Level.WARNING, f"no way past PgBouncer: {error}", "correct HOLDFAST_LISTEN_URL")
+        yield Finding("pooler", Level.WARNING, f"cannot bypass PgBouncer: {error}", "correct HOLDFAST_LISTEN_URL")
     else:
-        yield Finding("pooler", Level.OK, "PgBouncer is before the server, and HOLDFAST_LISTEN_URL leads past it")
+        yield Finding("pooler", Level.OK, "PgBouncer is in front of the server, and HOLDFAST_LISTEN_URL bypasses it")
 
 
 async def check_server(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:
@@ -60,7 +60,7 @@ async def check_server(examiner: Examiner, limits: Limits) -> AsyncIterator[Find
         )
     elif server.is_standby:
         yield Finding(
-            "server", Level.PROBLEM, f"{version} is a standby: it takes no jobs", "name the primary in HOLDFAST_STORE"
+            "server", Level.PROBLEM, f"{version} is a standby: it takes no jobs", "set HOLDFAST_STORE to the primary"
         )
     else:
         yield Finding("server", Level.OK, version)
@@ -70,15 +70,19 @@ async def check_server(examiner: Examiner, limits: Limits) -> AsyncIterator[Find
             "durability",
             Level.WARNING if limits.allows_unsafe else Level.PROBLEM,
             f"{off} {'are' if server.unsafe[1:] else 'is'} off: committed jobs can be lost in a crash",
-            "turn on (embedded: leave out durability=off); where jobs may be lost, --allow-unsafe makes this a warning",
+            f"turn {'them' if server.unsafe[1:] else 'it'} on (embedded: leave out durability=off); if losing jobs is "
+            "acceptable, add --allow-unsafe",
         )
     else:
-        yield Finding("durability", Level.OK, "what is committed survives a crash")
+        yield Finding("durability", Level.OK, "committed jobs survive a crash")
     share = server.connections / max(1, server.most_connections)
-    used = f"{server.connections} of {server.most_connections} connections are used"
+    used = f"{server.connections} of {server.most_connections} connections are in use"
     if share > limits.connections_share:
         yield Finding(
-            "connections", Level.WARNING, used, "raise max_connections, put PgBouncer before it, or run fewer processes"
+            "connections",
+            Level.WARNING,
+            used,
+            "raise max_connections, add PgBouncer, or run fewer processes",
         )
     else:
         yield Finding("connections", Level.OK, used)
@@ -86,8 +90,8 @@ async def check_server(examiner: Examiner, limits: Limits) -> AsyncIterator[Find
         yield Finding(
             "notify queue",
             Level.PROBLEM if server.notify_share > 0.5 else Level.WARNING,
-            f"the queue of notifications is {server.notify_share:.0%} full; from half full on workers only poll",
-            "a session listens in a transaction that does not end: see the check of the vacuum horizon",
+            f"the notification queue is {server.notify_share:.0%} full; once it is half full, workers only poll",
+            "a session listens in a transaction that does not end: see the vacuum horizon check",
         )
     if not server.autovacuum:
         yield Finding(
@@ -106,11 +110,11 @@ async def check_horizon(examiner: Examiner, limits: Limits) -> AsyncIterator[Fin
         yield Finding(
             "vacuum horizon",
             Level.UNKNOWN,
-            f"could not look at {plural(hidden.sessions, 'session')} of other roles",
+            f"could not see {plural(hidden.sessions, 'session')} of other roles",
             f'{_MONITOR} "{hidden.role}"',
         )
     elif not pins:
-        yield Finding("vacuum horizon", Level.OK, "no old transaction keeps dead rows")
+        yield Finding("vacuum horizon", Level.OK, "no old transaction keeps dead rows from being removed")
 
 
 def _pin(pin: Pin) -> str:
@@ -146,5 +150,5 @@ async def check_dead_rows(examiner: Examiner, limits: Limits) -> AsyncIterator[F
             "dead rows",
             Level.WARNING,
             f"{table.name} has {table.dead:,} dead rows for {table.live:,} live ones; last autovacuum {ago}",
-            f"if nothing holds the vacuum horizon: VACUUM on the table {table.name}",
+            f"if nothing holds back the vacuum horizon, run VACUUM on the table {table.name}",
         )
