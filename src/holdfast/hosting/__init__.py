@@ -1,1 +1,1 @@
-"""A worker as a program of its own: event loop, signals, health port, and an end that no handler can prevent."""
+"""Runs a worker as a program: event loop, signals, health port, and an exit that no handler can prevent."""

@@ -1,4 +1,4 @@
-"""The event loop of a program that runs jobs; no handler that cannot be stopped keeps it from ending."""
+"""The event loop of a program that runs jobs. Handlers that cannot be stopped do not keep the program from exiting."""
 
 import asyncio
 import gc
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast
 
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 from holdfast.worker.threads import HandlerThreads
 
 log = get_logger("holdfast.worker")
@@ -21,15 +21,15 @@ Value = TypeVar("Value")
 
 _PATIENCE_SECONDS = 1.0
 _BORROWED = "holdfast-borrowed"
-# As many as the threads that asyncio.to_thread has elsewhere.
+# The same limit that asyncio.to_thread has by default.
 _MOST_BORROWED = min(32, (os.cpu_count() or 1) + 4)
 
 _abandoned: list[asyncio.Runner] = []
-"""Event loops of handlers that ignore their cancellation. Closing one would wait for them for ever."""
+"""Event loops of handlers that ignore their cancellation. Closing such a loop would wait for them forever."""
 
 
 def run_program(main: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
-    """Run it on an event loop of its own, uvloop's where that is installed."""
+    """Run `main` on a new event loop, from uvloop if that is installed."""
     runner = asyncio.Runner(loop_factory=_loop_factory())
     with _less_garbage_collection():
         borrowed = _BorrowedThreads()
@@ -40,7 +40,7 @@ def run_program(main: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
             is_quiet = not runner.run(_tasks_left())
             borrowed.shutdown()
             if _threads_left() or not is_quiet:
-                log.error("ending although handlers that could not be stopped are still running")
+                log.error("exiting while handlers that could not be stopped are still running")
             if is_quiet:
                 runner.close()
             else:
@@ -49,8 +49,9 @@ def run_program(main: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
 
 @contextmanager
 def _less_garbage_collection() -> Iterator[None]:
-    # A worker makes tens of objects for each job and hardly any cycles. 50,000 no-op jobs took 2.4 and 2.9 s of
-    # processor time so, and 3.7 and 4.0 s with the defaults (two pairs on a busy machine; their rates did not agree).
+    # A worker makes tens of objects for each job and hardly any cycles. With these settings 50,000 no-op jobs took 2.4
+    # and 2.9 s of processor time, and with the defaults 3.7 and 4.0 s (two pairs on a busy machine; their rates did not
+    # agree).
     usual, is_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -71,7 +72,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _tasks_left() -> bool:
-    """Whether an async handler ignores its cancellation."""
+    """Cancel all tasks, and return whether an async handler ignores its cancellation."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -82,7 +83,7 @@ async def _tasks_left() -> bool:
 
 
 def _threads_left() -> bool:
-    """Whether a thread that a handler borrowed (asyncio.to_thread) still runs."""
+    """Whether a thread that a handler borrowed (asyncio.to_thread) is still running."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     threads = [thread for thread in threading.enumerate() if thread.name == _BORROWED]
     for thread in threads:
@@ -91,8 +92,8 @@ def _threads_left() -> bool:
 
 
 class _BorrowedThreads(ThreadPoolExecutor):
-    """What asyncio.to_thread uses. An event loop takes only the standard pool, for whose threads a program waits at its
-    end; these are daemons, and no thread of the standard pool is ever started."""
+    """The pool behind asyncio.to_thread. An event loop accepts only the standard pool, and a program waits for that
+    pool's threads when it exits. This class starts daemon threads instead, and none of the standard pool."""
 
     def __init__(self) -> None:
         super().__init__(max_workers=1)
@@ -103,7 +104,7 @@ class _BorrowedThreads(ThreadPoolExecutor):
         self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Future[Value]:
         if self._is_closed:
-            raise RuntimeError("the program is ending; no more threads can be had")
+            raise RuntimeError("the program is exiting; it starts no more threads")
         return cast("Future[Value]", self._daemons.submit(partial(fn, *args, **kwargs)))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002

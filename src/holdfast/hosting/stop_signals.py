@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT of a process that runs jobs, from its first moment on."""
+"""The signals that stop a process that runs jobs, from startup on: SIGTERM, SIGHUP and SIGINT (Ctrl-C)."""
 
 import os
 import signal
@@ -6,38 +6,27 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Self
 
-_NUMBERS = (signal.SIGTERM, signal.SIGINT)
-
-
-def exit_when_told() -> None:
-    """For a command, before it imports an app, which may take long: nothing is held yet that has to be given back.
-
-    As the first process of a container it would otherwise not even hear of the signal.
-    """
-
-    def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        os._exit(0)
-
-    for number in _NUMBERS:
-        signal.signal(number, end)
+from holdfast.hosting.early_stop import stop_signals
+from holdfast.worker.forks import end_fork_by
 
 
 class StopSignals:
-    """`with StopSignals() as signals`: the first SIGTERM or SIGINT asks to stop, the second one exits at once.
+    """`with StopSignals() as signals`: the first signal asks to stop, the second one exits at once.
 
-    Python-level handlers and not the event loop's: they run even while a handler blocks the loop. At the end, whoever
-    had the signals before has them again.
+    Uses Python's signal handlers, not the event loop's, because they run even while a job's handler blocks the loop. On
+    exit, restores the previous handlers.
     """
 
     def __init__(self) -> None:
-        self.received = False
+        self.received: signal.Signals | None = None
+        self._home = os.getpid()
         self._stop: Callable[[], None] = lambda: None
         self._before: list[tuple[signal.Signals, signal._HANDLER]] = []
 
     def __enter__(self) -> Self:
-        for number in _NUMBERS:
+        for number in stop_signals():
             before = signal.signal(number, self._receive)
-            # None: set by something that is not Python.
+            # None: the previous handler was not set from Python.
             self._before.append((number, signal.SIG_DFL if before is None else before))
         return self
 
@@ -48,13 +37,14 @@ class StopSignals:
             signal.signal(number, before)
 
     def then(self, stop: Callable[[], None]) -> None:
-        """From now on this is how to stop."""
+        """Call `stop` at the first signal, or now if it has already arrived."""
         self._stop = stop
         if self.received:
             stop()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        end_fork_by(number, self._home)
         if self.received:
             os._exit(128 + number)
-        self.received = True
+        self.received = signal.Signals(number)
         self._stop()

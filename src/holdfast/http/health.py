@@ -1,7 +1,7 @@
 """Whether a process is alive and whether it is ready, as values.
 
-Alive: it would not help to restart it. Ready: it can do its work at this moment. health_server.py answers with them
-over HTTP.
+Alive: restarting the process would not help. Ready: it can do its work right now. health_server.py serves both over
+HTTP.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from holdfast.app import Holdfast
 from holdfast.domain.errors import HoldfastError, SchemaMismatch
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 
 log = get_logger("holdfast.health")
 
@@ -20,7 +20,7 @@ STORE_SECONDS = 2.0
 STALLED_SECONDS = 30.0
 _RETENTION_SECONDS = 60.0
 _BEAT_SECONDS = 1.0
-# An event loop alone does not keep a task from being collected.
+# The event loop's reference does not keep a task from being garbage-collected.
 _ASKED: "set[asyncio.Task[tuple[Check, ...]]]" = set()
 
 
@@ -33,7 +33,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Fine if every check is."""
+    """OK if every check is."""
 
     checks: tuple[Check, ...]
 
@@ -49,13 +49,13 @@ class Health:
         return Health(self.checks + other.checks)
 
 
-STOPPING = Health((Check("worker", False, "stopping: starts nothing new"),))
+STOPPING = Health((Check("worker", False, "stopping: no new work starts"),))
 
 
 async def readiness(
     app: Holdfast, *, broker_connected: Callable[[], bool] | None = None, seconds: float = STORE_SECONDS
 ) -> Health:
-    """Whether the store answers within that time with the right schema, and the broker if it counts."""
+    """Whether the store answers in time with the right schema, and the broker is connected if it counts."""
     probe = ReadinessProbe(app, broker_connected=broker_connected, seconds=seconds)
     try:
         return await probe.look()
@@ -64,10 +64,10 @@ async def readiness(
 
 
 class ReadinessProbe:
-    """Asks again and again. A store that hangs is asked once, and not with one more connection each time.
+    """Checks readiness repeatedly. Asks a store that hangs only once, instead of opening a connection for each look.
 
-    So its question goes on until the store's own timeout: given up, it would leave the server at work behind a
-    connection that is gone, and the next look would open another.
+    The question to the store therefore runs until the store's own timeout. Abandoning it would leave the server working
+    for a closed connection, and the next look would open another one.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class ReadinessProbe:
         checks = await self._store()
         if self._broker_connected is not None:
             connected = self._broker_connected()
-            checks += (Check("broker", connected, "connected" if connected else "not connected; polling goes on"),)
+            checks += (Check("broker", connected, "connected" if connected else "not connected; polling continues"),)
         return Health(checks)
 
     def give_up(self) -> None:
-        """Nobody will look again: let go of a question that has no answer yet."""
+        """Cancel a question that has no answer yet. Call this after the last look."""
         if self._asked is not None:
             self._asked.cancel()
 
@@ -100,7 +100,7 @@ class ReadinessProbe:
         if not self._asked.done():
             return _unknown_schema(f"no answer within {self._seconds:g} s")
         if self._asked.cancelled():
-            return _unknown_schema("the question was canceled")
+            return _unknown_schema("the check was canceled")
         return self._asked.result()
 
     async def _ask(self) -> tuple[Check, ...]:
@@ -114,13 +114,13 @@ class ReadinessProbe:
         except HoldfastError as error:
             return _unknown_schema(str(error))
         except Exception as error:
-            log.exception("readiness could not be found out")
+            log.exception("readiness check failed")
             return _unknown_schema(f"unexpected error: {type(error).__name__}")
         schema = Check("schema", True, "the one this release knows")
         return Check("store", True, f"answered in {took:.1f} ms"), schema, retention
 
     async def _ask_retention(self) -> Check:
-        """Says so and is fine all the same: a process that is restarted for it would not catch up faster."""
+        """Report overdue retention, but always as OK: restarting the process would not make it catch up faster."""
         if self._retention is None or time.monotonic() - self._retention[0] > _RETENTION_SECONDS:
             overdue = await self._app.opened.maintenance.overdue_days(self._app.settings.retention)
             behind = f"behind: {overdue[0]} should be gone; see `holdfast doctor`" if overdue else "nothing is overdue"
@@ -129,11 +129,11 @@ class ReadinessProbe:
 
 
 def _unknown_schema(why: str) -> tuple[Check, ...]:
-    return Check("store", False, why), Check("schema", False, "not known while the store does not answer")
+    return Check("store", False, why), Check("schema", False, "unknown while the store does not answer")
 
 
 class Pulse:
-    """Notes that the event loop turns. Started on the loop, read from any thread."""
+    """Records when the event loop last turned. Started on the loop, read from any thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -149,7 +149,7 @@ class Pulse:
         return time.monotonic() - self._turned
 
     def nudge(self) -> None:
-        """Ask for a turn now, from a thread: after a pause of the whole process the last beat says nothing."""
+        """Request a turn now, from another thread: after a pause of the whole process, the last beat means nothing."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._note)
 
@@ -164,12 +164,12 @@ class Pulse:
 def liveness(
     seconds_since_turn: float, keeper_alive: bool | None = None, *, stalled_after: float = STALLED_SECONDS
 ) -> Health:
-    """Whether the event loop turned lately and the lease keeper's thread lives (None: there is none to live).
+    """Whether the event loop turned recently and the lease keeper's thread is alive (None: there is no keeper).
 
-    Asks nobody, so that it can be answered while the loop or the store hangs.
+    Uses only these values, so it works while the loop or the store hangs.
     """
     turned = f"turned {seconds_since_turn:.1f} s ago"
     checks = [Check("event loop", seconds_since_turn <= stalled_after, turned)]
     if keeper_alive is not None:
-        checks.append(Check("lease keeper", keeper_alive, "runs" if keeper_alive else "its thread is gone"))
+        checks.append(Check("lease keeper", keeper_alive, "running" if keeper_alive else "its thread is gone"))
     return Health(tuple(checks))

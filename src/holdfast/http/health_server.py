@@ -1,7 +1,7 @@
-"""A small HTTP server for probes, in a thread of its own: GET /live, /ready and /health (both).
+"""A small HTTP server for probes, in its own thread: GET /live, /ready and /health (both).
 
-The thread answers while the event loop is blocked. No client can hold it up: connections are few, short-lived and each
-has a thread.
+The thread answers even while the event loop is blocked. No client can hold it up, because connections are few and
+short-lived, and each has its own thread.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from holdfast.domain.errors import InvalidInput
 from holdfast.http.health import STALLED_SECONDS, STOPPING, Check, Health, Pulse, liveness
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 
 log = get_logger("holdfast.health")
 
@@ -28,14 +28,14 @@ _CONNECTION_SECONDS = 5.0
 _MOST_CONNECTIONS = 32
 _LOOK_SECONDS = 0.25
 _NUDGE_SECONDS = 1.0
-_UNANSWERED = Health((Check("event loop", False, "does not answer: something blocks it"),))
+_UNANSWERED = Health((Check("event loop", False, "does not respond: something is blocking it"),))
 _PATHS = ("/live", "/ready", "/health")
 
 
 class HealthServer:
     """`async with HealthServer(…):` on the event loop that it watches.
 
-    `ready` is asked on that loop, at most once a second however many probes come.
+    `ready` is called on that loop, at most once a second regardless of the number of probes.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class HealthServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on, also when 0 asked for any."""
+        """The port that the server listens on, even if it was opened with port 0."""
         if self._server is None:
             raise InvalidInput("the health port is not open")
         port: int = self._server.server_address[1]
         return port
 
     def start(self) -> None:
-        """Listen. InvalidInput if that address cannot be had."""
+        """Start to listen. Raise InvalidInput if the address is not available."""
         self._loop = asyncio.get_running_loop()
         self._server = _listen(self._host, self._port, self._answer)
         self._pulse = Pulse(self._loop)
@@ -121,7 +121,7 @@ class HealthServer:
             self._known = (time.monotonic(), health)
 
     def _ask(self) -> "Health | concurrent.futures.Future[Health]":
-        """The answer that is known, or the one question that is under way."""
+        """The cached answer, or the one question that is in progress."""
         with self._lock:
             if self._known is not None and time.monotonic() - self._known[0] < _CACHED_SECONDS:
                 return self._known[1]
@@ -132,11 +132,11 @@ class HealthServer:
             return self._asked
 
     async def _question(self) -> Health:
-        """Notes its answer before it ends, so that nobody can find it over and its answer unknown, and ask again."""
+        """Save the answer before ending, or a probe could find the question done but unanswered, and ask again."""
         try:
             health = await self._ready()
         except Exception as error:
-            log.warning("readiness could not be found out", exc_info=True)
+            log.warning("readiness check failed", exc_info=True)
             health = Health((Check("readiness", False, f"unexpected error: {type(error).__name__}"),))
         self._note(health)
         return health
@@ -152,7 +152,7 @@ class HealthServer:
 
 
 class _Server(ThreadingHTTPServer):
-    """Every connection ends after a few seconds, and when there are too many the oldest one ends at once."""
+    """Closes every connection after a few seconds, and the oldest one at once if there are too many."""
 
     daemon_threads = True
     block_on_close = False
@@ -166,7 +166,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        # Not HTTPServer's: it asks the name service for this machine's name, which can take many seconds.
+        # HTTPServer's own method looks up this machine's name, which can take many seconds.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
@@ -184,7 +184,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """A client that sends a byte now and then is never silent for long; its time is up all the same."""
+        """Close overdue connections. The socket timeout misses a client that sends a byte now and then."""
         now = time.monotonic()
         with self._open_lock:
             overdue = [each for each, opened in self._open.items() if now - opened > _CONNECTION_SECONDS]
@@ -210,7 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path not in _PATHS:
-            self._send(404, {"error": f"there are only {', '.join(_PATHS)}"})
+            self._send(404, {"error": f"no such path; use {', '.join(_PATHS)}"})
             return
         health = self.server.answer(path)
         self._send(200 if health.ok else 503, health.as_dict())
@@ -218,13 +218,13 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the base class looks for it by this name
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """What the base class refuses: as JSON and without its banner."""
-        # Until it has read a version it takes a request for one of HTTP/0.9, which is answered without a status.
+        """Answer a request that the base class refuses, as JSON and without its banner."""
+        # Until it has read a version, the base class assumes HTTP/0.9, which is answered without a status.
         self.request_version = self.protocol_version
         if code == 501:
-            self._send(405, {"error": "only GET and HEAD"}, allow="GET, HEAD")
+            self._send(405, {"error": "only GET and HEAD are allowed"}, allow="GET, HEAD")
         else:
-            # A version that nobody knows is the client's mistake; probes and proxies take 505 for ours.
+            # An unknown HTTP version is the client's mistake, but probes and proxies would read a 505 as the server's.
             self._send(400 if code >= 500 else code, {"error": "the request cannot be read"})
 
     def _send(self, code: int, body: object, allow: str | None = None) -> None:
@@ -242,7 +242,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing: a probe every few seconds is no news."""
+        """Log nothing: probes arrive every few seconds."""
 
 
 def _listen(host: str, port: int, answer: Callable[[str], Health]) -> _Server:
@@ -258,7 +258,7 @@ def _listen(host: str, port: int, answer: Callable[[str], Health]) -> _Server:
 
 
 async def _in_own_thread(blocking: Callable[[], None]) -> None:
-    """Not `to_thread`: its pool may be full of handlers that never end."""
+    """Run `blocking` in a new thread. The pool of `to_thread` may be full of handlers that never end."""
     loop, done = asyncio.get_running_loop(), asyncio.Event()
 
     def run() -> None:
@@ -273,5 +273,5 @@ def _hang_up(connection: socket.socket) -> None:
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:
-        # The client was faster.
+        # The client has already hung up.
         return
