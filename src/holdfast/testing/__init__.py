@@ -1,6 +1,6 @@
-"""What users import in their own tests.
+"""The names that users import in their own tests.
 
-The names are loaded when they are first used: pytest imports the plugin of this package at every start.
+Each name is loaded when it is first used, because pytest imports the plugin of this package at every start.
 """
 
 from importlib import import_module
@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.rabbitmq.relays import Relayed
-    from holdfast.testing.drain import DrainReport, EndlessDrain, FailedAttempt, HandlerFailed, StuckDrain
+    from holdfast.testing.drain import (
+        DrainReport,
+        EndlessDrain,
+        FailedAttempt,
+        HandlerFailed,
+        LifespanFailed,
+        StuckDrain,
+    )
     from holdfast.testing.idempotency.check import check_idempotency
     from holdfast.testing.idempotency.report import IdempotencyReport, Problem
     from holdfast.testing.idempotency.tables import Tables
@@ -23,6 +30,7 @@ _HOME = {
     "FailedAttempt": "holdfast.testing.drain",
     "HandlerFailed": "holdfast.testing.drain",
     "IdempotencyReport": "holdfast.testing.idempotency.report",
+    "LifespanFailed": "holdfast.testing.drain",
     "Problem": "holdfast.testing.idempotency.report",
     "Relayed": "holdfast.rabbitmq.relays",
     "Request": "holdfast.testing.idempotency.trace",
@@ -41,6 +49,7 @@ __all__ = [
     "FailedAttempt",
     "HandlerFailed",
     "IdempotencyReport",
+    "LifespanFailed",
     "Problem",
     "Relayed",
     "Request",
@@ -61,5 +70,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """For completion and help(), which do not see a name before it is loaded."""
+    """Serves completion and help(), which do not see a name before it is loaded."""
     return sorted({*globals(), *__all__})

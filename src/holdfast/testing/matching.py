@@ -1,4 +1,4 @@
-"""Compares jobs with what a test expects of them, and shows jobs on one line."""
+"""Compares jobs with a test's expectations, and shows jobs on one line."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -13,7 +13,7 @@ _CLOSE = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What is None is not looked at. Of payload and headers only the parts given are."""
+    """A field that is None is not compared. Payload and headers are compared only in the given parts."""
 
     kind: str | None = None
     payload: object = None
@@ -28,8 +28,8 @@ class Expected:
         plain = ("kind", "queue", "tenant", "key", "priority")
         return (
             all(getattr(self, name) in (None, getattr(job, name)) for name in plain)
-            and (self.payload is None or is_part_of(_plain(self.payload), decode(job.payload)))
-            and (self.headers is None or is_part_of(_plain(self.headers), decode(job.headers or "{}")))
+            and (self.payload is None or is_part_of(_plain(self.payload), job.payload))
+            and (self.headers is None or is_part_of(_plain(self.headers), job.headers or {}))
             and (self.delay is None or abs(_delay(job) - self.delay) < _CLOSE)
         )
 
@@ -46,7 +46,7 @@ class Expected:
 
 
 def is_part_of(expected: object, value: object) -> bool:
-    """Objects may have more than is expected of them; lists have the same length."""
+    """Whether `value` has everything expected. Objects may have more; lists must have the same length."""
     match expected, value:
         case Mapping(), Mapping():
             return all(name in value and is_part_of(part, value[name]) for name, part in expected.items())
@@ -61,7 +61,7 @@ def listed(jobs: Sequence[Job]) -> str:
 
 
 def shown(job: Job) -> str:
-    """Only what is not as usual is named beside kind and payload."""
+    """Show kind and payload, and other fields only if they differ from the default."""
     notes = []
     if job.queue != DEFAULT_QUEUE:
         notes.append(f"queue={job.queue!r}")
@@ -74,17 +74,17 @@ def shown(job: Job) -> str:
     if _delay(job) > _CLOSE:
         notes.append(f"delay={to_text(_delay(job))!r}")
     if job.headers:
-        notes.append(f"headers={job.headers}")
-    return " ".join([job.kind, job.payload, *notes])
+        notes.append(f"headers={encode(job.headers)}")
+    return " ".join([job.kind, encode(job.payload), *notes])
 
 
 def _delay(job: Job) -> timedelta:
-    """Of a job that has ended nothing is known any more."""
+    """The job's delay; zero for a job that has ended, because its `run_at` is gone."""
     return timedelta(0) if job.run_at is None else job.run_at - job.created_at
 
 
 def _plain(value: object) -> object:
-    """As it would be in the store: models and dataclasses as objects, times as text."""
+    """The value as the store would have it: models and dataclasses as objects, times as text."""
     return decode(encode(value))
 
 

@@ -1,4 +1,4 @@
-"""Where in the application's own code something happens."""
+"""Finds the line in the application's own code where something happens."""
 
 import sys
 import sysconfig
@@ -12,7 +12,7 @@ _NOT_THE_APPLICATION = tuple(
 
 
 def place() -> str | None:
-    """The innermost line that belongs neither to a library nor to Holdfast."""
+    """The innermost line of the stack that belongs neither to a library nor to Holdfast."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         path = frame.f_code.co_filename

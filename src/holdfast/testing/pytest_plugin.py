@@ -1,11 +1,11 @@
-"""Fixtures for everybody who has Holdfast and pytest. They need no event loop, and so no plugin for async tests.
+"""Fixtures for anyone with Holdfast and pytest. They need no event loop, and therefore no plugin for async tests.
 
-pytest imports this module at every start: it imports nothing that is not needed then.
+pytest imports this module at every start, so it imports nothing that is not needed then.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, ExitStack
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 import pytest
@@ -17,16 +17,19 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def holdfast_memory() -> "Iterator[Callable[[Holdfast], AppUnderTest]]":
-    """`jobs = holdfast_memory(app)`: the app is open on a store in memory until the end of the test."""
+    """`jobs = holdfast_memory(app)` opens the app on a store in memory until the test ends.
+
+    `async with holdfast_memory(app) as jobs:` closes it at the end of the block.
+    """
     from holdfast.testing.opening import in_memory_for_fixture
 
     with ExitStack() as exits:
-        yield lambda app: exits.enter_context(in_memory_for_fixture(app))
+        yield lambda app: in_memory_for_fixture(app, exits)
 
 
 @pytest.fixture(scope="session")
 def holdfast_server() -> Iterator[str]:
-    """The address, for Holdfast, of an embedded PostgreSQL that runs until the end of the session."""
+    """An address for Holdfast of an embedded PostgreSQL that runs until the session ends."""
     from holdfast.store.embedded import EmbeddedServer
     from holdfast.testing.throwaway import embedded_for_tests
 
@@ -37,14 +40,14 @@ def holdfast_server() -> Iterator[str]:
 
 @pytest.fixture
 def holdfast_database(holdfast_server: str) -> Iterator[str]:
-    """The address, for any driver, of an empty database: for the application's tables, with Holdfast beside them."""
+    """An address for any driver of an empty database: for the application's tables, and Holdfast next to them."""
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
     from holdfast.testing.throwaway import throwaway_database
 
-    # In a thread, because this one may have an event loop. The runner makes its own when it first runs something, and
-    # closes it where it was made: a runner's last act is to leave its thread without any.
+    # Run in a thread, because this one may already have an event loop. The runner makes its loop when it first runs
+    # something, and must close it in the same thread, because closing leaves the thread without a current loop.
     runner = asyncio.Runner()
     with ThreadPoolExecutor(1) as thread:
         try:
@@ -55,9 +58,32 @@ def holdfast_database(holdfast_server: str) -> Iterator[str]:
             thread.submit(runner.close).result()
 
 
+class OpenOnPostgres(Protocol):
+    def __call__(self, app: "Holdfast", url: str | None = None) -> "AbstractAsyncContextManager[AppUnderTest]": ...
+
+
 @pytest.fixture
-def holdfast_postgres(holdfast_server: str) -> "Callable[[Holdfast], AbstractAsyncContextManager[AppUnderTest]]":
-    """`async with holdfast_postgres(app) as jobs:` opens the app on a new database of a real PostgreSQL."""
+def holdfast_postgres(request: pytest.FixtureRequest) -> Iterator[OpenOnPostgres]:
+    """`async with holdfast_postgres(app) as jobs:` opens the app on a new database of a real PostgreSQL.
+
+    `holdfast_postgres(app, "postgresql://…")` opens it on a new schema of that database.
+    """
     from holdfast.testing.opening import on_postgres
 
-    return lambda app: on_postgres(app, holdfast_server)
+    called = entered = 0
+
+    @asynccontextmanager
+    async def block(app: "Holdfast", url: str | None) -> "AsyncIterator[AppUnderTest]":
+        nonlocal entered
+        entered += 1
+        async with on_postgres(app, url) as jobs:
+            yield jobs
+
+    def open_on_postgres(app: "Holdfast", url: str | None = None) -> "AbstractAsyncContextManager[AppUnderTest]":
+        nonlocal called
+        called += 1
+        return block(app, url or request.getfixturevalue("holdfast_server"))
+
+    yield open_on_postgres
+    if entered < called:
+        pytest.fail("holdfast_postgres(app) alone opens nothing; use `async with holdfast_postgres(app) as jobs:`")

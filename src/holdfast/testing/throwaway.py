@@ -1,4 +1,4 @@
-"""Databases and schemas of one test's own: copies of a template on the embedded server, or a schema beside others."""
+"""Databases and schemas for a single test: copies of a template on the embedded server, or a schema next to others."""
 
 import asyncio
 import hashlib
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Advisory lock "hf templ": held alone to make or drop templates, shared while one is copied.
 _TEMPLATE_LOCK = 0x68662074656D706C
-# Whoever uses a database holds its lock, on a connection that lasts as long: a killed process lets go of it.
+# A process that uses a database holds its lock, on a connection it keeps open meanwhile. A killed process releases it.
 _LOCK_OF_NAME = "hashtextextended($1, 0)"
 _UNUSED = """
 WITH made AS MATERIALIZED (SELECT datname FROM pg_database WHERE datname ~ '^holdfast_test_[0-9a-f]{32}$')
@@ -33,7 +33,7 @@ SELECT datname FROM made WHERE pg_try_advisory_lock(hashtextextended(datname, 0)
 
 
 def embedded_for_tests() -> EmbeddedAddress:
-    """A server apart from the one that `embedded:` names: no test touches what somebody keeps there."""
+    """A separate server from the one behind `embedded:`, so tests never touch the data kept there."""
     home = os.environ.get("HOLDFAST_HOME")
     folder = Path(home) if home else platformdirs.user_cache_path("holdfast")
     return EmbeddedAddress((folder / "testing").resolve(), durable=False)
@@ -41,7 +41,7 @@ def embedded_for_tests() -> EmbeddedAddress:
 
 @asynccontextmanager
 async def throwaway_database(url: str | None, schema: str | None) -> AsyncIterator[str]:
-    """A new database on the embedded server, empty or with this schema in its newest version."""
+    """Make a new database on the embedded server, empty or with this schema in its newest version."""
     address = embedded_for_tests() if url is None else EmbeddedAddress.parse(url)
     server = await asyncio.to_thread(EmbeddedServer.start, address)
     try:
@@ -64,7 +64,7 @@ async def throwaway_database(url: str | None, schema: str | None) -> AsyncIterat
 
 @asynccontextmanager
 async def throwaway_schema(url: str) -> AsyncIterator[str]:
-    """A new schema in the database at this address."""
+    """Make a new schema in the database at this address."""
     schema = f"holdfast_test_{uuid4().hex}"
     try:
         await migrate(url, schema)
@@ -78,7 +78,7 @@ async def throwaway_schema(url: str) -> AsyncIterator[str]:
 
 
 async def empty(url: str, schema: str) -> None:
-    """Forget every job; the clock stays where it is."""
+    """Remove all jobs, but leave the clock as it is."""
     connection = await open_connection(url)
     try:
         await _execute(connection, statement("empty_for_test", schema))
@@ -88,7 +88,7 @@ async def empty(url: str, schema: str) -> None:
 
 @asynccontextmanager
 async def _template(admin: "_Connection", server: EmbeddedServer, schema: str | None) -> AsyncIterator[str]:
-    """The name of what is to be copied, which nobody drops meanwhile."""
+    """The name of the template to copy, which cannot be dropped until the block ends."""
     if schema is None:
         yield "template0"
         return
@@ -122,12 +122,12 @@ async def _exists(admin: "_Connection", name: str) -> bool:
 
 
 def _release() -> str:
-    """How the names of this release's templates begin: those of one schema version, whatever the schema's name."""
+    """The prefix of this release's template names: one schema version, with any schema name."""
     return f"holdfast_template_{schema_files().digest[:16]}_"
 
 
 async def _drop_leftovers(admin: "_Connection") -> None:
-    """Databases of processes that were killed, and templates of other releases. Nothing that anybody uses."""
+    """Drop databases of killed processes and templates of other releases, unless they are in use."""
     for row in await admin.fetch(_UNUSED):
         await _drop_unless_connected(admin, row["datname"])
         await admin.execute(f"SELECT pg_advisory_unlock({_LOCK_OF_NAME})", row["datname"])
@@ -141,7 +141,7 @@ async def _drop_leftovers(admin: "_Connection") -> None:
 
 
 async def _drop_unless_connected(admin: "_Connection", name: str) -> None:
-    """Somebody may look at what a test has left, or a process that a killed one started may still be at work."""
+    """A person may be looking at what a test left, or a process that a killed one started may still be running."""
     import asyncpg
 
     with suppress(asyncpg.ObjectInUseError):

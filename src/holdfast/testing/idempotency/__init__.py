@@ -1,1 +1,1 @@
-"""The idempotency check: a crash after each step of a handler, a second run, and what differs from one clean run."""
+"""The idempotency check: crash a handler after each step, run it again, and compare the result with one clean run."""

@@ -1,4 +1,4 @@
-"""What a handler leaves running when it returns: it gets some time, and then nothing of it takes effect."""
+"""Handles what a handler leaves running when it returns: it gets some time, and then nothing it does takes effect."""
 
 import asyncio
 import inspect
@@ -17,7 +17,7 @@ _LOOK_SECONDS = 0.005
 
 
 def telling_its_end(handler: Handler, trace: Trace) -> Handler:
-    """The handler, which sets `has_returned` of the trace before anything that it left running gets a turn."""
+    """Wrap the handler so it sets `has_returned` of the trace before anything it left running gets a turn."""
     function: Callable[..., Any] = handler.function
 
     @wraps(function)
@@ -39,7 +39,7 @@ def telling_its_end(handler: Handler, trace: Trace) -> Handler:
 
 @contextmanager
 def tasks_noted() -> Iterator[None]:
-    """Tasks that are started in a run are noted in its trace; threads are in interception.py."""
+    """Record tasks that a run starts in its trace. interception.py does the same for threads."""
     loop = asyncio.get_running_loop()
     before = loop.get_task_factory()
 
@@ -63,13 +63,13 @@ def tasks_noted() -> Iterator[None]:
 
 
 def _without_a_word(trace: Trace, task: "asyncio.Future[Any]") -> None:
-    """Nobody may be left to ask a task of a dead run how it ended, and asyncio would complain of that."""
+    """Retrieve the exception of a dead run's task. Otherwise asyncio would complain that it was never retrieved."""
     if (trace.has_crashed or trace.is_over) and not task.cancelled():
         task.exception()
 
 
 async def all_ended(trace: Trace) -> bool:
-    """Whether everything that the run started ended soon enough. What did not takes no further step."""
+    """Whether everything the run started ended soon enough. Anything that did not can take no further step."""
     deadline = time.monotonic() + _SECONDS
     while not (ended := all(is_over() for is_over in trace.background)) and not trace.has_crashed:
         if time.monotonic() > deadline:

@@ -1,10 +1,10 @@
-"""What a server does when a client is gone: transactions that a dead run left open are rolled back."""
+"""Rolls back transactions that a dead run left open, as a server does when a client is gone."""
 
 import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.log import get_logger
+from holdfast.logs.records import get_logger
 
 log = get_logger("holdfast.testing")
 
@@ -12,7 +12,7 @@ _SECONDS = 5.0
 
 
 async def roll_back(connections: Iterable[object]) -> int:
-    """How many were in a transaction. Those that cannot be rolled back, because something uses them, are cut."""
+    """Roll back, and return how many were in a transaction. Cut connections that are in use and so cannot roll back."""
     number = 0
     for connection in connections:
         if type(connection).__module__.startswith("asyncpg"):

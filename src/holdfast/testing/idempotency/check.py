@@ -1,4 +1,4 @@
-"""The check itself: a clean run, then a crash after each step in turn, in a fresh world and followed by a rerun."""
+"""The check itself: a clean run, then for each step a fresh world, a crash after that step, and a rerun."""
 
 import asyncio
 import inspect
@@ -8,16 +8,16 @@ from collections.abc import Callable, Collection, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.app import Holdfast
 from holdfast.domain.duration import Duration, to_timedelta
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.handlers import Handler
 from holdfast.domain.job import Job, JobState, NewJob
-from holdfast.domain.json_text import decode
+from holdfast.domain.kinds import Kind
 from holdfast.store.contract import JobFilter
-from holdfast.testing.attempt import LEASE, Attempted, RecordedFailures, attempted, claimed, write
+from holdfast.testing.attempt import LEASE, Attempted, RecordedFailures, attempted, claimed, hooked, write
 from holdfast.testing.drain import MOST_JOBS
 from holdfast.testing.idempotency.background import all_ended, tasks_noted, telling_its_end
 from holdfast.testing.idempotency.burial import roll_back
@@ -38,8 +38,10 @@ from holdfast.testing.idempotency.state import (
 )
 from holdfast.testing.idempotency.tables import Tables
 from holdfast.testing.idempotency.trace import TRACE, Request, Step, Trace
+from holdfast.testing.idempotency.writes import Table, unobserved, written
 from holdfast.testing.opening import in_memory, on_postgres
 from holdfast.testing.throwaway import empty
+from holdfast.worker.hooks import Hooks
 
 Observer = Callable[[], object]
 Call = TypeVar("Call", bound=Callable[..., object])
@@ -47,7 +49,7 @@ Call = TypeVar("Call", bound=Callable[..., object])
 _MOST_STEPS = 200
 _MOST_RERUNS = 20
 _RESCUE_SECONDS = 10.0
-_STILL_RUNNING = "something that the handler started was still running when it had returned; none of its steps counts"
+_STILL_RUNNING = "something that the handler started was still running after it returned; none of its steps counts"
 _LEFT_OPEN = "a transaction that the handler left open was rolled back, as if its connection had been closed"
 _BEFORE_THE_FIRST = Step(0, "", None)
 _WRITES = re.compile(r"\b(INSERT INTO|UPDATE .+ SET|DELETE FROM|MERGE INTO)\b|^COPY\b", re.IGNORECASE)
@@ -55,7 +57,7 @@ _WRITES = re.compile(r"\b(INSERT INTO|UPDATE .+ SET|DELETE FROM|MERGE INTO)\b|^C
 
 async def check_idempotency(
     app: Holdfast,
-    job: str | NewJob,
+    job: Kind[Any, Any] | NewJob | str,
     payload: object = None,
     *,
     observe: Observer | Sequence[Observer] = (),
@@ -67,22 +69,22 @@ async def check_idempotency(
     timeout: Duration = timedelta(seconds=30),
     most_steps: int = _MOST_STEPS,
 ) -> IdempotencyReport:
-    """Whether the handler of this job can die after any of its steps and be run again without a trace of it.
+    """Check whether the handler of this job can die after any step and be run again without leaving a trace.
 
-    Steps are database statements by asyncpg or psycopg and what is built on them, HTTP requests by httpx, urllib,
-    urllib3 or requests, enqueues, and calls of the functions that `also` names. The job is run once without a crash.
-    Then, for each step, in a fresh world, it is run until that step has happened, dies, and is run again as after a
-    rescue. What is left then is compared with what the first run left: what `observe` returns, the jobs that were
-    enqueued, requests other than reading ones, and those calls.
+    Steps are database statements through asyncpg or psycopg and anything built on them, HTTP requests through httpx,
+    urllib, urllib3 or requests, enqueues, and calls of the functions in `also`. The job is run once without a crash.
+    Then, for each step, it is run in a fresh world until that step has happened, dies, and is run again as after a
+    rescue. The check compares the result with that of the first run: what `observe` returns, the enqueued jobs,
+    requests other than reads, and those calls.
 
-    `observe` takes one observer or several. `setup` makes the world before each run; an observer of type Tables puts
-    its tables back by itself. The app must not be open: the check opens it in memory, or in a schema of its own in
-    `database`, which a handler with finish_in or enqueue_in needs. `ignore` names columns that are not compared, or
-    whole collections; `harmless` tells of a request that a repeat does no harm.
+    `observe` takes one observer or several. `setup` prepares the world before each run; an observer of type Tables
+    restores its tables by itself. The app must not be open: the check opens it in memory, or in a new schema in
+    `database`, which a handler with finish_in or conn= needs. `ignore` names columns or whole collections that are not
+    compared; `harmless` returns whether repeating a request does no harm.
     """
     if isinstance(job, NewJob) and payload is not None:
-        raise InvalidInput("this job has its payload already; give it to app.job(…)")
-    new = job if isinstance(job, NewJob) else app.job(job, payload)
+        raise InvalidInput("this job already has its payload; pass it to app.job(…) instead")
+    new = job if isinstance(job, NewJob) else app._given(job, payload, {})
     handler = app.handlers.get(new.kind)
     if handler is None:
         raise InvalidInput(f"kind {new.kind!r} has no handler in this app")
@@ -100,14 +102,15 @@ async def check_idempotency(
         async with in_memory(app) if database is None else on_postgres(app, database):
             await world.keep()
             try:
-                return await check.run()
+                async with hooked(app) as check.hooks:
+                    return await check.run()
             finally:
                 await world.restore()
 
 
 @dataclass(frozen=True, slots=True)
 class _World:
-    """Everything that a run finds and changes, apart from the job itself."""
+    """Everything that a run finds and changes, except the job itself."""
 
     app: Holdfast
     observers: tuple[Observer, ...]
@@ -128,7 +131,7 @@ class _World:
     async def make_fresh(self) -> None:
         opened, settings = self.app.opened, self.app.settings
         if opened.url.startswith("memory"):
-            # Not by the app's own attributes: the block around this check keeps them from closing it.
+            # Not through the app's own attributes, which the block around this check has replaced.
             await Holdfast.close(self.app)
             await Holdfast.open(self.app)
         else:
@@ -141,17 +144,27 @@ class _World:
         for each in self.tables:
             await each.skip_numbers()
 
-    async def observed(self) -> dict[str, Rows]:
+    async def observed(self, reading: Trace) -> dict[str, Rows]:
         collections: dict[str, Rows] = {}
-        for observer in self.observers:
-            for name, rows in observed_rows(await _called(observer)).items():
-                collections[name] = [*collections.get(name, ()), *rows]
+        token = TRACE.set(reading)
+        try:
+            for observer in self.observers:
+                for name, rows in observed_rows(await _called(observer)).items():
+                    collections[name] = [*collections.get(name, ()), *rows]
+        finally:
+            TRACE.reset(token)
         return collections
+
+    def unobserved(self, statements: Sequence[str], read: Sequence[str], ignored: Sequence[str]) -> list[Table]:
+        """Tables that these statements write to and that no observer reads."""
+        named = [Table.of(name) for each in self.tables for name in each.names]
+        named += [Table.of(name) for name in ignored]
+        return list(unobserved(written(statements), named, read, self.app.settings.db_schema))
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One world: what was left in it, and the run that met the crash. `died` is False for a run to the end."""
+    """One world: its end state, and the trace of the run that crashed. `died` is False for a run to the end."""
 
     state: EndState
     first: Trace
@@ -167,12 +180,16 @@ class _Check:
     harmless: Callable[[Request], bool] | None
     timeout: timedelta
     most_steps: int
+    hooks: Hooks = field(default_factory=Hooks)
     _traces: list[Trace] = field(default_factory=list)
+    _read: list[str] = field(default_factory=list)
+    """The SQL that observers ran."""
     _notes: dict[str, None] = field(default_factory=dict)
 
     async def run(self) -> IdempotencyReport:
         clean = await self._clean_case()
         self._refuse_to_look_away(clean.first.steps)
+        missed = self.world.unobserved(clean.first.statements, self._read, self.ignore)
         await self.world.skip_numbers()
         again = await self._case(crash_after=0)
         volatile = volatile_columns(clean.state, again.state)
@@ -193,14 +210,22 @@ class _Check:
             crashes += 1
         names = sorted(f"{collection}.{column}" for collection, column in volatile)
         steps = tuple(again.first.steps)
-        return IdempotencyReport(self.job.kind, steps, tuple(problems), tuple(names), crashes, notes=tuple(self._notes))
+        return IdempotencyReport(
+            self.job.kind,
+            steps,
+            tuple(problems),
+            tuple(names),
+            crashes,
+            notes=tuple(self._notes),
+            unobserved=tuple(map(str, missed)),
+        )
 
     def _refuse_to_look_away(self, steps: Sequence[Step]) -> None:
-        """A check that sees none of the rows that a handler writes would call every handler idempotent."""
+        """Refuse a check without observers if the handler writes rows: it would call any handler idempotent."""
         writes = [step for step in steps if _WRITES.search(step.text)]
         if writes and not self.world.observers:
             raise InvalidInput(
-                f"{self.job.kind} writes to a database ({writes[0]}) and nothing looks at it; give "
+                f"{self.job.kind} writes to a database ({writes[0]}) and nothing observes it; give "
                 f'observe=Tables(url, "table"), or a function that reads what counts'
             )
 
@@ -209,7 +234,7 @@ class _Check:
         return [Problem(step, tuple(found))] if found else []
 
     def _named_columns(self, state: EndState) -> set[Column]:
-        """`ignore` names a column in every collection, or, after a dot, in one."""
+        """The columns in `ignore`: a plain name means all collections, and `collection.column` means one."""
         columns = {(name, column) for name, rows in state.collections.items() for row in rows for column in row}
         return {each for each in columns if each[1] in self.ignore or ".".join(each) in self.ignore}
 
@@ -228,7 +253,7 @@ class _Check:
         return _Case(await self._end_state(job), trace, died=False)
 
     async def _case(self, crash_after: int) -> _Case:
-        """A crash before the first step, after one of them, or, if there are not that many, before the finish."""
+        """Crash before the first step (0), after the given one, or before the finish if there are fewer steps."""
         await self._begin()
         opened = self.world.app.opened
         if crash_after == 0:
@@ -260,7 +285,7 @@ class _Check:
         handler = telling_its_end(self.handler, trace)
         try:
             async with asyncio.timeout(self.timeout.total_seconds()):
-                attempt = await attempted(leased, handler, failures, opened.finish_in, context)
+                attempt = await attempted(leased, handler, failures, opened.finish_in, self.hooks, context)
         except TimeoutError:
             raise InvalidInput(
                 f"timeout: the handler of {self.job.kind!r} did not end within {self.timeout.total_seconds():g} s"
@@ -269,7 +294,7 @@ class _Check:
         return attempt, failures
 
     async def _end(self, trace: Trace) -> None:
-        """Nothing of the run goes on. What a crash leaves is nothing to speak of, what a whole run leaves is."""
+        """End everything the run started. Note what a whole run leaves behind; a crash is expected to leave things."""
         ended = await all_ended(trace)
         connections, trace.connections = trace.connections, set()
         rolled_back = await roll_back(connections)
@@ -279,7 +304,7 @@ class _Check:
             self._notes[_LEFT_OPEN] = None
 
     async def _rescue(self) -> None:
-        """The lease runs out, and the job becomes ready for its next attempt."""
+        """Let the lease run out and the job become ready for its next attempt."""
         opened = self.world.app.opened
         await opened.clock.advance(LEASE + timedelta(seconds=1))
         deadline = time.monotonic() + _RESCUE_SECONDS
@@ -290,7 +315,7 @@ class _Check:
             await asyncio.sleep(0)
 
     async def _rerun(self) -> Trace:
-        """As often as the worker would: an attempt that fails may be followed by one that succeeds."""
+        """Run the job as often as the worker would, because a failed attempt may be followed by one that succeeds."""
         opened, first = self.world.app.opened, Trace()
         for number in range(_MOST_RERUNS):
             trace = first if number == 0 else Trace()
@@ -316,7 +341,10 @@ class _Check:
         called: dict[str, int] = {}
         for call in [call for trace in self._traces for call in trace.calls]:
             called[call] = called.get(call, 0) + 1
-        collections = {**await self.world.observed(), JOBS: job_rows(each for each in jobs if each.id != job.id)}
+        reading = Trace()
+        observed = await self.world.observed(reading)
+        self._read += reading.statements
+        collections = {**observed, JOBS: job_rows(each for each in jobs if each.id != job.id)}
         return EndState(
             ended=job.state,
             error=_last_error(job),
@@ -336,7 +364,7 @@ def _observers(observe: Observer | Sequence[Observer]) -> tuple[Observer, ...]:
 
 def _names(parameter: str, names: Sequence[str]) -> tuple[str, ...]:
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise InvalidInput(f"{parameter}: give a list of names, even of one")
+        raise InvalidInput(f"{parameter}: give a list of names, even for one")
     return tuple(names)
 
 
@@ -349,11 +377,11 @@ def _callable_or_none(parameter: str, given: Call | None) -> Call | None:
 def _last_error(job: Job) -> str | None:
     if not job.errors:
         return None
-    error = decode(job.errors[-1])
+    error = job.errors[-1]
     return f"{error['type']}: {error['message']}"
 
 
 async def _called(call: Callable[[], object]) -> object:
-    """Of a blocking function or of an async one; not in a thread, because many drivers' connections mind."""
+    """Call a blocking or async function. Do not use a thread, because many drivers' connections are tied to one."""
     result = call()
     return await result if inspect.isawaitable(result) else result

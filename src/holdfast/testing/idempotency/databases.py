@@ -1,4 +1,4 @@
-"""Statements, at the narrowest place of each driver; SQLAlchemy, Django and pools are seen through it."""
+"""Intercepts statements at the lowest level of each driver, which also covers SQLAlchemy, Django and pools."""
 
 import warnings
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -11,7 +11,7 @@ from holdfast.testing.idempotency.trace import refuse_if_crashed, statement
 
 
 def of_asyncpg() -> Iterator[Patch]:
-    """Connections, pools, prepared statements, cursors and transactions all end here."""
+    """Connections, pools, prepared statements, cursors and transactions all use this protocol class."""
     from asyncpg.connection import Connection
     from asyncpg.protocol.protocol import Protocol
 
@@ -30,7 +30,7 @@ def of_asyncpg() -> Iterator[Patch]:
 
 
 def of_psycopg() -> Iterator[Patch]:
-    """Cursors for statements; below them the one place from which BEGIN, COMMIT and the like are sent."""
+    """Wrap cursors for statements, and below them the one method that sends BEGIN, COMMIT and the like."""
     psycopg = installed("psycopg")
     if psycopg is None:
         return
@@ -113,9 +113,9 @@ def _streaming_async(original: Method) -> Method:
 
 
 def _executed(cursor: Any, query: object) -> None:  # noqa: ANN401
-    """A statement during which the caller's code was running, whose steps are its own."""
+    """Record a statement during which the caller's code ran. Steps of that code are separate."""
     with statement(cursor.connection, _sql(query, cursor)):
-        """It has happened already."""
+        """The statement has already been executed."""
 
 
 def _commanding(original: Method) -> Method:
@@ -133,7 +133,7 @@ def _commanding(original: Method) -> Method:
 
 
 def _deleting(original: Method) -> Method:
-    """Nobody could close the connections of a dead run: they end with it, and there is nothing to warn of."""
+    """Suppress warnings about unclosed connections: those of a dead run end with it, and nothing could close them."""
 
     @wraps(original)
     def delete(connection: object) -> None:

@@ -1,6 +1,7 @@
-"""Wraps everything through which a handler reaches the world outside, for as long as a check lasts.
+"""Wraps everything through which a handler reaches the outside world, for the duration of a check.
 
-Drivers are in databases.py, HTTP clients in requests.py; here are the stores, and threads, which hand the trace on.
+Drivers are in databases.py and HTTP clients in requests.py. This module wraps the stores, and threads, which pass the
+trace on.
 """
 
 import asyncio
@@ -28,15 +29,15 @@ from holdfast.testing.idempotency.patches import Method, Patch
 from holdfast.testing.idempotency.requests import of_http_client, of_httpx, of_requests
 from holdfast.testing.idempotency.trace import TRACE, Crash, refuse_if_crashed, shortened, step
 
-# The libraries are wrapped for the whole process, and two that wrap them would unwrap them in the wrong order.
+# The libraries are wrapped for the whole process, and two checks at once would unwrap them in the wrong order.
 _ALONE = threading.Lock()
 
 
 @contextmanager
 def intercepted(also: Sequence[str]) -> Iterator[None]:
-    """Every step of a run is seen until the block is left. `also` names functions of which a call is a step, too."""
+    """Record every step of a run until the block ends. `also` names functions whose calls count as steps, too."""
     if not _ALONE.acquire(blocking=False):
-        raise InvalidInput("another idempotency check runs in this process; await one before you begin the next")
+        raise InvalidInput("another idempotency check runs in this process; await it before you start the next one")
     try:
         with _wrapped(also):
             yield
@@ -62,7 +63,7 @@ def _wrapped(also: Sequence[str]) -> Iterator[None]:
         try:
             yield
         finally:
-            # While the connections of dead runs still end without a word.
+            # Collect the connections of dead runs while their warnings are still suppressed.
             gc.collect()
 
 
@@ -76,7 +77,7 @@ def _stores() -> Iterator[Patch]:
         return call
 
     for store in (MemoryStore, PostgresStore):
-        for verb in ("enqueue", "cancel", "retry"):
+        for verb in ("enqueue", "cancel", "retry", "delete"):
             yield store, verb, wrapped(verb, getattr(store, verb))
     for events in (MemoryEvents, PostgresEvents):
         yield events, "publish", wrapped("publish", events.publish)
@@ -97,14 +98,14 @@ def _shown_one(given: object) -> str:
 
 
 def _threads() -> Iterator[Patch]:
-    """A thread does not inherit the context of whoever starts it, and its steps would be nobody's."""
+    """Pass the context on to threads. They do not inherit it, so their steps would belong to no run."""
     start: Method = threading.Thread.start
     submit: Method = ThreadPoolExecutor.submit
 
     @wraps(start)
     def start_in_context(thread: threading.Thread) -> None:
-        # What is made a daemon is seldom the handler's own, but a pool that it was the first to use, and not the last.
-        # In the thread of a handler, itself a daemon, every thread is one.
+        # A daemon thread rarely belongs to the handler. It usually belongs to a pool that the handler used first, but
+        # others will use later. In a handler's thread, which is itself a daemon, every new thread is one.
         trace = TRACE.get()
         if trace is not None and (not thread.daemon or threading.current_thread().daemon):
             vars(thread)["run"] = partial(copy_context().run, _until_the_crash, thread.run)
@@ -122,7 +123,7 @@ def _threads() -> Iterator[Patch]:
         trace = TRACE.get()
         if trace is None:
             return submit(pool, call, *arguments, **options)
-        # The thread that may be started for it serves others later.
+        # The pool may start a thread for this call, and that thread serves other callers later.
         outside = copy_context()
         outside.run(TRACE.set, None)
         future = outside.run(submit, pool, copy_context().run, partial(call, *arguments, **options))
@@ -134,7 +135,7 @@ def _threads() -> Iterator[Patch]:
 
 
 def _until_the_crash(call: Callable[[], None]) -> None:
-    """Nobody waits for what a thread raises. The handler that goes on takes no further step."""
+    """Suppress the crash: nothing waits for a thread's exception. The handler continues but takes no further step."""
     with suppress(Crash):
         call()
 
@@ -144,7 +145,7 @@ def _named(path: str) -> Patch:
     try:
         owner = pkgutil.resolve_name(owner_path)
         found = inspect.getattr_static(owner, name)
-        # A class has its static and class methods in a wrapping, which their replacement needs as well.
+        # A class holds static and class methods in wrapper objects, which the replacements need as well.
         wrapping = type(found) if isinstance(found, staticmethod | classmethod) else None
         original = getattr(owner, name) if wrapping is None else found.__func__
     except (ImportError, AttributeError, ValueError) as error:
@@ -165,7 +166,7 @@ def _named(path: str) -> Patch:
     def call(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
         with step(text, effect=path) as taking:
             result = original(*arguments, **options)
-            # A task or future is under way already. Anything else does nothing before it is awaited.
+            # A task or future is already running. Any other awaitable does nothing until it is awaited.
             taking.is_put_off = inspect.isawaitable(result) and not asyncio.isfuture(result)
         return awaited(result) if taking.is_put_off else result
 

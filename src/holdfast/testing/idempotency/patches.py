@@ -1,4 +1,4 @@
-"""What a wrapper is, for the modules that wrap a library each."""
+"""Types for the modules that each wrap one library."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -8,7 +8,7 @@ from typing import Any
 
 # A wrapper neither knows nor cares what its method takes and returns.
 Method = Callable[..., Any]
-# The third is a method, or a static or class method in the wrapping that its class needs.
+# Owner, name, and replacement: a method, or a staticmethod or classmethod object if the class needs one.
 Patch = tuple[object, str, object]
 
 

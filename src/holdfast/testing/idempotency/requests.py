@@ -1,4 +1,4 @@
-"""HTTP requests, at the narrowest place of each client."""
+"""Intercepts HTTP requests at the lowest level of each client."""
 
 import hashlib
 import http.client
@@ -13,12 +13,12 @@ from holdfast.testing.idempotency.patches import Patch, installed
 from holdfast.testing.idempotency.trace import Request, refuse_if_crashed, step
 
 _KEY_HEADER = "idempotency-key"
-# What separates the parts of a form is made up anew for each request.
+# The boundary between the parts of a form is generated anew for each request.
 _BOUNDARY = re.compile(r"multipart/.*boundary=\"?([^\";,]+)", re.IGNORECASE)
 
 
 def of_httpx() -> Iterator[Patch]:
-    """At the client, so that a transport of a test's own is seen as well."""
+    """Wrap the client, which also covers a transport that a test provides."""
     httpx = installed("httpx")
     if httpx is None:
         return
@@ -47,7 +47,7 @@ def of_httpx() -> Iterator[Patch]:
 
 
 def of_requests() -> Iterator[Patch]:
-    """At the session, so that an adapter of a test's own is seen as well. What urllib3 does inside is the same step."""
+    """Wrap the session, which also covers an adapter that a test provides. urllib3's work inside is the same step."""
     requests = installed("requests")
     if requests is None:
         return
@@ -62,7 +62,7 @@ def of_requests() -> Iterator[Patch]:
 
 
 class _Begun:
-    """A request whose answer has not been asked for yet."""
+    """A request whose response has not been read yet."""
 
     def __init__(self, method: str, url: str) -> None:
         self.method = method
@@ -102,7 +102,7 @@ def of_http_client() -> Iterator[Patch]:
         if request is not None:
             request.sent(part)
         send_part(connection, part)
-        # Only now: the head may be what opens the connection, which can mean to send something to a proxy.
+        # Only now, because sending the head may open the connection, which can mean sending something to a proxy.
         if request is not None:
             request.head_is_sent = True
 
@@ -142,7 +142,7 @@ def _digest(body: object, content_type: str) -> str | None:
 
 @contextmanager
 def _request(method: str, url: str, headers: Mapping[str, str | bytes], body: object) -> Iterator[None]:
-    """`headers` are found by their names in lower case."""
+    """Take the step of one request. `headers` are looked up by lowercase names."""
     key = headers.get(_KEY_HEADER)
     digest = _digest(body, _text(headers.get("content-type", "")))
     request = Request(method.upper(), url, None if key is None else _text(key), digest)

@@ -1,7 +1,7 @@
-"""End states in a form that can be compared, and what differs between two of them.
+"""End states in a form that can be compared, and the differences between two of them.
 
-A state is made of collections of rows; a row is flat, its columns named by their path. Rows have no order. Columns that
-differ between two clean runs are left out of every further comparison.
+A state consists of collections of rows. A row is flat, with columns named by their path; rows have no order. Columns
+that differ between two clean runs are left out of all further comparisons.
 """
 
 from collections import Counter
@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 
 from holdfast.domain.job import Job
-from holdfast.domain.json_text import decode
 from holdfast.testing.idempotency.trace import Request, Step, shortened
 
 Row = Mapping[str, object]
@@ -23,9 +22,9 @@ _NONE = "nothing"
 
 @dataclass(frozen=True, slots=True)
 class EndState:
-    """What is left when everything is over. `ended` is the state of the job, `error` its last error.
+    """Everything left after a run. `ended` is the state of the job, `error` its last error.
 
-    `faults` are wrong whatever another run leaves.
+    `faults` are wrong regardless of what another run leaves.
     """
 
     ended: str
@@ -37,14 +36,14 @@ class EndState:
 
 
 def observed_rows(value: object) -> dict[str, Rows]:
-    """What an observer returned: lists are collections of rows, all the rest is one row."""
+    """Convert what an observer returned: a list is a collection of rows, anything else is one row."""
     collections: dict[str, list[Row]] = {}
     _collect(_plain(value), "", collections)
     return {name or RESULT: rows for name, rows in collections.items()}
 
 
 def job_rows(jobs: Iterable[Job]) -> Rows:
-    """What a job is about: its id, times and state are not the producer's doing."""
+    """The parts of a job that its producer determines, which excludes id, times and state."""
     return [
         _flat(
             {
@@ -53,8 +52,8 @@ def job_rows(jobs: Iterable[Job]) -> Rows:
                 "tenant": job.tenant,
                 "key": job.key,
                 "priority": job.priority,
-                "payload": decode(job.payload),
-                "headers": decode(job.headers) if job.headers else None,
+                "payload": job.payload,
+                "headers": job.headers,
             }
         )
         for job in jobs
@@ -62,7 +61,7 @@ def job_rows(jobs: Iterable[Job]) -> Rows:
 
 
 def sent_counts(requests: Iterable[Request]) -> dict[str, int]:
-    """How many times each request took effect: with the same key, or by a method that is idempotent, once."""
+    """How often each request took effect. Requests with the same key or an idempotent method count once."""
     counts: Counter[str] = Counter()
     seen: set[tuple[str, str | None]] = set()
     for request in requests:
@@ -78,11 +77,11 @@ def sent_counts(requests: Iterable[Request]) -> dict[str, int]:
 
 def late_steps(steps: Iterable[Step]) -> Iterator[str]:
     for step in dict.fromkeys(map(str, steps)):
-        yield f"{step}: after the handler had returned, so that a crash can lose it; wait for it in the handler"
+        yield f"{step}: after the handler had returned, so a crash can lose it; wait for it in the handler"
 
 
 def reused_keys(requests: Iterable[Request]) -> Iterator[str]:
-    """A service answers the second request with a key as it did the first, and does nothing, or refuses it."""
+    """Find keys sent with different bodies. A service refuses the second request, or repeats its first answer."""
     bodies: dict[tuple[str, str], set[str]] = {}
     for request in requests:
         if request.has_effect and request.key is not None and request.digest is not None:
@@ -104,7 +103,7 @@ def volatile_columns(first: EndState, second: EndState) -> set[Column]:
 
 
 def differences(clean: EndState, got: EndState, ignored: Collection[Column]) -> list[str]:
-    """In words, what is not as after a clean run."""
+    """Describe how `got` differs from the end state of a clean run."""
     found = []
     if got.ended != clean.ended:
         found.append(f"the job is {got.ended} instead of {clean.ended}" + (f": {got.error}" if got.error else ""))
@@ -159,7 +158,7 @@ def _changed(expected: Row, actual: Row) -> str:
 
 
 def _shared(row: Row, other: Row) -> int:
-    """How alike two rows are; a single value has nothing to be recognised by, but is a row of its own."""
+    """How similar two rows are. A row with a single value has nothing to recognize it by, so it is similar to any."""
     equal = sum(1 for name, value in row.items() if name in other and other[name] == value)
     return equal if len(row) > 1 else 1
 
@@ -228,7 +227,7 @@ def _flat(value: object, path: str = "") -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """Rows of any driver and values of any library as dictionaries, lists and scalars."""
+    """Convert rows of any driver and values of any library to dictionaries, lists and scalars."""
     if is_dataclass(value) and not isinstance(value, type):
         return _plain(asdict(value))
     if hasattr(value, "model_dump"):

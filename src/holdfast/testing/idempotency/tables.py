@@ -1,4 +1,4 @@
-"""Whole tables as the end state, put back to what they were before each run of the check."""
+"""Observes whole tables, and restores their contents before each run of the check."""
 
 import io
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ SELECT sequence.oid AS id FROM pg_class AS sequence
 JOIN pg_depend ON pg_depend.objid = sequence.oid AND pg_depend.deptype IN ('a', 'i')
 WHERE sequence.relkind = 'S' AND pg_depend.refobjid = ANY ($1::regclass[]::oid[])
 """
-# Who has these tables locked, with the last thing that it did.
+# Sessions that lock these tables, with the last statement of each.
 _HOLDERS = """
 SELECT DISTINCT held.relation::regclass::text AS name, held.pid,
        concat(activity.state, ' after ', left(regexp_replace(activity.query, '[[:space:]]+', ' ', 'g'), 100)) AS doing
@@ -29,11 +29,11 @@ _LOCK_MILLISECONDS = 5000
 
 
 class Tables:
-    """`observe=Tables(url, "invoice", "payment")`: the tables' contents, which the check restores before each run.
+    """`observe=Tables(url, "invoice", "payment")` observes the tables' contents and restores them before each run.
 
-    What the tables hold when the check begins is what every run finds, and what they hold again when it ends: in
-    between they are truncated, many times, so the database must be one of tests. Name tables before those that refer
-    to them, and all of those.
+    Every run starts with the contents that the tables have when the check begins, and the check restores them at its
+    end. In between, it truncates the tables many times, so use a test database. Name tables before the tables that
+    refer to them, and name all of the latter.
     """
 
     def __init__(self, url: str, *names: str) -> None:
@@ -43,12 +43,16 @@ class Tables:
         self._names = names
         self._kept: list[tuple[str, bytes]] | None = None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self._names
+
     async def __call__(self) -> dict[str, list[object]]:
         async with self._connected() as connection:
             return {name: [decode(row["row"]) for row in await connection.fetch(_select(name))] for name in self._names}
 
     async def keep(self) -> None:
-        """Remember what the tables hold now."""
+        """Save the tables' current contents."""
         async with self._connected() as connection:
             kept = []
             for name in self._names:
@@ -59,7 +63,7 @@ class Tables:
             self._kept = kept
 
     async def restore(self) -> None:
-        """Make the tables hold what was kept, and nothing else; sequences go on counting."""
+        """Restore exactly the saved contents. Sequences are not reset."""
         import asyncpg
 
         if self._kept is None:
@@ -75,7 +79,8 @@ class Tables:
                 await connection.copy_to_table(table, schema_name=schema, source=source, format="binary")
 
     async def skip_numbers(self) -> None:
-        """A crash leaves a gap in a sequence. Skipping a number between two clean runs shows what depends on it."""
+        """Skip a number of each sequence. A crash leaves such gaps, and a second clean run then shows what depends on
+        them."""
         async with self._connected() as connection:
             for sequence in await connection.fetch(_SEQUENCES, [_quoted(name) for name in self._names]):
                 await connection.execute("SELECT nextval($1::oid::regclass)", sequence["id"])
@@ -97,9 +102,9 @@ class Tables:
 
     async def _holders(self, connection: "asyncpg.Connection[asyncpg.Record]") -> str:
         rows = await connection.fetch(_HOLDERS, [_quoted(name) for name in self._names])
-        held = "; ".join(f"{row['name']} by process {row['pid']}, {row['doing']}" for row in rows) or "nobody any more"
+        held = "; ".join(f"{row['name']} by process {row['pid']}, {row['doing']}" for row in rows) or "no longer held"
         return (
-            f"a transaction that does not end keeps them from being put back (held: {held}). End it, or close its "
+            f"a transaction that does not end keeps them from being restored (held: {held}). End it, or close its "
             f"connection, in the handler, in setup= or before the check"
         )
 

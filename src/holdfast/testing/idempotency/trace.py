@@ -1,7 +1,7 @@
-"""What one attempt does to the world outside: its steps, what it sent, and the crash that ends it.
+"""What one attempt does to the outside world: its steps, what it sent, and the crash that ends it.
 
-A crash is an exception that no `except Exception` catches. From then on nothing that the run does takes effect, except
-for what a server does by itself when a client dies: rolling back.
+A crash is an exception that `except Exception` does not catch. From then on nothing that the run does takes effect,
+except for what a server does itself when a client dies: it rolls back.
 """
 
 import re
@@ -14,27 +14,27 @@ from dataclasses import dataclass
 from holdfast.testing.places import place
 
 _LONGEST_TEXT = 120
-# What only opens the way for another statement: a crash behind it is a crash behind the statement before.
+# Statements that only prepare for another one: a crash after them is the same as after the statement before.
 _QUIET = re.compile(r"(BEGIN|START\s+TRANSACTION|SAVEPOINT|SET|SHOW)\b", re.IGNORECASE)
 _UNDOING = re.compile(
     r"(ROLLBACK(?!\s+PREPARED)|ABORT|RELEASE|RESET|DISCARD|UNLISTEN|DEALLOCATE|CLOSE)\b"
     r"|SELECT pg_advisory_unlock_all\(\)",
     re.IGNORECASE,
 )
-# asyncpg asks about types that it meets for the first time.
+# asyncpg runs this query for types that it sees for the first time.
 _DRIVERS_OWN = "typeinfo_tree"
 _WITHOUT_EFFECT = ("GET", "HEAD", "OPTIONS", "TRACE")
-# Sent twice they do what they do sent once; HTTP says so (RFC 9110, 9.2.2).
+# Methods whose repetition has no further effect, according to HTTP (RFC 9110, 9.2.2).
 _IDEMPOTENT = ("PUT", "DELETE")
 
 
 class Crash(BaseException):
-    """The worker dies here. Not an Exception, so that no handler takes it for an error of its own."""
+    """The worker dies here. It is not an Exception, so a handler does not treat it as an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that a handler did to the world outside. `place` is the line of the application's code."""
+    """One thing that a handler did to the outside world. `place` is the line in the application's code."""
 
     number: int
     text: str
@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An HTTP request that was answered. `key` is its Idempotency-Key, `digest` that of its body.
+    """An answered HTTP request. `key` is its Idempotency-Key, and `digest` is the digest of its body.
 
     A body that is sent as a stream has no digest.
     """
@@ -69,10 +69,10 @@ class Request:
 
 
 class Trace:
-    """`crash_after` is the number of the step behind which the run dies; None for a clean run.
+    """`crash_after` is the number of the step after which the run dies; None for a clean run.
 
-    `late` has the steps that were taken after the handler had returned, by what it left running: `background` tells
-    of each whether it has ended.
+    `late` has the steps that tasks and threads of the handler took after it had returned. Each function in `background`
+    returns whether one of them has ended.
     """
 
     def __init__(self, crash_after: int | None = None) -> None:
@@ -81,6 +81,8 @@ class Trace:
         self.calls: list[str] = []
         self.late: list[Step] = []
         self.background: list[Callable[[], bool]] = []
+        self.statements: list[str] = []
+        """The SQL of all statements, including those that are not steps."""
         self.connections: set[object] = set()
         self.has_returned = False
         self.has_crashed = False
@@ -93,7 +95,7 @@ class Trace:
             raise Crash
 
     def took(self, text: str, *, effect: Request | str | None = None) -> None:
-        """A step was taken. Raises Crash if it was the one."""
+        """Record a step. Raise Crash if it was the one to crash after."""
         where = place()
         with self._lock:
             match effect:
@@ -101,7 +103,7 @@ class Trace:
                     self.requests.append(effect)
                 case str():
                     self.calls.append(effect)
-            # It was under way when another task or thread of the handler crashed, and has happened all the same.
+            # The step was in progress when another task or thread of the handler crashed, and has still happened.
             self.refuse_if_crashed()
             self.steps.append(Step(len(self.steps) + 1, text, where))
             if self.has_returned:
@@ -114,14 +116,14 @@ TRACE: ContextVar[Trace | None] = ContextVar("holdfast_trace", default=None)
 
 
 def refuse_if_crashed() -> None:
-    """For what begins here and is a step only at its end."""
+    """Call this at the start of an operation that becomes a step only when it ends."""
     trace = TRACE.get()
     if trace is not None:
         trace.refuse_if_crashed()
 
 
 class Taking:
-    """A step that is being taken. `is_put_off`: nothing has happened yet, and it will be a step when it does."""
+    """A step in progress. `is_put_off`: nothing has happened yet, and it becomes a step only when it does."""
 
     __slots__ = ("is_put_off",)
 
@@ -131,7 +133,7 @@ class Taking:
 
 @contextmanager
 def step(text: str, *, effect: Request | str | None = None) -> Iterator[Taking]:
-    """What happens inside is one step of the run that this code belongs to, if it belongs to one."""
+    """Make the block one step of the run that this code belongs to, if any."""
     trace, taking = TRACE.get(), Taking()
     if trace is None:
         yield taking
@@ -141,7 +143,7 @@ def step(text: str, *, effect: Request | str | None = None) -> Iterator[Taking]:
     try:
         yield taking
     except Exception:
-        # It did not work, and the handler may be prepared for that: its way goes on, so the worker can die here.
+        # The operation failed, but the handler may be prepared for that and continue, so the worker can die here.
         TRACE.reset(token)
         trace.took(f"{text}  (failed)")
         raise
@@ -155,12 +157,13 @@ def step(text: str, *, effect: Request | str | None = None) -> Iterator[Taking]:
 
 @contextmanager
 def statement(connection: object, sql: str) -> Iterator[None]:
-    """A step if the statement is one that can change anything."""
+    """Make the block a step if the statement can change anything."""
     trace = TRACE.get()
     if trace is None:
         yield
         return
     trace.connections.add(connection)
+    trace.statements.append(sql)
     parts = [part for part in map(str.strip, sql.split(";")) if part]
     if all(map(_UNDOING.match, parts)) or _DRIVERS_OWN in sql:
         yield
