@@ -1,13 +1,15 @@
-"""The command `holdfast`, one file per noun.
+"""The `holdfast` command, with one file per noun.
 
-Commands import the engine inside their functions and not at the top of their files, so that `holdfast --help` answers
-at once. Other distributions add commands through entry points (`plugins.py`).
+Commands import the engine inside their functions, not at the top of the file, which keeps `holdfast --help` fast. Other
+distributions add commands through entry points (`plugins.py`).
 """
 
 import gc
 import io
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,7 +19,7 @@ from holdfast.cli.declare import declare
 from holdfast.cli.demo import demo
 from holdfast.cli.doctor import doctor
 from holdfast.cli.enqueue import enqueue
-from holdfast.cli.errors import explained
+from holdfast.cli.errors import as_called, explained
 from holdfast.cli.migrate import migrate
 from holdfast.cli.plugins import add_plugins
 from holdfast.cli.settings import settings
@@ -27,9 +29,9 @@ _DEBUG = "--debug"
 
 commands = typer.Typer(
     help="Durable jobs for Python services on PostgreSQL.",
-    epilog="Start with `holdfast demo`. The store can also be named in the environment, as HOLDFAST_STORE.",
+    epilog="Start with `holdfast demo`. Set HOLDFAST_STORE instead of passing --store to each command.",
     add_completion=False,
-    # Plain help: drawing boxes with rich takes longer than all the rest.
+    # Plain help: drawing boxes with rich takes longer than everything else.
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -60,7 +62,7 @@ for _name, _noun in _NOUNS.items():
 def root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
-    debug: Annotated[bool, typer.Option(_DEBUG, help="Show the traceback of an error.")] = False,  # noqa: ARG001
+    debug: Annotated[bool, typer.Option(_DEBUG, help="Show the traceback if a command fails.")] = False,  # noqa: ARG001
 ) -> None:
     if version:
         from importlib.metadata import version as version_of
@@ -71,16 +73,22 @@ def root(
         typer.echo(context.get_help())
 
 
-def main() -> None:
-    """The entry point: any error is one line on stderr, and never a traceback unless --debug asks for it."""
+def main(arguments: Sequence[str] | None = None, name: str = "holdfast") -> None:
+    """Run the command line. Report an error as one line on stderr, or as a traceback with --debug.
+
+    `arguments` are those of the process if not given. `name` is how the user calls it.
+    """
+    # A stream that was closed by the caller is None here. Discard what is written to it.
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal that cannot show a character is no reason to fail.
+            # Replace a character that the terminal cannot show instead of failing.
             stream.reconfigure(errors="replace")
-    arguments = sys.argv[1:]
+    arguments = sys.argv[1:] if arguments is None else arguments
     debug = _DEBUG in arguments
     if debug:
-        # People add it at the end, and click wants it before the command's name.
+        # People add it at the end, but click accepts it only before the command's name.
         arguments = [_DEBUG, *(argument for argument in arguments if argument != _DEBUG)]
     own = {**_COMMANDS, **_NOUNS}
     wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
@@ -88,13 +96,13 @@ def main() -> None:
         if wanted not in own:
             add_plugins(commands, own, wanted)
         command = typer.main.get_command(commands)
-        sys.exit(command.main(arguments, prog_name="holdfast", standalone_mode=False))
+        sys.exit(command.main(list(arguments), prog_name=name, standalone_mode=False))
     except Exception as error:
         if debug:
             raise
         explanation = explained(error)
-        typer.echo(f"holdfast: {explanation.line}", err=True)
+        typer.echo(f"holdfast: {as_called(explanation.line, name)}", err=True)
         sys.exit(explanation.exit_code)
     finally:
-        # Or the interpreter, at its end, would look through all that was imported: a tenth of a short command.
+        # Otherwise the interpreter collects garbage over everything imported at exit: a tenth of a short command.
         gc.freeze()

@@ -1,10 +1,10 @@
-"""`holdfast declare`: puts what an app's code declares into the store before any worker runs."""
+"""`holdfast declare`: saves what an app's code declares to the store before any worker runs."""
 
 from typing import TYPE_CHECKING
 
 import typer
 
-from holdfast.cli.options import AppArgument, JsonOption, SchemaOption, StoreOption, check_kept, store_of
+from holdfast.cli.options import AppOption, JsonOption, SchemaOption, StoreOption, check_kept, store_of
 from holdfast.cli.output import print_json, printable
 
 if TYPE_CHECKING:
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def declare(
-    app: AppArgument, store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False
+    app: AppOption = None, store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False
 ) -> None:
-    """Put APP's schedules and subscriptions into the store.
+    """Save the app's schedules and subscriptions to the store.
 
-    A worker does the same when it starts. Run it before you deploy, so that no event is published before its
-    subscription is there. Safe to run again; what the code no longer declares stays.
+    A worker does the same when it starts. Run this before you deploy, so no event is published before its subscription
+    exists. Safe to run again. Schedules and subscriptions that the code no longer declares stay in the store.
     """
     import asyncio
 

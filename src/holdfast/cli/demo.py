@@ -1,13 +1,13 @@
-"""`holdfast demo`: all of it at work, in a few seconds and without any set-up."""
+"""`holdfast demo`: shows Holdfast at work in a few seconds, without any setup."""
 
 import typer
 
 
 def demo() -> None:
-    """See it at work: errors, crashes, a killed worker.
+    """See Holdfast survive errors, crashes and a killed worker.
 
-    Starts a PostgreSQL in a temporary folder, runs a few hundred jobs, kills a worker in the middle and checks that
-    nothing was lost. Takes about ten seconds and leaves nothing behind.
+    Starts PostgreSQL in a temporary folder, runs a few hundred jobs, kills a worker midway and checks that no job was
+    lost. Takes about ten seconds and leaves nothing behind.
     """
     from holdfast.cli.output import console
     from holdfast.cli.running import run_to_end, start_worker

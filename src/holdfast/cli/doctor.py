@@ -1,12 +1,13 @@
-"""`holdfast doctor`: what is wrong with a store, or soon will be, and how to fix it."""
+"""`holdfast doctor`: finds what is wrong with a store, or soon will be, and says how to fix it."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.errors import FAILED
-from holdfast.cli.options import JsonOption, SchemaOption, StoreOption
+from holdfast.cli.errors import FAILED, as_called
+from holdfast.cli.options import AppOption, JsonOption, SchemaOption, StoreOption
 from holdfast.cli.output import console, print_json, printable
 from holdfast.domain.errors import InvalidInput
 
@@ -22,28 +23,32 @@ _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "unknown":
 
 
 def doctor(
-    deep: Annotated[bool, typer.Option("--deep", help="Look at every job, which reads all tables.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")] = False,
+    context: typer.Context,
+    deep: Annotated[bool, typer.Option("--deep", help="Examine every job. This reads all tables.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Also exit with 1 if there is a warning.")] = False,
     allow_unsafe: Annotated[
         bool,
-        typer.Option("--allow-unsafe", help="Only warn about a server that can lose committed jobs in a crash."),
+        typer.Option("--allow-unsafe", help="Only warn if the server can lose committed jobs in a crash."),
     ] = False,
+    address: AppOption = None,
     store: StoreOption = None,
     schema: SchemaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Examine a store: what is wrong, and how to fix it.
+    """Check a store for problems, and say how to fix them.
 
     Changes nothing. Exits with 1 if there is a problem.
     """
     import asyncio
 
-    from holdfast.settings import Settings
-
-    settings = Settings.load(store=store, db_schema=schema)
+    settings = _settings(address, store, schema)
     if settings.store.startswith("memory"):
         raise InvalidInput("store: memory: lives inside one process, so there is nothing to examine")
-    findings = asyncio.run(_examine(settings, deep=deep, allow_unsafe=allow_unsafe))
+    name = context.find_root().info_name
+    findings = [
+        finding if finding.next_step is None else replace(finding, next_step=as_called(finding.next_step, name))
+        for finding in asyncio.run(_examine(settings, deep=deep, allow_unsafe=allow_unsafe))
+    ]
     bad = {"problem", "warning", "unknown"} if strict else {"problem"}
     healthy = not any(finding.level in bad for finding in findings)
     if as_json:
@@ -51,6 +56,16 @@ def doctor(
     else:
         _print(console(), findings)
     raise typer.Exit(0 if healthy else FAILED)
+
+
+def _settings(address: str | None, store: str | None, schema: str | None) -> "Settings":
+    from holdfast.settings import Settings
+
+    if address is None:
+        return Settings.load(store=store, db_schema=schema)
+    from holdfast.cli.load_app import load_app
+
+    return load_app(address, store=store, schema=schema).settings
 
 
 async def _examine(settings: "Settings", *, deep: bool, allow_unsafe: bool) -> "list[Finding]":

@@ -1,11 +1,11 @@
-"""`holdfast enqueue`: one job from the command line."""
+"""`holdfast enqueue`: enqueues one job from the command line."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli.options import (
-    AppArgument,
+    AppOption,
     JsonOption,
     PayloadArgument,
     SchemaOption,
@@ -15,59 +15,62 @@ from holdfast.cli.options import (
     to_time,
     to_uuid,
 )
-from holdfast.cli.output import print_json, warn
+from holdfast.cli.output import print_json
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
+    from holdfast.domain.enqueued import Enqueued
     from holdfast.domain.job import NewJob
-    from holdfast.store.contract import Enqueued
 
 
 def enqueue(
-    app: AppArgument,
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="Which handler does the work.", show_default=False)],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="The job's kind, which selects its handler.", show_default=False)
+    ],
     payload: PayloadArgument = "{}",
     queue: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Default: the handler's queue.", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="The job's queue. Default: the handler's.", show_default=False)
     ] = None,
     priority: Annotated[int | None, typer.Option(help="0 (most urgent) to 9. Default: 5.", show_default=False)] = None,
     delay: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Not before this long: 90s, 5m, 1h30m.", show_default=False)
+        str | None, typer.Option(metavar="TIME", help="Earliest start, from now: 90s, 5m, 1h30m.", show_default=False)
     ] = None,
     run_at: Annotated[
-        str | None, typer.Option(metavar="ISO", help="Not before: 2030-01-31T08:00:00Z.", show_default=False)
+        str | None, typer.Option(metavar="ISO", help="Earliest start: 2030-01-31T08:00:00Z.", show_default=False)
     ] = None,
-    tenant: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The tenant that the job belongs to.", show_default=False)
-    ] = None,
+    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="The job's tenant.", show_default=False)] = None,
     key: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Asking twice with the same key makes one job.", show_default=False),
+        typer.Option(metavar="TEXT", help="Enqueuing twice with the same key makes one job.", show_default=False),
     ] = None,
     if_exists: Annotated[
         str | None,
         typer.Option(
-            metavar="keep|replace",
-            help="If a job has the key: keep it, or replace it unless it runs or has ended. Default: keep.",
+            metavar="keep|keep_live|replace",
+            help="If a job has the key: keep it, keep it unless it has ended, or replace it unless it has started. "
+            "Default: keep.",
             show_default=False,
         ),
     ] = None,
     window: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="At most one job with the key in this time: 5m, 1h.", show_default=False),
+        typer.Option(metavar="TIME", help="At most one job with the key within this time: 5m, 1h.", show_default=False),
     ] = None,
     correlation_id: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Ties log lines together.", show_default=False)
+        str | None, typer.Option(metavar="TEXT", help="Marks log lines that belong together.", show_default=False)
     ] = None,
     attempts: Annotated[
-        int | None, typer.Option(help="Attempts in all. Default: the handler's.", show_default=False)
+        int | None, typer.Option(help="Maximum attempts. Default: the handler's.", show_default=False)
     ] = None,
-    id: Annotated[str | None, typer.Option(metavar="UUID", help="Default: a new one.", show_default=False)] = None,
+    id: Annotated[
+        str | None, typer.Option(metavar="UUID", help="The job's id. Default: a new one.", show_default=False)
+    ] = None,
+    app: AppOption = None,
     store: StoreOption = None,
     schema: SchemaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Enqueue one job of KIND for APP, and print its id."""
+    """Enqueue one job of KIND and print its id."""
     import asyncio
 
     from holdfast.cli.load_app import load_app
@@ -91,8 +94,6 @@ def enqueue(
         id=None if id is None else to_uuid(id),
     )
     enqueued = asyncio.run(_enqueue(loaded, job))
-    if loaded.handlers.get(kind) is None:
-        warn(f"warning: {app} has no handler for {kind!r}; the job waits for a worker that has one")
     if as_json:
         print_json({"id": str(enqueued.id), "is_new": enqueued.is_new, "replaced": enqueued.replaced})
     else:
@@ -102,7 +103,7 @@ def enqueue(
 def _said(enqueued: "Enqueued") -> str:
     if enqueued.is_new:
         return "new"
-    return "existed already; replaced by this job" if enqueued.replaced else "existed already, with the same key"
+    return "already existed; replaced by this job" if enqueued.replaced else "already existed with the same key"
 
 
 async def _enqueue(app: "Holdfast", job: "NewJob") -> "Enqueued":

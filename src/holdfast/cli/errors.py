@@ -1,10 +1,18 @@
 """Turns an exception into one line for a person and an exit code for a script."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import typer
 
-from holdfast.domain.errors import AccessRefused, HoldfastError, InvalidInput, StoreUnavailable, UnknownJob
+from holdfast.domain.address import without_password
+from holdfast.domain.errors import (
+    CHECK_SERVER,
+    AccessRefused,
+    HoldfastError,
+    InvalidInput,
+    StoreUnavailable,
+    UnknownJob,
+)
 
 FAILED = 1
 BAD_INPUT = 2
@@ -17,6 +25,11 @@ class Explanation:
 
 
 def explained(error: Exception) -> Explanation:
+    found = _explained(error)
+    return replace(found, line=without_password(found.line))
+
+
+def _explained(error: Exception) -> Explanation:
     match error:
         case typer.TyperException():
             return Explanation(f"{_usage_line(error)} {_where_to_look(error)}".strip(), error.exit_code)
@@ -27,8 +40,8 @@ def explained(error: Exception) -> Explanation:
         case InvalidInput() | AccessRefused():
             return Explanation(one_line(str(error)), BAD_INPUT)
         case StoreUnavailable():
-            advice = "check that the server runs and that --store or HOLDFAST_STORE names it"
-            return Explanation(f"{one_line(str(error))}; {advice}", FAILED)
+            advice = "check that the server is running and that --store or HOLDFAST_STORE points to it"
+            return Explanation(f"{one_line(str(error).removesuffix(CHECK_SERVER))}; {advice}", FAILED)
         case HoldfastError():
             return Explanation(one_line(str(error)), FAILED)
         case _:
@@ -37,14 +50,22 @@ def explained(error: Exception) -> Explanation:
             return Explanation(f"unexpected error: {said}; run with --debug for the traceback", FAILED)
 
 
+def as_called(text: str, name: str | None) -> str:
+    """The text as it fits `manage.py holdfast …`, if that is the name: its settings come from Django."""
+    if name is None or not name.endswith(" holdfast"):
+        return text
+    text = text.replace("`holdfast ", f"`{name} ").replace(" with --store or --app", "")
+    return text.replace("--store or HOLDFAST_STORE points", "DATABASES points")
+
+
 def _usage_line(error: typer.TyperException) -> str:
-    """With only the option most similar to a misspelt one; the library lists all, in alphabetical order."""
+    """Suggest only the option closest to a misspelled one; typer would list all candidates alphabetically."""
     similar = getattr(error, "possibilities", None)
     return f"{error.message}; did you mean {similar[0]}?" if similar else one_line(error.format_message())
 
 
 def one_line(text: str) -> str:
-    """The first line and the last: where a server's log is quoted, its last line says what went wrong."""
+    """Join the first and last lines: if the text quotes a server's log, its last line says what went wrong."""
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
     return " ".join(dict.fromkeys([lines[0], lines[-1]])) if lines else ""
 

@@ -1,4 +1,4 @@
-"""How jobs are shown: the table of `jobs list`, and everything that `jobs show` knows about one."""
+"""Formats jobs for display: the table of `jobs list` and the details of `jobs show`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 _ERRORS = "last error"
 _LEAST_ERROR = 20
-# `jobs show` has all of it.
+# `jobs show` prints errors in full.
 _LONGEST_ERROR = 200
 
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Some jobs, how many of each state are in the store, and the time there."""
+    """Some jobs, the number of jobs in the store by state, and the store's time."""
 
     jobs: "Sequence[Job]"
     counts: "Mapping[JobState, int]"
@@ -37,10 +37,10 @@ def print_jobs(page: JobPage) -> None:
 
 
 def _table(page: JobPage, *, short: bool) -> "Table":
-    """The short one is for narrow terminals: it has what every job has, and folds a long kind."""
+    """The short table is for narrow terminals: it has only the columns that every job fills, and folds a long kind."""
     from rich.text import Text
 
-    with_errors = not short and any(job.errors for job in page.jobs)
+    with_errors = not short and any(_last_error(job) for job in page.jobs)
     with_queue = not short and len({job.queue for job in page.jobs}) > 1
     with_tenant = not short and any(job.tenant for job in page.jobs)
     optional = (("queue", with_queue), ("tenant", with_tenant))
@@ -60,7 +60,7 @@ def _table(page: JobPage, *, short: bool) -> "Table":
 
 
 def _when(job: "Job", now: datetime) -> str:
-    """The time that matters in the job's state."""
+    """The time that matters most in the job's state."""
     if job.finished_at is not None:
         return relative(job.finished_at, now)
     if job.lease_until is not None and job.started_at is not None:
@@ -71,13 +71,12 @@ def _when(job: "Job", now: datetime) -> str:
 
 
 def _last_error(job: "Job") -> str:
-    from holdfast.domain.json_text import decode
-
-    if not job.errors:
+    """Why the job has not succeeded so far. Errors of earlier attempts do not matter once it has."""
+    if not job.errors or job.state == "succeeded":
         return ""
-    error = decode(job.errors[-1])
+    error = job.errors[-1]
     code, kind, message = (error.get(name, "") for name in ("code", "type", "message"))
-    # The code of an exception that nobody has named says less than its type.
+    # The default code ERROR says less than the exception's type.
     line = " ".join(printable(f"{kind if code == 'ERROR' else code}: {message}").split())
     return line if len(line) <= _LONGEST_ERROR else f"{line[: _LONGEST_ERROR - 1]}…"
 
@@ -90,8 +89,6 @@ def _footer(page: JobPage) -> str:
 def print_job(job: "Job", now: datetime) -> None:
     from rich.text import Text
 
-    from holdfast.domain.json_text import readable
-
     shown = console()
     shown.print(_facts(job, now))
     values = job.as_dict()
@@ -99,11 +96,10 @@ def print_job(job: "Job", now: datetime) -> None:
         if values[name] is not None:
             shown.print(Text(f"\n{name}", style="bold"))
             shown.print(Text(printable(json.dumps(values[name], indent=2, ensure_ascii=False))))
-    errors: list[dict[str, Any]] = [readable(error) for error in job.errors]
-    if errors:
+    if job.errors:
         shown.print(Text("\nerrors", style="bold"))
-    for error in errors:
-        _print_error(shown, error, now, with_traceback=error is errors[-1])
+    for error in job.errors:
+        _print_error(shown, error, now, with_traceback=error is job.errors[-1])
 
 
 def _facts(job: "Job", now: datetime) -> "Table":
@@ -141,7 +137,7 @@ def _facts(job: "Job", now: datetime) -> "Table":
 
 def _state_remark(job: "Job", now: datetime) -> str:
     if job.cancel_requested:
-        return "(asked to cancel)"
+        return "(cancel requested)"
     return "" if job.state.is_final else f"({_when(job, now)})"
 
 

@@ -1,9 +1,7 @@
-"""`holdfast jobs …`: look at jobs, wait for them, retry them, cancel them."""
+"""`holdfast jobs …`: list, show, wait for, retry, cancel and delete jobs."""
 
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +10,11 @@ from uuid import UUID
 import typer
 
 from holdfast.cli.errors import FAILED
+from holdfast.cli.job_ids import GivenId, to_job_id, whole_ids
+from holdfast.cli.job_selection import JobQuery, Selection, selected, to_query, to_selection
 from holdfast.cli.load_app import app_of_store
 from holdfast.cli.options import (
+    AppOption,
     JsonOption,
     KindOption,
     QueueOption,
@@ -23,8 +24,6 @@ from holdfast.cli.options import (
     TenantOption,
     noun,
     store_of,
-    to_state,
-    to_uuid,
 )
 from holdfast.cli.output import print_json, printable, warn
 from holdfast.domain.errors import InvalidInput, UnknownJob
@@ -33,32 +32,38 @@ if TYPE_CHECKING:
     from holdfast.app import Holdfast
     from holdfast.cli.job_display import JobPage
     from holdfast.domain.job import Job
-    from holdfast.store.contract import JobFilter
 
 TIMED_OUT = 124
-"""The exit code that `timeout` uses, too."""
+"""The exit code of the `timeout` command, too."""
 
 _MOST_SHOWN = 10_000
-_MOST_CHANGED = 10_000
 _RETRIED = ("failed", "dead", "canceled", "succeeded")
 _CANCELED = ("ready", "running", "failed", "dead")
+_DELETED = _RETRIED
 _RETRY_ANSWERS = {
     "ready": "ready to run again",
     "live": "not changed: already ready or running",
     "locked": "not changed: another process is changing it right now",
-    "unknown": "not known",
+    "unknown": "no such job",
 }
 _CANCEL_ANSWERS = {
     "canceled": "canceled",
-    "requested": "running: asked to stop; its worker notices at the next renewal of the lease",
+    "requested": "running: asked to stop; its worker notices when it next renews the lease",
     "final": "not changed: already finished",
     "locked": "not changed: a transaction is finishing it right now",
-    "unknown": "not known",
+    "unknown": "no such job",
 }
 
-commands = noun("Look at jobs, wait for them, retry them, cancel them.")
+_DELETE_ANSWERS = {
+    "deleted": "deleted",
+    "live": "not changed: ready or running; cancel it first",
+    "locked": "not changed: another process is changing it right now",
+    "unknown": "no such job",
+}
+
+commands = noun("List, show, wait for, retry, cancel and delete jobs.")
 AllOption = Annotated[bool, typer.Option("--all", help="All jobs that match --state and the other filters.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 @commands.command("list")
@@ -67,7 +72,8 @@ def list_jobs(
     queue: QueueOption = None,
     kind: KindOption = None,
     tenant: TenantOption = None,
-    limit: Annotated[int, typer.Option(help="How many to show, the newest first.")] = 20,
+    limit: Annotated[int, typer.Option(help="Maximum number to show, newest first.")] = 20,
+    address: AppOption = None,
     store: StoreOption = None,
     schema: SchemaOption = None,
     as_json: JsonOption = False,
@@ -79,9 +85,9 @@ def list_jobs(
 
     if not 1 <= limit <= _MOST_SHOWN:
         raise InvalidInput(f"limit: {limit} is not a number from 1 to {_MOST_SHOWN:,}")
-    wanted = _to_filter(state, queue, kind, tenant)
-    app = app_of_store(store, schema)
-    page = asyncio.run(_read_page(app, wanted, limit))
+    query = to_query(state, queue, kind, tenant)
+    app = app_of_store(address, store, schema)
+    page = asyncio.run(_read_page(app, query, limit))
     if as_json:
         print_json([job.as_dict() for job in page.jobs])
         return
@@ -93,16 +99,17 @@ def list_jobs(
         typer.echo(f"The store has no jobs yet: {store_of(app)}")
 
 
-async def _read_page(app: "Holdfast", wanted: "JobFilter", limit: int) -> "JobPage":
+async def _read_page(app: "Holdfast", query: JobQuery, limit: int) -> "JobPage":
     from holdfast.cli.job_display import JobPage
 
     async with app:
-        return JobPage(await app.jobs.list(wanted, limit), await app.jobs.count(), await app.clock.now())
+        return JobPage(await query.jobs(app, limit), await app.jobs.count(), await app.clock.now())
 
 
 @commands.command("show")
 def show(
     id: Annotated[str, typer.Argument(metavar="ID", show_default=False)],
+    address: AppOption = None,
     store: StoreOption = None,
     schema: SchemaOption = None,
     as_json: JsonOption = False,
@@ -112,15 +119,16 @@ def show(
 
     from holdfast.cli.job_display import print_job
 
-    job, now = asyncio.run(_read_job(app_of_store(store, schema), to_uuid(id)))
+    job, now = asyncio.run(_read_job(app_of_store(address, store, schema), to_job_id(id)))
     if as_json:
         print_json(job.as_dict())
     else:
         print_job(job, now)
 
 
-async def _read_job(app: "Holdfast", id: UUID) -> "tuple[Job, datetime]":
+async def _read_job(app: "Holdfast", given: GivenId) -> "tuple[Job, datetime]":
     async with app:
+        (id,) = await whole_ids(app, [given])
         job = await app.jobs.get(id)
         if job is None:
             raise UnknownJob(f"no job has the id {id}; `holdfast jobs list` shows the newest")
@@ -130,20 +138,19 @@ async def _read_job(app: "Holdfast", id: UUID) -> "tuple[Job, datetime]":
 @commands.command("wait")
 def wait(
     ids: Annotated[list[str], typer.Argument(metavar="ID...", show_default=False)],
-    timeout: Annotated[
-        str, typer.Option(metavar="TIME", help="How long at most: 90s, 5m, 1h30m; 0s looks once.")
-    ] = "30s",
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="Longest wait: 90s, 5m, 1h30m; 0s checks once.")] = "30s",
+    address: AppOption = None,
     store: StoreOption = None,
     schema: SchemaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Wait until jobs are final, and say how they ended.
+    """Wait until jobs are final, and print how they ended.
 
-    Exits with 0 if all succeeded, with 1 if one did not, and with 124 if time ran out.
+    Exits with 0 if all succeeded, with 1 if any did not, and with 124 on timeout.
     """
     import asyncio
 
-    jobs = asyncio.run(_wait(app_of_store(store, schema), [to_uuid(id) for id in ids], timeout))
+    jobs = asyncio.run(_wait(app_of_store(address, store, schema), [to_job_id(id) for id in ids], timeout))
     if as_json:
         print_json([job.as_dict() for job in jobs])
     else:
@@ -152,16 +159,16 @@ def wait(
     others = [job for job in jobs if job.state.is_final and job.state != "succeeded"]
     late = [job for job in jobs if not job.state.is_final]
     if others:
-        warn(f"{len(others)} of {len(jobs)} did not succeed; `holdfast jobs show {others[0].id}` says why")
+        warn(f"{len(others)} of {len(jobs)} jobs did not succeed; `holdfast jobs show {others[0].id}` shows why")
         raise typer.Exit(FAILED)
     if late:
-        warn(f"{len(late)} of {len(jobs)} not final after {timeout}; wait again, or with a longer --timeout")
+        warn(f"{len(late)} of {len(jobs)} jobs had not ended after {timeout}; wait again, or use a longer --timeout")
         raise typer.Exit(TIMED_OUT)
 
 
-async def _wait(app: "Holdfast", ids: list[UUID], timeout: str) -> "list[Job]":
+async def _wait(app: "Holdfast", ids: Sequence[GivenId], timeout: str) -> "list[Job]":
     async with app:
-        return list((await app.wait_many(ids, timeout)).values())
+        return list((await app.wait_many(await whole_ids(app, ids), timeout)).values())
 
 
 def _line(job: "Job") -> str:
@@ -179,17 +186,19 @@ def retry(
     kind: KindOption = None,
     tenant: TenantOption = None,
     yes: YesOption = False,
+    address: AppOption = None,
     store: StoreOption = None,
     schema: SchemaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make finished jobs ready again.
 
-    Their attempts are counted from zero. Give ids, or choose: `holdfast jobs retry --all --state dead --kind invoice`.
+    Attempts are counted from zero again. Give ids, or select jobs:
+    `holdfast jobs retry --all --state failed,dead --kind invoice`.
     """
-    selection = _to_selection("retry", _RETRIED, ids or [], _to_filter(state, queue, kind, tenant), all, yes)
-    app = app_of_store(store, schema)
-    _change(app, selection, "retry", app.retry, _RETRY_ANSWERS, as_json=as_json)
+    selection = to_selection("retry", _RETRIED, ids or [], to_query(state, queue, kind, tenant), all, yes)
+    app = app_of_store(address, store, schema)
+    _change(app, selection, app.retry, _RETRY_ANSWERS, as_json=as_json)
 
 
 @commands.command("cancel")
@@ -201,60 +210,47 @@ def cancel(
     kind: KindOption = None,
     tenant: TenantOption = None,
     yes: YesOption = False,
+    address: AppOption = None,
     store: StoreOption = None,
     schema: SchemaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Cancel jobs that are no longer wanted.
 
-    Waiting jobs end at once, running ones as soon as their worker notices. Give ids, or choose:
+    Waiting jobs end at once, running jobs as soon as their worker notices. Give ids, or select jobs:
     `holdfast jobs cancel --all --state ready --kind invoice`.
     """
-    selection = _to_selection("cancel", _CANCELED, ids or [], _to_filter(state, queue, kind, tenant), all, yes)
-    app = app_of_store(store, schema)
-    _change(app, selection, "cancel", app.cancel, _CANCEL_ANSWERS, as_json=as_json)
+    selection = to_selection("cancel", _CANCELED, ids or [], to_query(state, queue, kind, tenant), all, yes)
+    app = app_of_store(address, store, schema)
+    _change(app, selection, app.cancel, _CANCEL_ANSWERS, as_json=as_json)
 
 
-@dataclass(frozen=True, slots=True)
-class _Selection:
-    ids: Sequence[UUID]
-    filter: "JobFilter"
-    is_all: bool
-    is_confirmed: bool
+@commands.command("delete")
+def delete(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", show_default=False)] = None,
+    all: AllOption = False,
+    state: StateOption = None,
+    queue: QueueOption = None,
+    kind: KindOption = None,
+    tenant: TenantOption = None,
+    yes: YesOption = False,
+    address: AppOption = None,
+    store: StoreOption = None,
+    schema: SchemaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete finished jobs for good: payload, result, errors and key.
 
-
-def _to_filter(state: str | None, queue: str | None, kind: str | None, tenant: str | None) -> "JobFilter":
-    from holdfast.domain.job import check_name
-    from holdfast.store.contract import JobFilter
-
-    for name, value in (("queue", queue), ("kind", kind), ("tenant", tenant)):
-        if value is not None:
-            check_name(name, value)
-    return JobFilter(to_state(state), queue, kind, tenant)
-
-
-def _to_selection(
-    verb: str, states: Sequence[str], ids: Sequence[str], filter: "JobFilter", is_all: bool, is_confirmed: bool
-) -> _Selection:
-    """`states`: the states in which the verb can change a job."""
-    from holdfast.store.contract import JobFilter
-
-    if ids and (is_all or filter != JobFilter()):
-        raise InvalidInput("give ids, or --all with a filter, not both")
-    if not ids and not is_all:
-        raise InvalidInput(
-            f"which jobs? Give their ids, or --all with --state: `holdfast jobs {verb} --all --state dead`"
-        )
-    if is_all and filter.state not in states:
-        found = "without --state" if filter.state is None else f"with --state {filter.state}"
-        raise InvalidInput(f"--all {found} is not possible here; {verb} takes --state {' or '.join(states)}")
-    return _Selection([to_uuid(id) for id in ids], filter, is_all, is_confirmed)
+    Give ids, or select jobs: `holdfast jobs delete --all --state failed,dead --kind invoice`.
+    """
+    selection = to_selection("delete", _DELETED, ids or [], to_query(state, queue, kind, tenant), all, yes)
+    app = app_of_store(address, store, schema)
+    _change(app, selection, app.delete, _DELETE_ANSWERS, as_json=as_json)
 
 
 def _change(
     app: "Holdfast",
-    selection: _Selection,
-    verb: str,
+    selection: Selection,
     change: "Callable[[Sequence[UUID]], Awaitable[Sequence[StrEnum]]]",
     meanings: dict[str, str],
     *,
@@ -265,7 +261,7 @@ def _change(
 
     async def run() -> list[tuple[UUID, str]]:
         async with app:
-            ids = await _selected(app, selection, verb) if selection.is_all else selection.ids
+            ids = await selected(app, selection) if selection.is_all else await whole_ids(app, selection.ids)
             return list(zip(ids, await change(ids), strict=True)) if ids else []
 
     answers = asyncio.run(run())
@@ -279,9 +275,8 @@ def _change(
     else:
         for id, answer in answers:
             typer.echo(f"{id}  {meanings[answer]}")
-    _complain(
-        [id for id, answer in answers if answer == "unknown"], "no job has the id", "`holdfast jobs list` shows them"
-    )
+    unknown = [id for id, answer in answers if answer == "unknown"]
+    _complain(unknown, "no job has the id", "`holdfast jobs list` shows the newest")
     _complain([id for id, answer in answers if answer == "locked"], "another process is changing", "try again")
 
 
@@ -290,22 +285,3 @@ def _complain(ids: Sequence[UUID], what: str, advice: str) -> None:
         names = ", ".join(str(id) for id in ids[:3]) + (f" and {len(ids) - 3:,} more" if len(ids) > 3 else "")
         warn(f"{what} {names}; {advice}")
         raise typer.Exit(FAILED)
-
-
-async def _selected(app: "Holdfast", selection: _Selection, verb: str) -> list[UUID]:
-    jobs = await app.jobs.list(selection.filter, _MOST_CHANGED)
-    if jobs and not selection.is_confirmed:
-        _confirm(len(jobs), verb, selection.filter)
-    if len(jobs) == _MOST_CHANGED:
-        warn(f"these are the newest {_MOST_CHANGED:,}; run it again for the rest")
-    return [job.id for job in jobs]
-
-
-def _confirm(count: int, verb: str, filter: "JobFilter") -> None:
-    names = [f"{filter.state}"]
-    names += [f"{name} {value}" for name in ("kind", "queue", "tenant") if (value := getattr(filter, name))]
-    question = f"{verb} {count:,} job{'s' if count != 1 else ''} ({', '.join(names)})?"
-    if not sys.stdin.isatty():
-        raise InvalidInput(f"{question} There is no terminal to ask on: add --yes")
-    if not typer.confirm(question, err=True):
-        raise typer.Abort

@@ -1,4 +1,4 @@
-"""Finds the app that `module:attribute` or `path/to/file.py:attribute` names, or says in one line why not."""
+"""Finds the app that `module:attribute` or `path/to/file.py:attribute` names, or explains the failure in one line."""
 
 import importlib
 import os
@@ -20,19 +20,21 @@ _PACKAGE = str(Path(__file__).parent.parent)
 
 
 def load_app(
-    address: str,
+    address: str | None,
     *,
     store: str | None = None,
     schema: str | None = None,
     called: Mapping[str, str] | None = None,
     **given: object,
 ) -> "Holdfast":
-    """Import the app, with the current folder importable; `given` overrides its settings.
+    """Import the app, with the current folder on the import path; `given` overrides its settings.
 
-    `called`: which option gives each setting, for error messages.
+    `called` maps settings to the options that set them, for error messages.
     """
     from holdfast.app import Holdfast
 
+    if address is None:
+        raise InvalidInput("app: none given; use --app shop.jobs:app or set HOLDFAST_APP")
     found = load_attribute(address)
     if not isinstance(found, Holdfast):
         raise InvalidInput(f"app: {address} is a {type(found).__name__}, not a Holdfast app")
@@ -42,10 +44,10 @@ def load_app(
 
 
 def load_attribute(address: str) -> object:
-    """What `module:attribute` names; without an attribute it is `app`."""
+    """Return the object that `module:attribute` names; the default attribute is `app`."""
     from holdfast.settings import Settings
 
-    # Before the app does it, so that a bad variable is not blamed on the app's file.
+    # Check first: importing the app checks them too, and the error would then blame the app's file.
     Settings.check_environment()
     place, _, attribute = address.rpartition(":") if ":" in address else (address, "", _DEFAULT_ATTRIBUTE)
     if not place or not attribute:
@@ -57,28 +59,28 @@ def load_attribute(address: str) -> object:
     return found
 
 
-def app_of_store(store: str | None, schema: str | None) -> "Holdfast":
-    """An app without handlers, for commands that only need the store."""
+def app_of_store(address: str | None, store: str | None, schema: str | None) -> "Holdfast":
+    """Return the named app, or one without handlers, for commands that only need the store."""
     from holdfast.app import Holdfast
 
-    app = Holdfast(store, schema=schema)
+    app = Holdfast(store, schema=schema) if address is None else load_app(address, store=store, schema=schema)
     check_kept(app)
     return app
 
 
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise InvalidInput(f"app: there is no file {str(path)!r}; give a path from here, or a module: shop.jobs:app")
-    # Imported under its own name, so that a process-isolated handler can be found again by its process.
+        raise InvalidInput(f"app: there is no file {str(path)!r}; correct the path, or name a module: shop.jobs:app")
+    # Import it under its own name: the process of a process-isolated handler imports it by that name.
     module = _import(path.stem, path.resolve().parent)
     if Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
-        raise InvalidInput(f"app: another module is called {path.stem!r} already; rename {str(path)!r}")
+        raise InvalidInput(f"app: another module is already called {path.stem!r}; rename {str(path)!r}")
     return module
 
 
 def _import_module(name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
-        raise InvalidInput(f"app: {name!r} is not a module's name; write shop.jobs:app or path/to/file.py:app")
+        raise InvalidInput(f"app: {name!r} is not a module name; write shop.jobs:app or path/to/file.py:app")
     return _import(name, Path.cwd())
 
 
@@ -90,7 +92,7 @@ def _import(name: str, folder: Path) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise InvalidInput(
-                f"app: there is no module {error.name!r}; run this from the folder that has it, or give a file: "
+                f"app: there is no module {error.name!r}; run this from the folder that contains it, or give a file: "
                 f"path/to/file.py:app"
             ) from error
         raise InvalidInput(f"app: {name!r} cannot be imported: {error}{_place(error)}") from error
@@ -104,7 +106,7 @@ def _import(name: str, folder: Path) -> ModuleType:
 
 
 def _place(error: BaseException) -> str:
-    """Where in the application's code it happened."""
+    """The place in the application's code where the error happened."""
     if isinstance(error, SyntaxError):
         return ""
     frames = traceback.extract_tb(error.__traceback__)

@@ -1,5 +1,6 @@
-"""Arguments and options that several commands share, and how their text becomes values."""
+"""Arguments and options that several commands share, and functions that parse their text."""
 
+import logging
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -15,15 +16,22 @@ if TYPE_CHECKING:
     from holdfast.app import Holdfast
     from holdfast.domain.job import JobState
 
-AppArgument = Annotated[
-    str,
-    typer.Argument(metavar="APP", help="Where the app is: shop.jobs:app, or path/to/file.py:app.", show_default=False),
+AppOption = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        metavar="APP",
+        envvar="HOLDFAST_APP",
+        help="The app: shop.jobs:app, or path/to/file.py:app. Default: HOLDFAST_APP.",
+        show_default=False,
+        show_envvar=False,
+    ),
 ]
 PayloadArgument = Annotated[
     str,
     typer.Argument(
         metavar="[JSON]",
-        help="What to work on: '{\"invoice\": 17}'. - reads stdin, @file reads a file.",
+        help="The payload: '{\"invoice\": 17}'. Use - for stdin, @file for a file.",
         show_default=False,
     ),
 ]
@@ -32,7 +40,7 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="Where jobs live: postgresql://user@host/database, or embedded:/folder.",
+        help="The store: postgresql://user@host/database, or embedded:/folder.",
         show_default=False,
     ),
 ]
@@ -40,15 +48,27 @@ SchemaOption = Annotated[
     str | None,
     typer.Option("--schema", metavar="NAME", help="PostgreSQL schema. Default: holdfast.", show_default=False),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def _for_programs(is_json: bool) -> bool:
+    """Hide the notice about the default store: a program that reads the output has no use for it."""
+    if is_json:
+        logging.getLogger("holdfast.embedded").setLevel(logging.ERROR)
+    return is_json
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.", callback=_for_programs)]
 StateOption = Annotated[
     str | None,
     typer.Option(
-        "--state", metavar="STATE", help="ready, running, succeeded, failed, dead or canceled.", show_default=False
+        "--state",
+        metavar="A,B",
+        help="ready, running, succeeded, failed, dead or canceled. Several: failed,dead.",
+        show_default=False,
     ),
 ]
 QueueOption = Annotated[
-    str | None, typer.Option("--queue", metavar="NAME", help="Only jobs of this queue.", show_default=False)
+    str | None, typer.Option("--queue", metavar="NAME", help="Only jobs in this queue.", show_default=False)
 ]
 KindOption = Annotated[
     str | None, typer.Option("--kind", metavar="NAME", help="Only jobs of this kind.", show_default=False)
@@ -58,11 +78,11 @@ TenantOption = Annotated[
 ]
 RunnersOption = Annotated[
     str | None,
-    typer.Option("--runners", metavar="A,B", help="Runners, in order. Default: everything.", show_default=False),
+    typer.Option("--runners", metavar="A,B", help="Runners to run, in order. Default: all.", show_default=False),
 ]
 ShardOption = Annotated[
     str | None,
-    typer.Option("--shard", metavar="I/N", help="Take only the jobs of this shard: 0/4 to 3/4.", show_default=False),
+    typer.Option("--shard", metavar="I/N", help="Run only the jobs of one shard, such as 0/4.", show_default=False),
 ]
 
 
@@ -86,7 +106,7 @@ def _payload_text(text: str) -> str:
 
 
 def noun(help: str) -> typer.Typer:
-    """The commands of one noun; the noun alone shows their help."""
+    """Make the command group of one noun. Without a command it shows its help."""
     commands = typer.Typer(help=help, rich_markup_mode=None)
     commands.callback(invoke_without_command=True)(_show_help)
     return commands
@@ -102,7 +122,7 @@ def to_names(text: str | None) -> tuple[str, ...] | None:
 
 
 def to_shard(text: str | None) -> tuple[int | None, int | None]:
-    """Its index and the number of shards."""
+    """Return the shard's index and the number of shards."""
     if text is None:
         return None, None
     index, slash, count = text.partition("/")
@@ -130,23 +150,24 @@ def to_time(text: str, name: str) -> datetime:
     return moment
 
 
-def to_state(text: str | None) -> "JobState | None":
+def to_states(text: str | None) -> "tuple[JobState, ...]":
     from holdfast.domain.job import JobState
 
-    try:
-        return None if text is None else JobState(text)
-    except ValueError:
-        raise InvalidInput(f"state: {text!r} is not known; use {', '.join(JobState)}") from None
+    names = dict.fromkeys(to_names(text) or ())
+    unknown = [name for name in names if name not in [*JobState]]
+    if unknown:
+        raise InvalidInput(f"state: {unknown[0]!r} is not known; use {', '.join(JobState)}")
+    return tuple(JobState(name) for name in names)
 
 
 def check_kept(app: "Holdfast") -> None:
     """Refuse a store that disappears when this command ends."""
     if app.settings.store.startswith("memory"):
-        raise InvalidInput("store: memory: is gone when this command ends; use postgresql://… or embedded:")
+        raise InvalidInput("store: memory: disappears when this command ends; use postgresql://… or embedded:")
 
 
 def store_of(app: "Holdfast") -> str:
-    """Where the app's jobs live, to show: an embedded store's folder, or a server's address without the password."""
+    """Describe the app's store: an embedded store's folder, or a server's address without the password."""
     from holdfast.store.embedded import EmbeddedAddress
 
     address = app.settings.store

@@ -1,4 +1,4 @@
-"""How commands show things: tables for people, JSON for programs."""
+"""Output of commands: tables for people, JSON for programs."""
 
 import json
 import sys
@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
 from holdfast.domain.duration import rough as rough
+from holdfast.domain.printable import printable as printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,16 +28,16 @@ STATE_STYLES = {
 
 
 def console() -> "Console":
-    """Standard output. A pipe or a file has no width, so nothing is cut off there."""
+    """Standard output. A pipe or file has no width, so it gets a wide one."""
     from rich.console import Console
 
     return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WIDE)
 
 
 def print_table(full: "Table", short: "Callable[[int], Table]", flexible: int = 0) -> None:
-    """The full table, or on a terminal that is too narrow for it the short one, made for that width.
+    """Print the full table, or the short one, made for the terminal's width, if the full one does not fit.
 
-    The last column of the full one is cut at the terminal's edge if that leaves it `flexible` characters.
+    The full table also fits if its last column can be cut at the terminal's edge and keep `flexible` characters.
     """
     out = console()
     unbound = out.options.update(max_width=_UNBOUND)
@@ -53,14 +54,14 @@ def print_table(full: "Table", short: "Callable[[int], Table]", flexible: int = 
 
 
 def _column(table: "Table") -> "RenderableType":
-    """The last one, by itself."""
+    """The last column alone."""
     from rich.console import Group
 
     return Group(*table.columns[-1].cells)
 
 
 def new_table(*headings: str) -> "Table":
-    """One line a row, whatever the width: what is too long ends with an ellipsis."""
+    """Make a table with one line per row at any width. A cell that does not fit ends with an ellipsis."""
     from rich import box
     from rich.table import Table
 
@@ -80,11 +81,6 @@ def warn(line: str) -> None:
     sys.stderr.write(f"holdfast: {line}\n")
 
 
-def printable(text: str) -> str:
-    """The text without control characters, with which a job's data could play tricks on a terminal."""
-    return "".join(character if character.isprintable() or character in "\n\t" else "�" for character in text)
-
-
 def relative(moment: datetime, now: datetime) -> str:
     """`5m ago`, `in 2h`, `now`."""
     distance = moment - now
@@ -100,5 +96,5 @@ def in_zone(moment: datetime, zone: str, now: datetime) -> str:
     try:
         place: tzinfo = ZoneInfo(zone)
     except (KeyError, ValueError, OSError):
-        place = UTC  # A zone that only newer machines know.
+        place = UTC  # A zone that this machine's database does not have yet.
     return f"{moment.astimezone(place).isoformat(sep=' ', timespec='seconds')} ({relative(moment, now)})"

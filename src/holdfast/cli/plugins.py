@@ -9,16 +9,16 @@ from holdfast.cli.output import warn
 from holdfast.domain.errors import HoldfastError, InvalidInput
 
 _GROUP = "holdfast.commands"
-# Commands that the documentation mentions, and the distribution that has them.
-_ELSEWHERE = {"bench": "holdfast-lab", "faults": "holdfast-lab"}
+# Commands of the laboratory, which the documentation mentions and no package index has.
+_LABORATORY = ("bench", "faults")
 
 
 def add_plugins(commands: typer.Typer, own: Collection[str], wanted: str | None) -> None:
-    """Add the command that is wanted. If there is no such command, add all, for the list of commands.
+    """Add the wanted command. If none has that name, add all of them, for the list of commands.
 
-    A command that cannot be loaded is an error if it is wanted, and otherwise only a warning.
+    Raise an error if the wanted command cannot be loaded. For any other command, only warn.
     """
-    # Takes a tenth of a short command, so only commands that are not our own pay for it.
+    # This import takes a tenth of a short command's time, so Holdfast's own commands skip it.
     from importlib.metadata import entry_points
 
     found = [each for each in entry_points(group=_GROUP) if each.name not in own]
@@ -34,6 +34,8 @@ def add_plugins(commands: typer.Typer, own: Collection[str], wanted: str | None)
             warn(line)
         else:
             commands.command(each.name)(function)
-    if wanted in _ELSEWHERE and wanted not in (each.name for each in found):
-        package = _ELSEWHERE[wanted]
-        raise InvalidInput(f"{wanted} is a command of {package}, which is not installed; run: pip install {package}")
+    if wanted in _LABORATORY and wanted not in (each.name for each in found):
+        raise InvalidInput(
+            f"{wanted} is a command of holdfast-lab, which is not installed; from a clone of Holdfast, run: "
+            "pip install /path/to/holdfast/lab"
+        )

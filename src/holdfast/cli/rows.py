@@ -1,4 +1,4 @@
-"""`holdfast rows …`: what an application's own table lacks to be a queue, and the SQL that adds it."""
+"""`holdfast rows …`: finds what an application's own table lacks to be a queue, and prints the SQL that adds it."""
 
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -21,17 +21,24 @@ Answer = TypeVar("Answer")
 
 commands = noun("Check your own tables that serve as queues.")
 
-MappingArgument = Annotated[
-    str,
-    typer.Argument(metavar="MAPPING", help="A mapping, or an app with mappings: shop.jobs:OUTBOX.", show_default=False),
+MappingOption = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        metavar="APP",
+        envvar="HOLDFAST_APP",
+        help="An app with mappings, or one mapping: shop.jobs:app, shop.jobs:OUTBOX. Default: HOLDFAST_APP.",
+        show_default=False,
+        show_envvar=False,
+    ),
 ]
 
 
 @commands.command("check")
 def check(
-    mapping: MappingArgument, store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False
+    mapping: MappingOption = None, store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False
 ) -> None:
-    """Check what a table lacks: columns, types, an index.
+    """Check tables for missing columns, wrong types and missing indexes.
 
     Changes nothing. Exits with 1 if anything is missing.
     """
@@ -51,7 +58,7 @@ def check(
 
 @commands.command("migration")
 def migration(
-    mapping: MappingArgument, store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False
+    mapping: MappingOption = None, store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False
 ) -> None:
     """Print the SQL that adds the columns and indexes a table lacks.
 
@@ -78,15 +85,15 @@ async def _migration_of(store: "PostgresStore", rows: "Rows") -> str:
     return migration_sql(rows, columns)
 
 
-def _loaded(address: str, store: str | None, schema: str | None) -> "tuple[Settings, Sequence[Rows]]":
+def _loaded(address: str | None, store: str | None, schema: str | None) -> "tuple[Settings, Sequence[Rows]]":
     from holdfast.app import Holdfast
     from holdfast.cli.load_app import app_of_store, load_app, load_attribute
     from holdfast.store.rows.mapping import Rows
 
-    found = load_attribute(address)
+    found = None if address is None else load_attribute(address)
     if isinstance(found, Rows):
-        return app_of_store(store, schema).settings, [found]
-    if not isinstance(found, Holdfast):
+        return app_of_store(None, store, schema).settings, [found]
+    if found is not None and not isinstance(found, Holdfast):
         raise InvalidInput(f"rows: {address} is a {type(found).__name__}; name a mapping (Rows) or an app")
     app = load_app(address, store=store, schema=schema)
     check_kept(app)

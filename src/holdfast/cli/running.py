@@ -1,4 +1,4 @@
-"""For commands that start real workers: starts those, and cleans up after a signal."""
+"""Starts worker processes for commands that need them, and cleans up after a signal."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 
 def run_to_end(work: Coroutine[Any, Any, Value]) -> Value:
-    """Run it; a signal unwinds it like a Ctrl-C does, so that servers and temporary folders are not left behind."""
+    """Run `work`. A signal unwinds it like Ctrl-C does, so no server or temporary folder is left behind."""
     received: list[int] = []
 
     async def cancelable() -> Value:
@@ -38,11 +38,11 @@ def run_to_end(work: Coroutine[Any, Any, Value]) -> Value:
 
 
 def start_worker(arguments: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
-    """`holdfast worker …` in a new process, with only the settings in its arguments."""
+    """Start `holdfast worker …` in a new process whose settings come only from its arguments."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    command = [sys.executable, "-m", "holdfast.cli", "worker", *arguments]
+    command = [sys.executable, "-m", "holdfast", "worker", *arguments]
     with log.open("ab") as output:
-        # In a new session: Ctrl-C in the terminal reaches only us, and we stop the worker.
+        # In a new session, so Ctrl-C in the terminal reaches only this process, which stops the worker.
         return subprocess.Popen(  # noqa: S603
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )

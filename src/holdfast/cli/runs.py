@@ -1,4 +1,4 @@
-"""`holdfast runs list`: what ran, where, when, and with what result."""
+"""`holdfast runs list`: shows what ran, where, when, and with what result."""
 
 import json
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.load_app import app_of_store
-from holdfast.cli.options import JsonOption, SchemaOption, StoreOption, noun, store_of
+from holdfast.cli.options import AppOption, JsonOption, SchemaOption, StoreOption, noun, store_of
 from holdfast.cli.output import in_zone, new_table, print_json, print_table, printable, relative, rough
 from holdfast.domain.errors import InvalidInput
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from holdfast.store.schedules import Run
 
 _MOST = 10_000
-# The width of the short table's other columns and of its times, and the least that remains for a name.
+# In the short table: the width of the columns besides the name, the width of the times, and the narrowest name column.
 _OTHERS = 50
 _TIMES = 28
 _SHORTEST_NAME = 12
 _LEAST_RESULT = 40
 
-commands = noun("Look at what ran.")
+commands = noun("List runs of schedules and runners.")
 
 
 @commands.command("list")
@@ -35,7 +35,8 @@ def list_runs(
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only runs of this schedule or runner.", show_default=False)
     ] = None,
-    limit: Annotated[int, typer.Option(help="How many to show, the newest first.")] = 20,
+    limit: Annotated[int, typer.Option(help="Maximum number to show, newest first.")] = 20,
+    address: AppOption = None,
     store: StoreOption = None,
     schema: SchemaOption = None,
     as_json: JsonOption = False,
@@ -45,7 +46,7 @@ def list_runs(
 
     if not 1 <= limit <= _MOST:
         raise InvalidInput(f"limit: {limit} is not a number from 1 to {_MOST:,}")
-    app = app_of_store(store, schema)
+    app = app_of_store(address, store, schema)
     page = asyncio.run(_read(app, name, limit))
     if as_json:
         print_json([_as_dict(run) for run in page.runs])
@@ -59,7 +60,7 @@ def list_runs(
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """`zones` has the time zone of each schedule by its name."""
+    """`zones` maps the name of each schedule to its time zone."""
 
     runs: "Sequence[Run]"
     zones: "Mapping[str, str]"
@@ -108,7 +109,7 @@ def _short(page: _Page, width: int) -> "Table":
 
 
 def _took(run: "Run") -> str:
-    return "still runs" if run.finished_at is None else rough(run.finished_at - run.started_at)
+    return "still running" if run.finished_at is None else rough(run.finished_at - run.started_at)
 
 
 def _error(run: "Run") -> str:
@@ -128,7 +129,7 @@ def _result(run: "Run") -> str:
 
 
 def _short_result(run: "Run") -> str:
-    """The result of a job schedule in words: its JSON lists the ids of the jobs."""
+    """The result in words if a job schedule ran, because its JSON lists the ids of all jobs."""
     from holdfast.domain.json_text import decode
 
     result = None if run.result is None else decode(run.result)

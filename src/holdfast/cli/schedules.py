@@ -1,4 +1,4 @@
-"""`holdfast schedules …`: look at schedules, add and remove them, pause them, run one now."""
+"""`holdfast schedules …`: list, add, remove, pause, resume and run schedules."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated
@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.load_app import app_of_store
-from holdfast.cli.options import JsonOption, PayloadArgument, SchemaOption, StoreOption, noun, store_of, to_payload
+from holdfast.cli.options import (
+    AppOption,
+    JsonOption,
+    PayloadArgument,
+    SchemaOption,
+    StoreOption,
+    noun,
+    store_of,
+    to_payload,
+)
 from holdfast.cli.output import in_zone, new_table, print_json, print_table, printable, relative
 
 if TYPE_CHECKING:
@@ -20,21 +29,23 @@ if TYPE_CHECKING:
     from holdfast.scheduling.schedules import Schedules
     from holdfast.store.schedules import Schedule
 
-# The width of the short table's other columns, and the least that remains for the first one.
+# In the short table: the width of the columns besides the name, that of the timetable, and the narrowest name column.
 _OTHERS = 54
 _TIMETABLE = 20
 _SHORTEST_NAME = 12
 
-commands = noun("Look at schedules, add, pause and run them.")
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Which schedule.", show_default=False)]
+commands = noun("List, add, remove, pause and run schedules.")
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.", show_default=False)]
 
 
 @commands.command("list")
-def list_schedules(store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False) -> None:
-    """List the schedules, with their next occurrence and the newest that ran."""
+def list_schedules(
+    address: AppOption = None, store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False
+) -> None:
+    """List schedules with their next and last occurrences."""
     import asyncio
 
-    app = app_of_store(store, schema)
+    app = app_of_store(address, store, schema)
     schedules, now = asyncio.run(_read(app))
     if as_json:
         print_json([_as_dict(schedule) for schedule in schedules])
@@ -46,7 +57,7 @@ def list_schedules(store: StoreOption = None, schema: SchemaOption = None, as_js
 
 @commands.command("add")
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name for it.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.", show_default=False)],
     timetable: Annotated[
         str,
         typer.Argument(
@@ -59,30 +70,29 @@ def add(
     payload: PayloadArgument = "{}",
     tz: Annotated[str, typer.Option(metavar="ZONE", help="Time zone, such as America/Santiago.")] = "UTC",
     missed: Annotated[
-        str, typer.Option(metavar="POLICY", help="What to do with missed occurrences: skip, once or all.")
+        str, typer.Option(metavar="POLICY", help="How to make up for missed occurrences: skip, once or all.")
     ] = "once",
-    missed_limit: Annotated[int, typer.Option(help="With --missed all: the most at once.")] = 100,
+    missed_limit: Annotated[int, typer.Option(help="With --missed all: the maximum to make up at once.")] = 100,
     queue: Annotated[
         str | None, typer.Option(metavar="NAME", help="The jobs' queue. Default: default.", show_default=False)
     ] = None,
     priority: Annotated[int, typer.Option(help="0 (most urgent) to 9.")] = 5,
-    tenant: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The tenant that the jobs belong to.", show_default=False)
-    ] = None,
+    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="The jobs' tenant.", show_default=False)] = None,
     attempts: Annotated[
-        int | None, typer.Option(help="Attempts of each job. Default: the handler's.", show_default=False)
+        int | None, typer.Option(help="Maximum attempts per job. Default: the handler's.", show_default=False)
     ] = None,
+    address: AppOption = None,
     store: StoreOption = None,
     schema: SchemaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a job of KIND at each occurrence of TIMETABLE.
+    """Enqueue a job of KIND at each occurrence of TIMETABLE.
 
-    Changes the schedule of that name if it was added before. A schedule that an app's code declares stays as it is.
+    Changes the schedule of that name if it was added before. Cannot change a schedule that an app's code declares.
     """
     value = to_payload(payload)
     _change(
-        app_of_store(store, schema),
+        app_of_store(address, store, schema),
         name,
         lambda schedules: schedules.save(
             name,
@@ -104,45 +114,67 @@ def add(
 
 @commands.command("remove")
 def remove(
-    name: NameArgument, store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False
+    name: NameArgument,
+    address: AppOption = None,
+    store: StoreOption = None,
+    schema: SchemaOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Remove a schedule. Jobs that it made stay.
+    """Remove a schedule. Its jobs stay.
 
-    One that an app's code declares comes back when the next process of that app starts.
+    A schedule that an app's code declares comes back when a process of that app next starts.
     """
-    _change(app_of_store(store, schema), name, lambda schedules: schedules.remove(name), "removed", as_json=as_json)
+    _change(
+        app_of_store(address, store, schema), name, lambda schedules: schedules.remove(name), "removed", as_json=as_json
+    )
 
 
 @commands.command("pause")
 def pause(
-    name: NameArgument, store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False
+    name: NameArgument,
+    address: AppOption = None,
+    store: StoreOption = None,
+    schema: SchemaOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Pause a schedule. Occurrences that pass during the pause are lost."""
-    _change(app_of_store(store, schema), name, lambda schedules: schedules.pause(name), "paused", as_json=as_json)
+    """Pause a schedule. Occurrences during the pause are skipped."""
+    _change(
+        app_of_store(address, store, schema), name, lambda schedules: schedules.pause(name), "paused", as_json=as_json
+    )
 
 
 @commands.command("resume")
 def resume(
-    name: NameArgument, store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False
+    name: NameArgument,
+    address: AppOption = None,
+    store: StoreOption = None,
+    schema: SchemaOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Resume a paused schedule from its next occurrence on."""
-    _change(app_of_store(store, schema), name, lambda schedules: schedules.resume(name), "resumed", as_json=as_json)
+    """Resume a paused schedule at its next occurrence."""
+    _change(
+        app_of_store(address, store, schema), name, lambda schedules: schedules.resume(name), "resumed", as_json=as_json
+    )
 
 
 @commands.command("run")
 def run(
-    name: NameArgument, store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False
+    name: NameArgument,
+    address: AppOption = None,
+    store: StoreOption = None,
+    schema: SchemaOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Run a schedule once, now, whatever its timetable says.
+    """Run a schedule once now, in addition to its timetable.
 
-    It is an extra run, and it also works while the schedule is paused. A process of the app starts it within a second
-    or so. Several requests before it starts lead to one run.
+    This also works while the schedule is paused. A process of the app starts the run within a second or so. Several
+    requests before it starts make one run.
     """
     _change(
-        app_of_store(store, schema),
+        app_of_store(address, store, schema),
         name,
         lambda schedules: schedules.run_now(name),
-        "will run once, as soon as a process of the app sees it",
+        "will run once, when a worker or tick picks it up",
         as_json=as_json,
     )
 
@@ -150,7 +182,7 @@ def run(
 def _change(
     app: "Holdfast", name: str, change: "Callable[[Schedules], Awaitable[None]]", done: str, *, as_json: bool
 ) -> None:
-    """Change one schedule; print what was done and when it runs next."""
+    """Change one schedule, and print what was done and when it runs next."""
     import asyncio
 
     async def run() -> "tuple[Schedule | None, datetime]":

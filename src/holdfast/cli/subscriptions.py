@@ -1,4 +1,4 @@
-"""`holdfast subscriptions …`: look at who listens to which events, add and remove subscriptions."""
+"""`holdfast subscriptions …`: list, add and remove subscriptions to events."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.load_app import app_of_store
-from holdfast.cli.options import JsonOption, SchemaOption, StoreOption, noun, store_of
+from holdfast.cli.options import AppOption, JsonOption, SchemaOption, StoreOption, noun, store_of
 from holdfast.cli.output import new_table, print_json, print_table, printable, relative
 
 if TYPE_CHECKING:
@@ -19,19 +19,21 @@ if TYPE_CHECKING:
     from holdfast.events.subscriptions import Subscriptions
     from holdfast.store.events import Subscription
 
-# The width of the short table's second column, and the least that remains for the first one.
+# In the short table: the width of the second column, and the narrowest first column.
 _PATTERN = 30
 _SHORTEST_NAME = 12
 
-commands = noun("Look at who listens to events, add and remove.")
+commands = noun("List, add and remove subscriptions to events.")
 
 
 @commands.command("list")
-def list_subscriptions(store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False) -> None:
-    """List the subscriptions: the kind of their jobs, and the events that make them."""
+def list_subscriptions(
+    address: AppOption = None, store: StoreOption = None, schema: SchemaOption = None, as_json: JsonOption = False
+) -> None:
+    """List subscriptions with the events that they match."""
     import asyncio
 
-    app = app_of_store(store, schema)
+    app = app_of_store(address, store, schema)
     subscriptions, now = asyncio.run(_read(app))
     if as_json:
         print_json([_as_dict(subscription) for subscription in subscriptions])
@@ -55,19 +57,20 @@ def add(
     ] = None,
     priority: Annotated[int, typer.Option(help="0 (most urgent) to 9.")] = 5,
     attempts: Annotated[
-        int | None, typer.Option(help="Attempts of each job. Default: the handler's.", show_default=False)
+        int | None, typer.Option(help="Maximum attempts per job. Default: the handler's.", show_default=False)
     ] = None,
+    address: AppOption = None,
     store: StoreOption = None,
     schema: SchemaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a job of kind NAME from each event that matches PATTERN.
+    """Enqueue a job of kind NAME for each event that matches PATTERN.
 
     Changes the subscription of that name if there is one. If an app's code declares it, the next process of that app
-    changes it back.
+    to start changes it back.
     """
     _change(
-        app_of_store(store, schema),
+        app_of_store(address, store, schema),
         name,
         lambda subscriptions: subscriptions.save(name, pattern, queue=queue, priority=priority, attempts=attempts),
         "saved",
@@ -77,17 +80,19 @@ def add(
 
 @commands.command("remove")
 def remove(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which subscription.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The subscription's name.", show_default=False)],
+    address: AppOption = None,
     store: StoreOption = None,
     schema: SchemaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove a subscription. Jobs that it made stay.
+    """Remove a subscription. Its jobs stay.
 
-    One that an app's code declares comes back when the next process of that app starts: remove it from the code first.
+    A subscription that an app's code declares comes back when a process of that app next starts. Remove it from the
+    code first.
     """
     _change(
-        app_of_store(store, schema),
+        app_of_store(address, store, schema),
         name,
         lambda subscriptions: subscriptions.remove(name),
         "removed",
@@ -98,7 +103,7 @@ def remove(
 def _change(
     app: "Holdfast", name: str, change: "Callable[[Subscriptions], Awaitable[None]]", done: str, *, as_json: bool
 ) -> None:
-    """Change one subscription; print what was done."""
+    """Change one subscription, and print what was done."""
     import asyncio
 
     async def run() -> "Subscription | None":

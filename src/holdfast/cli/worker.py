@@ -1,11 +1,11 @@
-"""`holdfast worker` runs an app until a signal stops it; `holdfast tick` runs once what is due, for cron jobs."""
+"""`holdfast worker` runs an app until a signal stops it; `holdfast tick` runs everything due once, for cron jobs."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli.options import (
-    AppArgument,
+    AppOption,
     JsonOption,
     RunnersOption,
     SchemaOption,
@@ -15,9 +15,10 @@ from holdfast.cli.options import (
     to_shard,
 )
 from holdfast.cli.output import console, print_json, printable, rough
-from holdfast.hosting.stop_signals import exit_when_told
+from holdfast.hosting.early_stop import exit_when_told
 
 if TYPE_CHECKING:
+    from holdfast.app import Holdfast
     from holdfast.domain.runner import RunnerReport
     from holdfast.runtime.tick import TickReport
 
@@ -29,6 +30,7 @@ _WORKER_OPTIONS = {
     "shutdown": "--shutdown",
     "shard_count": "--shard",
     "health_port": "--health-port",
+    "log_level": "--log-level",
 }
 _TICK_OPTIONS = {
     "tick_max": "--max-time",
@@ -36,36 +38,34 @@ _TICK_OPTIONS = {
     "runner_max": "--runner-max-time",
     "runner_items": "--runner-max-items",
     "shard_count": "--shard",
+    "log_level": "--log-level",
 }
 
 
 def worker(
-    app: AppArgument,
     concurrency: Annotated[
-        int | None, typer.Option(help="Handlers to run at once. Default: 32.", show_default=False)
+        int | None, typer.Option(help="How many handlers run at once. Default: 32.", show_default=False)
     ] = None,
     queues: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="Queues to work on. Default: those of the handlers.", show_default=False),
+        typer.Option(metavar="A,B", help="Queues to serve. Default: the handlers' queues.", show_default=False),
     ] = None,
     lease: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME", help="How long a claim lasts without a renewal. Default: 30s.", show_default=False
-        ),
+        typer.Option(metavar="TIME", help="How long a lease lasts unless renewed. Default: 30s.", show_default=False),
     ] = None,
     poll: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="How often an idle worker looks for work; a third as often with NOTIFY. Default: 1s.",
+            help="How often an idle worker polls; a third as often with NOTIFY. Default: 1s.",
             show_default=False,
         ),
     ] = None,
     shutdown: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="How long to wait for handlers when stopping. Default: 30s.", show_default=False
+            metavar="TIME", help="How long shutdown waits for running handlers. Default: 30s.", show_default=False
         ),
     ] = None,
     runners: RunnersOption = None,
@@ -73,23 +73,27 @@ def worker(
     listen: Annotated[
         bool | None,
         typer.Option(
-            "--listen/--no-listen", help="Wake up on NOTIFY, or only poll. Default: wake up.", show_default=False
+            "--listen/--no-listen", help="Wake up on NOTIFY, or only poll. Default: --listen.", show_default=False
         ),
     ] = None,
     health_port: Annotated[
         int | None, typer.Option(metavar="PORT", help="HTTP port for /live and /ready.", show_default=False)
     ] = None,
-    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[
+        str | None,
+        typer.Option(metavar="LEVEL", help="debug, info, warning or error. Default: info.", show_default=False),
+    ] = None,
+    app: AppOption = None,
     store: StoreOption = None,
     schema: SchemaOption = None,
 ) -> None:
-    """Run APP's handlers and schedules until SIGTERM or Ctrl-C.
+    """Run the app's handlers and schedules until stopped.
 
-    The first signal lets running handlers finish and releases the rest; a second one exits at once.
+    SIGTERM, SIGHUP or Ctrl-C stops it. The first signal lets running handlers finish and releases the other jobs; a
+    second one exits at once.
     """
     exit_when_told()
     from holdfast.cli.load_app import load_app
-    from holdfast.cli.logs import configure_logging
     from holdfast.hosting.run import run_worker
 
     index, count = to_shard(shard)
@@ -107,42 +111,45 @@ def worker(
         shard_count=count,
         listen=listen,
         health_port=health_port,
+        log_level=log_level,
     )
-    configure_logging(log_level)
+    _set_up_logging(loaded, "info")
     raise typer.Exit(run_worker(loaded, runners=to_names(runners)))
 
 
 def tick(
-    app: AppArgument,
     runners: RunnersOption = None,
     max_time: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Longest time for the whole tick. Default: 8m.", show_default=False),
+        typer.Option(metavar="TIME", help="Time limit for the whole tick. Default: 8m.", show_default=False),
     ] = None,
     max_items: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Most items for the whole tick. Default: no limit.", show_default=False),
+        typer.Option(metavar="N", help="Item limit for the whole tick. Default: no limit.", show_default=False),
     ] = None,
     runner_max_time: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Longest time for one runner. Default: 1m.", show_default=False)
+        str | None, typer.Option(metavar="TIME", help="Time limit for each runner. Default: 1m.", show_default=False)
     ] = None,
     runner_max_items: Annotated[
-        int | None, typer.Option(metavar="N", help="Most items for one runner. Default: no limit.", show_default=False)
+        int | None, typer.Option(metavar="N", help="Item limit for each runner. Default: no limit.", show_default=False)
     ] = None,
     shard: ShardOption = None,
     as_json: JsonOption = False,
-    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "warning",
+    log_level: Annotated[
+        str | None,
+        typer.Option(metavar="LEVEL", help="debug, info, warning or error. Default: warning.", show_default=False),
+    ] = None,
+    app: AppOption = None,
     store: StoreOption = None,
     schema: SchemaOption = None,
 ) -> None:
-    """Run everything of APP that is due, once, and report.
+    """Run everything that is due, once, and report.
 
-    Any number of ticks may run at the same time, on any number of machines. The exit code is 0 only if no runner had an
-    error. A failed job is retried or kept as a dead letter; it is not an error of its runner.
+    Any number of ticks can run at the same time, on any number of machines. Exits with 0 only if no runner had an
+    error. A failed job is retried or kept as a dead letter; it does not count as an error of its runner.
     """
     exit_when_told()
     from holdfast.cli.load_app import load_app
-    from holdfast.cli.logs import configure_logging
     from holdfast.hosting.run import run_tick
 
     index, count = to_shard(shard)
@@ -157,11 +164,24 @@ def tick(
         runner_items=runner_max_items,
         shard_index=index,
         shard_count=count,
+        log_level=log_level,
     )
-    configure_logging(log_level)
+    _set_up_logging(loaded, "warning")
     report = run_tick(loaded, runners=to_names(runners))
     print_json(_as_dict(report)) if as_json else _show(report)
     raise typer.Exit(0 if report.is_fine else 1)
+
+
+def _set_up_logging(app: "Holdfast", level: str) -> None:
+    """If the application set up logging when it was imported, keep its handlers."""
+    import logging
+
+    from holdfast.logs import setup_logging
+
+    if not logging.getLogger().handlers:
+        setup_logging(app.settings, level=level)
+    elif app.settings.log_level is not None:
+        logging.getLogger("holdfast").setLevel(app.settings.log_level.upper())
 
 
 def _as_dict(report: "TickReport") -> dict[str, object]:

@@ -1,1 +1,1 @@
-"""The demonstration: a small shop's jobs, a story in which things go wrong, and the proof that nothing was lost."""
+"""The demo: the jobs of a small shop, a story in which things go wrong, and the proof that nothing was lost."""

@@ -1,4 +1,4 @@
-"""The shop: handlers whose work is pretended, and whose mishaps are the usual ones."""
+"""The shop: handlers that simulate work and fail in the usual ways."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ _Job = RunningJob[dict[str, Any]]
 
 @app.handler("invoice.issue")
 async def issue_invoice(job: _Job) -> None:
-    """The invoice and the end of the job are one transaction: a crash leaves both or neither."""
+    """Insert the invoice and finish the job in one transaction, so a crash leaves both or neither."""
     await asyncio.sleep(0.1)
     connection = await asyncpg.connect(app.opened.url)
     try:
@@ -40,7 +40,7 @@ async def send_email(job: _Job) -> None:
 
 @app.handler("thumbnail.render")
 def render_thumbnail(job: _Job) -> dict[str, int]:
-    """A plain function: it runs in a thread."""
+    """Runs in a thread, because it is a plain function."""
     time.sleep(0.03)
     return {"width": 320, "height": job.payload["height"]}
 
@@ -56,14 +56,14 @@ async def build_report(job: _Job) -> dict[str, int]:
 
 @app.handler("payment.check")
 async def check_payment(job: _Job) -> None:
-    """The bank takes its time: come back later, without using up an attempt."""
+    """Wait for a slow bank by snoozing, which uses up no attempt."""
     if datetime.now(UTC) - job.created_at < timedelta(seconds=2.5):
         raise Snooze("800ms")
 
 
 @app.handler("video.convert", isolation="process", limit=1, backoff="steps 200ms")
 def convert_video(job: _Job) -> None:
-    """In a process of its own, which may crash without harm to anything else."""
+    """Runs in a separate process, which can crash without harming anything else."""
     if job.payload.get("broken_codec") and job.attempt == 1:
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""The claims of the demonstration, each one checked against the database and not against what we believe we did."""
+"""The demo's claims, each checked against the database."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """What the story itself knows: how much it enqueued, and what the killed worker held."""
+    """What the story itself knows: how many jobs it enqueued, and which ones the killed worker held."""
 
     enqueued: int
     same_key: tuple[UUID, UUID]
@@ -40,31 +40,29 @@ async def claims(url: str, picture: Picture, happened: Happened) -> list[Claim]:
             happened.enqueued == len(picture.jobs) == picture.finished == succeeded + failed + dead,
         ),
         Claim(
-            f"The killed worker held {len(happened.held_at_kill)} jobs; all of them were finished by the other one.",
+            f"The killed worker held {len(happened.held_at_kill)} jobs; the other worker finished all of them.",
             bool(picture.rescued)
             and len(held) == len(happened.held_at_kill)
             and all(job.state.is_final for job in held),
         ),
         Claim(
-            f"{INVOICES} invoices are in the ledger exactly once each, in spite of the kill.",
+            f"Each of the {INVOICES} invoices is in the ledger exactly once, despite the kill.",
             rows == numbers == INVOICES and len(picture.of_kind("invoice.issue")) == INVOICES,
         ),
+        Claim(f"{len(busy)} emails hit a busy mail server and went out on the next attempt.", _all_succeeded(busy)),
         Claim(
-            f"{len(busy)} e-mails found the mail server busy and went out at the next attempt.", _all_succeeded(busy)
-        ),
-        Claim(
-            f"{PAYMENTS} payments were snoozed until the bank was ready; that used up no attempt.",
+            f"{PAYMENTS} payments were snoozed until the bank was ready, which used up no attempts.",
             all(job.attempt - job.losses == 1 for job in picture.of_kind("payment.check")),
         ),
         Claim(
-            "A handler's process crashed; only its own attempt failed, and the next one succeeded.",
+            "A handler's process crashed: only its own attempt failed, and the next one succeeded.",
             _all_succeeded(crashed),
         ),
-        Claim("A hopeless job was not repeated: failed after 1 attempt.", _ended(picture, JobState.FAILED, 1)),
+        Claim("A hopeless job was not retried: failed after 1 attempt.", _ended(picture, JobState.FAILED, 1)),
         Claim(
-            "A job that kept failing is kept for a person: dead after 3 attempts.", _ended(picture, JobState.DEAD, 3)
+            "A job that kept failing is kept for inspection: dead after 3 attempts.", _ended(picture, JobState.DEAD, 3)
         ),
-        Claim("Asking twice with the same key made one job.", first == second),
+        Claim("Enqueuing twice with the same key made one job.", first == second),
         Claim("The second worker stopped cleanly when asked to.", happened.exit_code == 0),
     ]
 

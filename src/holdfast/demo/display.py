@@ -1,4 +1,4 @@
-"""Shows the story: sentences as they happen, and in a terminal also a live table below them."""
+"""Shows the story as it happens: sentences, and on a terminal also a live table below them."""
 
 import time
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _DONE = (JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD, JobState.CANCELED)
 
 @dataclass(slots=True)
 class Display:
-    """Without a terminal only the sentences are printed."""
+    """Without a terminal, prints only the sentences."""
 
     console: Console
     total: int = 0
@@ -44,12 +44,12 @@ class Display:
             self._live = None
 
     def say(self, sentence: str, style: str = "") -> None:
-        """Something that happened, and stays on the screen."""
+        """Print a sentence about something that happened; it stays on the screen."""
         moment = Text(f"{time.monotonic() - self._started:4.1f} s  ", style="dim")
         print_hanging(self.console, moment, Text(sentence, style=style))
 
     def show(self, picture: Picture | None, now: str) -> None:
-        """What is happening at this moment."""
+        """Show what is happening now."""
         self.now = now
         if self._live is not None:
             self._live.update(self._screen(picture))
@@ -77,7 +77,7 @@ class Display:
 
 
 def print_hanging(console: Console, start: Text, text: Text) -> None:
-    """The text is wrapped below itself and not below what it starts with."""
+    """Print `start` and `text`, with wrapped lines indented below the text."""
     for number, line in enumerate(text.wrap(console, console.width - len(start))):
         console.print(Text.assemble(start if number == 0 else " " * len(start), line))
 

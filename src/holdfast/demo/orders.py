@@ -1,4 +1,4 @@
-"""What the demonstration enqueues, and what it reads back from the store."""
+"""The jobs that the demo enqueues, and what it reads back from the store."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,6 @@ from uuid import UUID
 
 from holdfast.app import Holdfast
 from holdfast.domain.job import Job, JobState, NewJob
-from holdfast.domain.json_text import decode
 from holdfast.store.contract import JobFilter
 
 INVOICES = 60
@@ -23,7 +22,7 @@ URGENT = {"video.convert": 1}
 
 
 def todays_orders(app: Holdfast) -> list[NewJob]:
-    """All kinds mixed, as a day in a shop would bring them."""
+    """Jobs of all kinds, mixed as on a day in a shop."""
     orders = [
         *_spread("invoice.issue", [{"number": number} for number in range(1, INVOICES + 1)]),
         *_spread("email.send", [{"order": order, "server_busy": order % 10 == 0} for order in range(EMAILS)]),
@@ -34,7 +33,7 @@ def todays_orders(app: Holdfast) -> list[NewJob]:
         *_spread("address.check", [{"street": "Nowhere Lane"}]),
         *_spread("webhook.deliver", [{"url": "https://partner.example/hook"}]),
     ]
-    # Only now are they made into jobs: of jobs that are due at the same moment, the one made first comes first.
+    # Make the jobs only after sorting: of jobs that are due at the same moment, the one made first runs first.
     orders.sort(key=lambda order: order.place)
     return [app.job(order.kind, order.payload, priority=URGENT.get(order.kind, 5)) for order in orders]
 
@@ -47,7 +46,7 @@ class _Order:
 
 
 def _spread(kind: str, payloads: list[dict[str, object]]) -> list[_Order]:
-    """Evenly over the day."""
+    """Spread the orders evenly over the day."""
     return [_Order((index + 0.5) / len(payloads), kind, payload) for index, payload in enumerate(payloads)]
 
 
@@ -57,7 +56,7 @@ def welcome(app: Holdfast) -> NewJob:
 
 @dataclass(frozen=True)
 class Picture:
-    """All jobs as the store has them at one moment."""
+    """All jobs in the store at one moment."""
 
     jobs: Sequence[Job]
 
@@ -78,7 +77,7 @@ class Picture:
 
     @cached_property
     def errors(self) -> Mapping[UUID, Sequence[Mapping[str, Any]]]:
-        return {job.id: [decode(error) for error in job.errors] for job in self.jobs if job.errors}
+        return {job.id: job.errors for job in self.jobs if job.errors}
 
     @property
     def finished(self) -> int:
@@ -96,5 +95,5 @@ class Picture:
         return [job for job in self.jobs if job.kind == kind]
 
     def with_error(self, code: str) -> list[Job]:
-        """Jobs of which an attempt ended with this code."""
+        """Jobs with an attempt that ended with this code."""
         return [job for job in self.jobs if any(error["code"] == code for error in self.errors.get(job.id, ()))]

@@ -1,6 +1,6 @@
-"""The demonstration, step by step: enqueue, work, kill a worker, let another one finish, check.
+"""The demo, step by step: enqueue, work, kill a worker, let another one finish, check.
 
-The workers are real `holdfast worker` processes, and the PostgreSQL is a real one in a temporary folder.
+The workers are real `holdfast worker` processes, on a real PostgreSQL in a temporary folder.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ _PATIENCE_SECONDS = 60.0
 
 
 class _Stuck(HoldfastError):
-    """The story did not go on; the message says where, and what the worker logged last."""
+    """The story got stuck; the message says where, and what the worker logged last."""
 
 
 async def run_demo(console: Console, start_worker: StartWorker) -> int:
-    """The exit code: 0 if everything that the demonstration claims is true."""
+    """Run the demo. The exit code is 0 if all of its claims hold."""
     installed_package()
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-", ignore_cleanup_errors=True) as folder:
         return await _Story(console, start_worker, Path(folder)).tell()
@@ -54,7 +54,7 @@ class _Story:
     async def tell(self) -> int:
         started = time.monotonic()
         with self._display as display:
-            display.say("Starting a PostgreSQL in a temporary folder.")
+            display.say("Starting PostgreSQL in a temporary folder.")
             display.show(None, "PostgreSQL is starting …")
             async with app:
                 try:
@@ -74,37 +74,37 @@ class _Story:
         welcomed, again = await app.enqueue_many([welcome(app)]), await app.enqueue_many([welcome(app)])
         total = len(orders) + 1
         display.say(
-            f"Enqueued {total} jobs of {len({job.kind for job in orders})} kinds. Worker 1 is a process of its own "
-            f"(id {first.pid}); it runs 8 at a time and holds each under a lease of {_LEASE}."
+            f"Enqueued {total} jobs of {len({job.kind for job in orders})} kinds. Worker 1 is a separate process "
+            f"(id {first.pid}); it runs 8 jobs at a time, each under a lease of {_LEASE}."
         )
         await self._until(lambda picture: picture.finished >= _KILL_AFTER and bool(picture.with_error("PROCESS_DIED")),
-                          "worker 1 works; some attempts fail and are repeated")  # fmt: skip
+                          "worker 1 runs jobs; some attempts fail and are retried")  # fmt: skip
         first.kill()
         await asyncio.to_thread(first.wait)
         picture = await Picture.take(app)
         held = frozenset(job.id for job in picture.running)
         display.workers["worker 1"] = "killed"
         display.say(
-            f"Worker 1 was killed with kill -9 while it held {len(held)} jobs. Nobody told the database. "
-            f"Starting worker 2.",
+            f"Worker 1 was killed with kill -9 while it held {len(held)} jobs. The database still shows them as "
+            f"running. Starting worker 2.",
             "bold red",
         )
         second = self._start("worker 2")
         await self._until(
             lambda picture: bool(picture.rescued),
-            f"worker 2 does the rest; the leases on the {len(held)} lost jobs run out within {_LEASE}",
+            f"worker 2 runs the other jobs; the leases on the {len(held)} lost jobs run out within {_LEASE}",
         )
-        display.say("The leases of worker 1 ran out: worker 2 has rescued its jobs and runs them again.", "green")
-        await self._until(lambda picture: picture.finished == total, "worker 2 finishes what is left")
-        display.say("Everything is finished. Asking worker 2 to stop (SIGTERM).")
-        display.show(await Picture.take(app), "worker 2 stops")
+        display.say("Worker 1's leases ran out. Worker 2 has rescued its jobs and runs them again.", "green")
+        await self._until(lambda picture: picture.finished == total, "worker 2 finishes the remaining jobs")
+        display.say("All jobs are finished. Asking worker 2 to stop (SIGTERM).")
+        display.show(await Picture.take(app), "worker 2 is stopping")
         second.terminate()
         exit_code = await asyncio.to_thread(second.wait)
         return Happened(total, (welcomed[0].id, again[0].id), held, exit_code)
 
     def _start(self, name: str) -> "Popen[bytes]":
         options = ["--lease", _LEASE, "--poll", "200ms", "--concurrency", "8", "--shutdown", "5s"]
-        arguments = ["holdfast.demo.app:app", "--store", self._store, "--log-level", "warning", *options]
+        arguments = ["--app", "holdfast.demo.app:app", "--store", self._store, "--log-level", "warning", *options]
         process = self._start_worker(arguments, self._log)
         self._processes.append(process)
         self._display.workers[name] = f"process {process.pid}"
@@ -123,7 +123,7 @@ class _Story:
             self._display.show(picture, meanwhile)
             process = self._processes[-1]
             if process.poll() is not None:
-                raise _Stuck(f"a worker ended by itself with code {process.returncode}{self._last_words()}")
+                raise _Stuck(f"a worker exited unexpectedly with code {process.returncode}{self._last_words()}")
             if time.monotonic() > deadline:
                 raise _Stuck(f"stuck for {_PATIENCE_SECONDS:.0f} s while {meanwhile}{self._last_words()}")
             await asyncio.sleep(_TURN_SECONDS)
@@ -131,7 +131,7 @@ class _Story:
 
     def _last_words(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
-        return f"; its last line: {lines[-1]}" if lines else ""
+        return f"; its last log line: {lines[-1]}" if lines else ""
 
     async def _end_processes(self) -> None:
         waiting: list[Awaitable[int]] = []

@@ -1,4 +1,4 @@
-"""The end of the demonstration: what happened, what each number means, and what to try next."""
+"""The end of the demo: what happened, what each number means, and what to try next."""
 
 from collections.abc import Iterator, Sequence
 
@@ -20,12 +20,12 @@ async def hello(job):
     print("hello", job.payload["name"])"""
 
 _COMMANDS = """\
-holdfast enqueue hello.py hello '{"name": "you"}'
-holdfast worker hello.py"""
+holdfast enqueue --app hello.py hello '{"name": "you"}'
+holdfast worker --app hello.py"""
 
 
 def print_summary(console: Console, picture: Picture, claims: Sequence[Claim], seconds: float) -> bool:
-    """Whether every claim holds."""
+    """Print the summary, and return whether every claim holds."""
     _head(console, f"What happened in these {seconds:.0f} seconds")
     for count, name, meaning in _numbers(picture):
         console.print(Text.assemble((f"  {count:4}  ", "bold"), f"{name:<10}  ", (meaning, "dim")))
@@ -35,12 +35,12 @@ def print_summary(console: Console, picture: Picture, claims: Sequence[Claim], s
         print_hanging(console, mark, Text(claim.text))
     all_hold = all(claim.holds for claim in claims)
     if all_hold:
-        _head(console, "Now try it yourself: save this as hello.py")
+        _head(console, "Now try it yourself. Save this as hello.py:")
         _code(console, _PROGRAM)
-        console.print(Text("enqueue a job and run a worker (Ctrl-C stops it):"))
+        console.print(Text("Then enqueue a job and run a worker (Ctrl-C stops it):"))
         _code(console, _COMMANDS)
     else:
-        _head(console, "A claim does not hold. That is a bug in Holdfast: please report it.", "bold red")
+        _head(console, "A claim does not hold. This is a bug in Holdfast: please report it.", "bold red")
     return all_hold
 
 
@@ -49,11 +49,11 @@ def _numbers(picture: Picture) -> Iterator[tuple[int, str, str]]:
     failures = [error for errors in picture.errors.values() for error in errors if error["code"] != "LEASE_LOST"]
     dead_letters = [job for job in picture.jobs if job.state.is_dead_letter]
     yield len(picture.jobs), "enqueued", "rows in PostgreSQL, so they survive a crash"
-    yield states.get(JobState.SUCCEEDED, 0), "succeeded", "the handler returned and that was written down"
-    yield len(failures) - len(dead_letters), "retries", "attempts that failed and were made again after a pause"
+    yield states.get(JobState.SUCCEEDED, 0), "succeeded", "the handler returned, and its success was recorded"
+    yield len(failures) - len(dead_letters), "retries", "failed attempts that were retried after a pause"
     yield len(picture.rescued), "rescued", "the killed worker held them; their leases ran out"
-    yield states.get(JobState.FAILED, 0), "failed", "a permanent error: trying again could not help"
-    yield states.get(JobState.DEAD, 0), "dead", "no attempts left; kept until a person decides"
+    yield states.get(JobState.FAILED, 0), "failed", "a permanent error: retrying would not help"
+    yield states.get(JobState.DEAD, 0), "dead", "no attempts left; kept until you retry, cancel or delete it"
 
 
 def _head(console: Console, text: str, style: str = "bold") -> None:
