@@ -1,77 +1,128 @@
 """The composition root: settings become a store, a producer and a worker.
 
-What code declares is in declaring.py, what producers call in producer/producer.py.
+Neighbors: declaring.py has the decorators, producer/producer.py the methods that producers call.
 """
 
-from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Generic, Self, Unpack
 from uuid import UUID
 
 from holdfast.declaring import Declaring
+from holdfast.domain.address import MaskedAddress
 from holdfast.domain.duration import Duration
 from holdfast.domain.errors import InvalidInput
+from holdfast.domain.event_loop import running_loop
+from holdfast.domain.handlers import State
+from holdfast.domain.inherited import leave_to_parent
 from holdfast.domain.job import Job, to_ids
+from holdfast.domain.keys import KeyName
+from holdfast.domain.kinds import Kind
 from holdfast.events.subscriptions import Subscriptions
-from holdfast.producer.producer import Producer
+from holdfast.producer.undeclared import UndeclaredKinds
 from holdfast.rabbitmq.publisher import Publisher
 from holdfast.rabbitmq.subscriber import Trigger
 from holdfast.runtime.compose import AppParts, broker, build_process
 from holdfast.runtime.process import Process
 from holdfast.runtime.tick import TickReport
+from holdfast.scheduling.every_tick import at_every_poll
 from holdfast.scheduling.schedules import Schedules
 from holdfast.settings import GivenSettings, Settings, check_given
-from holdfast.store.contract import Canceling, JobReader, Retrying, Shard, StoreClock
-from holdfast.store.opening import OpenStore, opened
+from holdfast.store.contract import JobReader, Shard, StoreClock
+from holdfast.store.opening import OpenStore, announce_default, database_url, migrate, opened, server_url
+from holdfast.store.postgres.migrate import Applied
 from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.store import RowStore
 from holdfast.store.schedules import RunStore
 from holdfast.waits.opening import open_waits
 from holdfast.waits.waits import Waits
+from holdfast.worker.hooks import Hooks, check_lifespan, remember
 from holdfast.worker.settings import WorkerSettings
 
 
-class Holdfast(Declaring, Producer):
-    """Register handlers at import time, open it to enqueue or to work: `async with app: await app.enqueue(…)`."""
+class Holdfast(Declaring[State], Generic[State]):
+    """An app. Register handlers at import time; open it to enqueue or work: `async with app: await app.enqueue(…)`."""
 
     def __init__(
-        self, store: str | None = None, *, schema: str | None = None, **settings: Unpack[GivenSettings]
+        self,
+        store: str | None = None,
+        *,
+        schema: str | None = None,
+        lifespan: "Callable[[Holdfast[State]], AbstractAsyncContextManager[State]] | None" = None,
+        **settings: Unpack[GivenSettings],
     ) -> None:
-        """What is given goes before the environment, setting by setting; None leaves it to the environment."""
+        """Settings passed here override those of the environment, one by one; None keeps the environment's value.
+
+        `lifespan` opens what handlers need, once in each process that runs them; `job.state` is the value it yields.
+        """
         check_given(settings)
+        check_lifespan(lifespan)
+        self.lifespan = self._given_lifespan = lifespan
         self.settings = Settings.load(called={"db_schema": "schema"}, store=store, db_schema=schema, **settings)
         super().__init__()
-        self._open: OpenStore | None = None
-        self._publisher: Publisher | None = None
-        self._waits: Waits | None = None
-        self._exits = AsyncExitStack()
+        self._opened: dict[asyncio.AbstractEventLoop | None, _Opened] = {}
+        self._undeclared = UndeclaredKinds()
+        leave_to_parent(self)
+        if lifespan is not None:
+            remember(self)
 
     async def open(self) -> None:
-        """Connect; `close` gives everything back, and so does an `open` that fails."""
-        if self._open is not None:
-            raise InvalidInput("the app is open already; open it once per process")
-        try:
-            await self._open_parts()
-        except BaseException:
-            await self.close()
-            raise
+        """Connect. `close` releases everything, and so does an `open` that fails.
 
-    async def _open_parts(self) -> None:
-        if self.settings.rabbitmq_url is not None:
-            self._publisher = Publisher(Trigger(broker(self.settings)))
-            self._exits.push_async_callback(self._publisher.close)
+        Connections belong to an event loop. An app can be open on several at once, each with its own.
+        """
+        loop = running_loop()
+        if loop in self._opened:
+            raise InvalidInput("the app is already open; open it once per event loop")
+        parts = _Opened(AsyncExitStack())
+        try:
+            await self._open_parts(parts)
+        except BaseException:
+            await parts.exits.aclose()
+            raise
+        self._opened[loop] = parts
+
+    async def _open_parts(self, parts: "_Opened") -> None:
+        self._follow_framework()
         given = self.settings
-        store = opened(given.store, given.db_schema, direct_url=given.listen_url)
-        self._open = await self._exits.enter_async_context(store)
-        self._exits.push_async_callback(self.relays.close)
-        if self.settings.store.startswith("memory"):
-            # Nobody else can declare anything there.
-            await self._open.events.declare(list(self.subscribed))
+        if self._framework is not None and self._framework.is_followed(given.store):
+            self._framework.check_use()
+        is_memory = given.store.startswith("memory")
+        if is_memory and (shared := next(iter(self._opened.values()), None)) is not None:
+            # The jobs exist only in that store, so all event loops share it.
+            parts.store = replace(shared.store, loop=running_loop())
+            return
+        store = opened(MaskedAddress(given.store), given.db_schema, direct_url=given.listen_url)
+        parts.store = await parts.exits.enter_async_context(store)
+        if given.rabbitmq_url is not None:
+            publisher = Publisher(Trigger(broker(given)))
+            parts.exits.push_async_callback(publisher.close)
+            parts.store = replace(parts.store, ring=publisher.hand_over)
+        if "store" not in given.model_fields_set:
+            announce_default(given.store)
+        if is_memory:
+            # No other process can declare subscriptions in memory.
+            await parts.store.events.declare(list(self.subscribed))
+
+    def _follow_framework(self) -> None:
+        """Switch to the test database of the framework, if its tests are running."""
+        if self._framework is not None:
+            store = self._framework.store_url(self.settings.store)
+            if store != self.settings.store:
+                self.settings = self.settings.changed(store=store)
 
     async def close(self) -> None:
-        self._open = self._waits = None
-        await self._exits.aclose()
+        """Close everything that `open` opened on this event loop."""
+        parts = self._opened.pop(running_loop(), None)
+        if parts is not None:
+            await parts.exits.aclose()
+
+    def _left_to_parent(self) -> object:
+        left, self._opened = self._opened, {}
+        return left
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -82,38 +133,44 @@ class Holdfast(Declaring, Producer):
     ) -> None:
         await self.close()
 
-    async def cancel(self, ids: Iterable[UUID | str]) -> list[Canceling]:
-        """Give jobs up; one answer for each id, in their order.
+    async def migrate(self, *, grant: str | None = None) -> Applied:
+        """Create Holdfast's tables in the database, or bring them up to date. The memory store needs none.
 
-        `canceled`: it was waiting or a dead letter, and now is canceled. `requested`: it runs, and its handler is
-        stopped at the next renewal of its lease. `final`: it has succeeded or is canceled already. `locked`: its
-        handler's transaction is finishing it right now. `unknown`: no job has this id. The last three change nothing.
+        `grant`: the role that workers and producers connect as, if it does not own the tables.
         """
-        return await self.opened.store.cancel(to_ids(ids))
-
-    async def retry(self, ids: Iterable[UUID | str]) -> list[Retrying]:
-        """Give final jobs a new life, those that succeeded too; one answer for each id, in their order.
-
-        `ready`: it waits to run now, with attempts and losses counted from zero. `live`: it waits or runs already.
-        `locked`: somebody else is changing it right now. `unknown`: no job has this id. The last three change nothing.
-        """
-        return await self.opened.store.retry(to_ids(ids))
+        self._follow_framework()
+        given = self.settings
+        if given.store.startswith("memory"):
+            return Applied()
+        async with server_url(MaskedAddress(given.store)) as server:
+            return await migrate(server, given.db_schema, grant=grant)
 
     async def wait(self, job_id: UUID | str, timeout: Duration = "30s") -> Job:
-        """The job as soon as it is final, or at the timeout as it is then: its state tells. "0s" looks once.
+        """Wait until the job is final or the timeout passes, and return it; check its `state`. "0s" looks once.
 
-        UnknownJob if there is none, StoreUnavailable if the store is away when the time is up.
+        Raises UnknownJob if there is no such job, and StoreUnavailable if the store is unavailable at the timeout.
         """
         (job,) = (await self.wait_many([job_id], timeout)).values()
         return job
 
     async def wait_many(self, job_ids: Iterable[UUID | str], timeout: Duration = "30s") -> dict[UUID, Job]:
-        """The jobs as soon as all of them are final, or at the timeout as they are then, in the order of the ids."""
-        ids = to_ids(job_ids)
-        if self._waits is None:
-            self._waits = open_waits(self.opened, self.settings)
-            self._exits.push_async_callback(self._waits.close)
-        return await self._waits.wait(ids, timeout)
+        """Wait until all jobs are final or the timeout passes, and return them in the order of the IDs."""
+        return await self._waits_of_store().wait(to_ids(job_ids), timeout)
+
+    async def wait_for(self, kind: Kind | str, key: str, timeout: Duration = "30s", *, tenant: str = "") -> Job:
+        """Wait until the job with this key is final or the timeout passes, and return it. It need not exist yet.
+
+        The wait stays with the first job it finds, even if a newer job gets the key. Raises UnknownJob if no job has
+        the key at the timeout.
+        """
+        return await self._waits_of_store().wait_for(KeyName.of(kind, key, tenant), timeout)
+
+    def _waits_of_store(self) -> Waits:
+        here = self._here()
+        if here.waits is None:
+            here.waits = open_waits(here.store, self.settings)
+            here.exits.push_async_callback(here.waits.close)
+        return here.waits
 
     @property
     def jobs(self) -> JobReader:
@@ -128,7 +185,7 @@ class Holdfast(Declaring, Producer):
         return self.opened.runs
 
     def row_store(self, mapping: Rows) -> RowStore:
-        """A mapping's rows as jobs: `jobs` to read them, `cancel` and `retry` for a person."""
+        """Return the rows of a mapping as jobs: `jobs` reads them, `cancel` and `retry` act on them."""
         if self.opened.rows is None:
             raise InvalidInput("rows need a PostgreSQL store; use postgresql://user@host/database or embedded:")
         return self.opened.rows(mapping)
@@ -139,19 +196,62 @@ class Holdfast(Declaring, Producer):
 
     @property
     def is_open(self) -> bool:
-        return self._open is not None
+        """Whether the app is open on the running event loop."""
+        return self._found() is not None
+
+    @property
+    def url(self) -> str:
+        """The address of the store's database, for your own connections with asyncpg or psycopg.
+
+        An embedded database has one while the app is open.
+        """
+        found = self._found() or next(iter(self._opened.values()), None)
+        if found is not None:
+            return database_url(found.store.url)
+        self._follow_framework()
+        return database_url(self.settings.store)
 
     @property
     def opened(self) -> OpenStore:
-        if self._open is None:
-            raise InvalidInput("the app is not open; use `async with app:` or `await app.open()`")
-        return self._open
+        # Every enqueue gets here, so the usual path is short.
+        try:
+            return self._opened[asyncio.get_running_loop()].store
+        except (KeyError, RuntimeError):
+            pass
+        return self._here().store
+
+    @property
+    def _ring(self) -> Callable[[Sequence[UUID]], None] | None:
+        found = self._found() or next(iter(self._opened.values()), None)
+        return None if found is None else found.store.ring
+
+    def _here(self) -> "_Opened":
+        found = self._found()
+        if found is not None:
+            return found
+        if running_loop() is None:
+            where = "is open on several event loops" if self._opened else "is not open"
+            raise InvalidInput(
+                f"the app {where}; use app.sync, such as app.sync.run(lambda: app.schedules.list()), or in a coroutine "
+                "`async with app:`"
+            )
+        if self._opened:
+            raise InvalidInput("the app is not open on this event loop; use `async with app:`")
+        raise InvalidInput("the app is not open; use `async with app:` or `await app.open()`")
+
+    def _found(self) -> "_Opened | None":
+        loop = running_loop()
+        if loop is None and len(self._opened) == 1:
+            return next(iter(self._opened.values()))
+        # An app in memory may have been opened without a loop, and then it serves every loop.
+        return self._opened.get(loop) or self._opened.get(None)
 
     def worker(self, settings: WorkerSettings | None = None, *, runners: Sequence[str] | None = None) -> Process:
-        """What runs jobs and schedules in this process: `await worker.run()` until `worker.stop()`, or one tick."""
+        """Return a process that runs jobs and schedules: `await worker.run()` until `worker.stop()`, or one tick."""
         if not len(self.handlers) and not len(self.declarations):
             raise InvalidInput("the app has no handlers; register one with @app.handler(kind)")
         self.relays.use(self.settings.rabbitmq_url)
+        self._here().exits.push_async_callback(self.relays.close)
         parts = AppParts(
             self.opened,
             self.settings,
@@ -160,16 +260,21 @@ class Holdfast(Declaring, Producer):
             self.declarations,
             list(self.subscribed),
             list(self.row_queues),
+            self._hooks(),
         )
         names = self.settings.runners if runners is None else runners
         return build_process(parts, settings or self.worker_settings(), names)
 
+    def _hooks(self) -> Hooks:
+        """The lifespan and the wrappers around the handlers of one process."""
+        return Hooks.of(self, tuple(self._arounds))
+
     async def tick(self, *, runners: Sequence[str] | None = None) -> TickReport:
-        """One bounded pass over the runners, for cron and the like."""
+        """Make one bounded pass over the runners, for cron and similar tools."""
         return await self.worker(runners=runners).tick()
 
     def worker_settings(self, **changes: Unpack[GivenSettings]) -> WorkerSettings:
-        """The app's settings with some of them changed; None changes nothing."""
+        """The app's settings with some of them changed; None keeps a setting."""
         check_given(changes)
         given = self.settings.changed(**changes)
         return WorkerSettings(
@@ -186,18 +291,33 @@ class Holdfast(Declaring, Producer):
             process_megabytes=given.process_megabytes,
             claim_bytes=given.claim_bytes,
             renew=given.renew,
+            log_attempts=given.log_attempts,
+            log_tracebacks=given.log_tracebacks,
+            log_blocked=given.log_blocked,
             shard=_shard(given.shard_index, given.shard_count),
         )
 
     async def declare(self) -> None:
-        """Put the schedules and subscriptions of this code into the store, as a worker does when it starts."""
+        """Store this code's schedules, subscriptions and kinds, as a worker does when it starts."""
         now = await self.clock.now()
-        await self.opened.schedules.declare([declared.as_new(now) for declared in self.declarations])
+        await self.opened.schedules.declare(
+            [declared.as_new(now) for declared in at_every_poll(self.declarations, self.settings.poll)]
+        )
         await self.opened.events.declare(list(self.subscribed))
+        await self.opened.kinds.declare(self.handlers.versions)
 
     @property
     def subscriptions(self) -> Subscriptions:
         return Subscriptions(self.opened.events, self.subscribed, self.handlers)
+
+
+@dataclass(slots=True)
+class _Opened:
+    """The open parts of an app on one event loop."""
+
+    exits: AsyncExitStack
+    store: OpenStore = field(init=False)
+    waits: Waits | None = None
 
 
 def _shard(index: int | None, count: int | None) -> Shard | None:
