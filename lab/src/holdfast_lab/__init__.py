@@ -1,1 +1,1 @@
-"""Faults, simulation and benchmarks: what shows that Holdfast keeps its promises. Applications do not need it."""
+"""Fault tests, simulation and benchmarks that check Holdfast's promises. Applications do not need this package."""

@@ -1,1 +1,1 @@
-"""Measures Holdfast on the machine at hand: real workers, a real PostgreSQL, figures read from the store."""
+"""Measures Holdfast on this machine with real workers, a real PostgreSQL and figures read from the store."""

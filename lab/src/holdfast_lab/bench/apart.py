@@ -1,7 +1,7 @@
-"""Runs one measurement in a process of its own, on the event loop that a worker has.
+"""Runs one measurement in a separate process, on the same kind of event loop as a worker.
 
-What is measured and what it is measured against are so under the same conditions, and the process that counts and
-shows the figures takes no part.
+Holdfast and its limit are thus measured under the same conditions, and the process that collects and shows the figures
+does not take part.
 """
 
 import asyncio
@@ -23,20 +23,20 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class Task(Protocol[Result_co]):
-    """Values only: it travels to the other process, and its result comes back."""
+    """Holds values only, because the task is sent to another process and its result comes back."""
 
     async def run(self) -> Result_co: ...
 
 
 class MeasurementFailed(HoldfastError):
-    """A process of the benchmark ended, or does nothing any more."""
+    """A benchmark process ended unexpectedly or makes no progress."""
 
 
 async def run_apart(task: Task[Result]) -> Result:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    # A file for the result, not a pipe: a megabyte through one came back cut off once.
+    # A file for the result, not a pipe: one result of a megabyte came back truncated.
     with tempfile.TemporaryFile() as answer:
-        # A session of its own: Ctrl-C in the terminal is for us, who then end it.
+        # A separate session, so that Ctrl-C in the terminal reaches only this process, which then kills the other one.
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", __name__,
             stdin=asyncio.subprocess.PIPE, stdout=answer, stderr=asyncio.subprocess.PIPE,
@@ -46,7 +46,7 @@ async def run_apart(task: Task[Result]) -> Result:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 _, err = await process.communicate(pickle.dumps(task))
         except TimeoutError:
-            raise MeasurementFailed(f"{type(task).__name__} was not done after {_PATIENCE_SECONDS:.0f} s") from None
+            raise MeasurementFailed(f"{type(task).__name__} did not finish within {_PATIENCE_SECONDS:.0f} s") from None
         finally:
             if process.returncode is None:
                 process.kill()
@@ -60,7 +60,7 @@ async def run_apart(task: Task[Result]) -> Result:
 
 
 async def run_all_apart(tasks: Sequence[Task[Result]]) -> list[Result]:
-    """At the same time; if one fails, none goes on."""
+    """Run the tasks at the same time. If one fails, end them all."""
     running = [asyncio.ensure_future(run_apart(task)) for task in tasks]
     try:
         return await asyncio.gather(*running)
@@ -71,7 +71,7 @@ async def run_all_apart(tasks: Sequence[Task[Result]]) -> list[Result]:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The one of `holdfast worker`."""
+    """The event loop that `holdfast worker` uses."""
     try:
         import uvloop
     except ImportError:
@@ -81,7 +81,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def _main() -> None:
     task: Task[object] = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that started us
-    # What is there by now stays; see holdfast worker, which does the same.
+    # Exempt the objects made so far from garbage collection, as `holdfast worker` does.
     gc.freeze()
     with asyncio.Runner(loop_factory=loop_factory()) as runner, translated():
         result = runner.run(task.run())

@@ -1,4 +1,4 @@
-"""The jobs of the benchmark, and the handlers that its workers run."""
+"""The benchmark's jobs and the handlers that its workers run."""
 
 import time
 
@@ -15,17 +15,17 @@ _TEXT_BYTES = PAYLOAD_BYTES - len('{"text":""}')
 
 @app.handler(NOTHING)
 async def do_nothing(job: RunningJob[object]) -> None:
-    """What is measured is everything but the work."""
+    """Measures everything except the work."""
 
 
 @app.handler(STAMP)
 async def stamp(_job: RunningJob[object]) -> float:
-    """When it was started, by the clock that it shares with the process that enqueued it."""
+    """Return when the handler started, on the clock that it shares with the enqueuing process."""
     return time.time()
 
 
 def payload(number: int) -> dict[str, str]:
-    """As JSON it has exactly `PAYLOAD_BYTES` bytes."""
+    """A payload of exactly `PAYLOAD_BYTES` bytes as JSON."""
     return {"text": str(number).zfill(_TEXT_BYTES)}
 
 

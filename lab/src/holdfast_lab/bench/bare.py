@@ -1,7 +1,7 @@
-"""The limits beside which Holdfast is measured: the same work on plain asyncpg, with none of its code in the loop.
+"""The limits that Holdfast is measured against: the same work on plain asyncpg, without Holdfast's code in the loop.
 
-Each is a task for apart.py. Rows are made before the time starts. Where there are two ways, the faster one is the
-limit: one that is slow by accident would flatter.
+Each one is a task for apart.py. Rows are made before timing starts. Where there are two ways, the faster one is the
+limit, because a limit that is slow by accident would flatter Holdfast.
 """
 
 import asyncio
@@ -63,8 +63,8 @@ class Spent:
 class ClaimAndFinish:
     """Holdfast's own statements in a loop, until nothing is due.
 
-    `is_overlapping`: the next batch is claimed while the last one is finished, on two connections. Only the lane that
-    has the jobs is asked for, from where the last claim left off, which is the cheapest claim there is.
+    `is_overlapping`: claim the next batch while the last one is being finished, on two connections. The loop asks only
+    for the lane that has the jobs, starting where the last claim ended, which makes the cheapest possible claim.
     """
 
     url: str
@@ -101,7 +101,7 @@ class ClaimAndFinish:
 
 @dataclass(frozen=True, slots=True)
 class OneTableQueue:
-    """The simplest queue there is: claim and delete in one transaction, no lease, no fence, no history."""
+    """The simplest possible queue: claim and delete in one transaction, without leases, fences or history."""
 
     url: str
     schema: str
@@ -118,7 +118,7 @@ class OneTableQueue:
                 columns=("id", "priority", "queue", "kind", "payload"),
                 records=rows,
             )
-            # As autovacuum would have done; without statistics the claim might sort the whole table.
+            # Stands in for autovacuum; without statistics the claim might sort the whole table.
             await connection.execute(bench_statement("bare_queue_vacuum", self.schema))
             try:
                 with _no_collection():
@@ -143,7 +143,7 @@ class OneTableQueue:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """The rows of bulk enqueue by COPY of records into the same tables, a transaction for each batch."""
+    """COPY the rows of a bulk enqueue into the same tables as records, one transaction per batch."""
 
     url: str
     schema: str
@@ -165,9 +165,9 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class CopyPacked:
-    """As Copy, of bytes that were packed before the time starts: what is left is the server's part and the wire.
+    """Like Copy, but with bytes packed before timing starts, which leaves the server's share and the wire.
 
-    The server packs them, out of a table of its session, so that no packer of ours is trusted.
+    The server itself packs them, from a temporary table, so that no packing code of ours has to be trusted.
     """
 
     url: str
@@ -196,7 +196,7 @@ class CopyPacked:
 
 @dataclass(frozen=True, slots=True)
 class InsertEach:
-    """The two rows of each job by one statement, committed one at a time; nobody is woken. One more to warm up."""
+    """Insert the two rows of each job in one statement, with a commit per job and no wake-up. One more warms up."""
 
     url: str
     schema: str
@@ -216,7 +216,7 @@ class InsertEach:
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """The times between two enqueue calls in seconds, of all lengths in between; the same in every run."""
+    """The times between two enqueue calls in seconds, spread evenly over a range, and the same in every run."""
 
     shortest: float
     longest: float
@@ -226,14 +226,14 @@ class Gaps:
         return (self.shortest + self.longest) / 2
 
     def times(self, count: int) -> list[float]:
-        """When to call, in seconds after the start."""
+        """When to make each call, in seconds after the start."""
         random = Random(count)  # noqa: S311 - not a secret
         return list(accumulate(random.uniform(self.shortest, self.longest) for _ in range(count)))
 
 
 @dataclass(frozen=True, slots=True)
 class InsertAndNotify:
-    """Enqueues `batch` jobs and wakes, in one transaction, after each gap. When each job's commit had returned."""
+    """Enqueue `batch` jobs and notify, in one transaction, after each gap. Returns when each job's commit returned."""
 
     url: str
     schema: str
@@ -251,7 +251,7 @@ class InsertAndNotify:
             is_waiting = await connection.prepare(bench_statement("is_waiting", self.schema))
             for job in new_jobs(WARM_UP_CALLS, self.kind):
                 await enqueue([job])
-                while await is_waiting.fetchval():  # noqa: ASYNC110 - another process does it
+                while await is_waiting.fetchval():  # noqa: ASYNC110 - another process claims it
                     await asyncio.sleep(WARM_UP_SECONDS)
             started = time.perf_counter()
             for at, each in zip(self.gaps.times(self.calls), jobs, strict=True):
@@ -281,7 +281,7 @@ class InsertAndNotify:
 
 @dataclass(frozen=True, slots=True)
 class ListenAndClaim:
-    """Claims on each notification, and finishes on a third connection. When the claim of each job had returned."""
+    """Claim on each notification, and finish on a third connection. Returns when each job's claim returned."""
 
     url: str
     schema: str
@@ -317,9 +317,9 @@ class ListenAndClaim:
 async def notify_to_claim(
     url: str, schema: str, calls: int, gaps: Gaps, *, batch: int = 1, kind: str = NOTHING
 ) -> list[float]:
-    """Seconds from the return of a job's commit in one process to the return of its claim in another.
+    """Return the seconds from each commit's return in one process to the claim's return in another.
 
-    Below zero where the claim was faster than the reply to the commit.
+    Negative where the claim returned before the reply to the commit.
     """
     channel = f"holdfast_bench_{uuid4().hex}"
     claiming = ListenAndClaim(url, schema, channel, calls * batch + WARM_UP_CALLS, kind=kind)
@@ -333,11 +333,11 @@ _Enqueue = Callable[[Sequence[NewJob]], Awaitable[None]]
 
 
 class _Claim:
-    """Claims one batch of one lane. The arguments are those of claiming.py, and so is their order."""
+    """Claims one batch of one lane. The arguments and their order are those of claiming.py."""
 
     def __init__(self, fetch: Callable[..., Coroutine[Any, Any, "Rows"]], kind: str, batch: int) -> None:
         self.name = new_claim(new_holder())
-        """One for all of its claims: no job is claimed twice here."""
+        """One name for all claims, because no job is claimed twice here."""
         self._fetch = fetch
         self._before = (
             *(batch, CLAIM_BYTES // batch, False, False, None, None),
@@ -353,7 +353,7 @@ class _Claim:
         return cls(prepared.fetch, kind, batch)
 
     async def __call__(self) -> "Rows":
-        # A floor spares later claims the walk over what is claimed already, but decoding timestamps is expensive.
+        # A floor saves later claims from walking over claimed rows, but decoding timestamps is expensive.
         self._claims += 1
         margin = MARGIN if self._claims % _CLAIMS_PER_FLOOR == 0 else None
         rows = await self._fetch(self.name, margin, *self._before, [self._floor[0]], [self._floor[1]], *self._after)
@@ -363,7 +363,7 @@ class _Claim:
 
 
 class _Finish:
-    """Finishes what one claim returned, as succeeded without a result."""
+    """Finishes the jobs of one claim as succeeded, without results."""
 
     def __init__(self, fetch: Callable[..., Coroutine[Any, Any, "Rows"]], claim: UUID) -> None:
         self._fetch = fetch
@@ -381,7 +381,7 @@ class _Finish:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """A worker collects garbage seldom, and these loops make none that would need it."""
+    """Disable garbage collection: a worker rarely collects, and these loops make no garbage that needs it."""
     gc.disable()
     try:
         yield
@@ -391,7 +391,7 @@ def _no_collection() -> Iterator[None]:
 
 @asynccontextmanager
 async def _connected(url: str) -> "AsyncIterator[Connection]":
-    # Without the time limits of the store's connections: they cost a timer for each statement.
+    # Without the timeouts of the store's connections, which cost a timer per statement.
     connection = await asyncpg.connect(Address.parse(url).dsn)
     try:
         yield connection
@@ -405,7 +405,7 @@ async def _copy(connection: "Connection", schema: str, rows: tuple[Sequence[tupl
 
 
 async def _packed(connection: "Connection", rows: tuple[Sequence[tuple[object, ...]], ...]) -> list[bytes]:
-    """What a binary COPY of these rows sends, for each table."""
+    """The bytes that a binary COPY of these rows sends, for each table."""
     found: list[bytes] = []
     for (table, columns), records in zip(_COPIED.items(), rows, strict=True):
         output = BytesIO()
@@ -421,7 +421,7 @@ async def _one(packed: bytes) -> "AsyncIterator[bytes]":
 
 
 def _rows_of(jobs: Sequence[NewJob]) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
-    """Those of `job` and those of `ready`."""
+    """The rows of `job` and the rows of `ready`."""
     now = datetime.now(UTC)
     return (
         [(job.id, now, *_columns_of(job)[1:]) for job in jobs],

@@ -1,4 +1,4 @@
-"""What one run measured: values only."""
+"""The figures of one run, as plain values."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What the server has done so far. `buffers`: pages looked at; None where the server cannot tell in time."""
+    """The server's work so far. `buffers`: pages accessed, or None if the server cannot report them in time."""
 
     wal_bytes: int
     buffers: int | None
@@ -16,7 +16,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many jobs in so much time, and what the server did for each."""
+    """A number of jobs and the time they took, with the server's work per job."""
 
     jobs: int
     seconds: float
@@ -35,7 +35,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median of all rounds, the lowest and the highest."""
+    """The median, lowest and highest value of all rounds."""
 
     median: float
     lowest: float
@@ -49,7 +49,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class RateMeasure:
-    """One rate for each round, and beside each what the same work took bare; `limits` may be empty."""
+    """One rate per round, each next to the rate of the same work without Holdfast; `limits` may be empty."""
 
     limit_title: str
     rates: Sequence[Rate]
@@ -65,14 +65,14 @@ class RateMeasure:
 
     @property
     def of_limit(self) -> Spread:
-        """Round by round, because what else the machine does changes with time."""
+        """Compared within each round, because the machine's other load changes over time."""
         pairs = zip(self.rates, self.limits, strict=True)
         return Spread.of(rate.per_second / limit.per_second for rate, limit in pairs)
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyMeasure:
-    """Milliseconds of single jobs, a list for each round."""
+    """Latencies of single jobs in milliseconds, one list per round."""
 
     limit_title: str
     rounds: Sequence[Sequence[float]]
@@ -80,12 +80,12 @@ class LatencyMeasure:
 
     @property
     def of_limit(self) -> Spread:
-        """By the medians of each round."""
+        """Compares the medians of each round."""
         return Spread.of(median(ours) / median(bare) for ours, bare in zip(self.rounds, self.limits, strict=True))
 
 
 def percentiles(rounds: Sequence[Sequence[float]]) -> tuple[float, float, float]:
-    """p50, p95 and p99 of all rounds together."""
+    """p50, p95 and p99 over all rounds together."""
     known = sorted(value for values in rounds for value in values)
     p50, p95, p99 = (known[math.ceil(share * len(known)) - 1] for share in (0.50, 0.95, 0.99))
     return p50, p95, p99
@@ -99,11 +99,11 @@ class Report:
     single: RateMeasure
     bulk: RateMeasure
     bulk_with_making_per_second: float
-    """As `bulk`, with the time that app.job took for the same jobs."""
+    """Like `bulk`, including the time that app.job took for the same jobs."""
     drains: dict[int, RateMeasure]
-    """By the number of worker processes."""
+    """By number of worker processes."""
     one_table: Sequence[Rate]
-    """The simplest queue there is, as the scale for what leases, fences and history cost."""
+    """The simplest possible queue, as a scale for the cost of leases, fences and history."""
     idle: LatencyMeasure
     half_load: LatencyMeasure
     load_per_second: float
@@ -111,6 +111,6 @@ class Report:
 
     @property
     def wal_bytes_per_job(self) -> float:
-        """From enqueue to finish: enqueued in bulk, worked off by the first number of workers."""
+        """From enqueue to finish: jobs enqueued in bulk and drained by the first number of workers."""
         first = next(iter(self.drains.values()))
         return sum(median(rate.wal_bytes_per_job for rate in measure.rates) for measure in (self.bulk, first))

@@ -1,7 +1,7 @@
-"""The measurements, one after another: each on an empty store, each followed by its limit (bare.py), or after it.
+"""The measurements in sequence, each on an empty store and next to its limit from bare.py, in changing order.
 
-A drain is timed by the store, from the moment at which the backlog became due for workers that were up and asleep, to
-the end of the last job. Everything runs in processes of its own; this one only counts.
+The store times a drain: from the moment at which the backlog becomes due for workers that are up and asleep, to the end
+of the last job. Everything runs in separate processes; this one only counts.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _SERVER_SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "shared_b
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One of so many, for those who watch."""
+    """The measurement in progress, for display."""
 
     title: str
     number: int
@@ -48,7 +48,7 @@ class Step:
 
 Say = Callable[[Step], None]
 _Planned = tuple[str, Callable[[], Awaitable[None]]]
-"""What it is called, and what measures it."""
+"""A title, and the function that measures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class _Bench:
             ]
             which = f"round {number + 1} of {self._size.rounds}: " if self._size.rounds > 1 else ""
             for pair in pairs:
-                # Now the one first, now the other, lest what changes with time favours one of them.
+                # Alternate which comes first, so that drift over time does not favor either one.
                 steps += [(which + title, measure) for title, measure in (pair if number % 2 == 0 else pair[::-1])]
         return [*steps, ("pick-up, polling", self._polled)]
 
@@ -119,7 +119,7 @@ class _Bench:
 
     async def _enqueue_and_drain(self, workers: int) -> None:
         await self._timed("bulk", self._enqueue_batches)
-        # Workers take a second to start, not all the same. None may begin before all are there.
+        # Workers take about a second to start, and not all the same. None may begin before all are ready.
         await self._place.fetch("hold_back")
         before, done = await self._place.counters(), await self._place.value("finished")
         async with started_workers(self._place, self._start_worker, workers) as started:
@@ -140,7 +140,7 @@ class _Bench:
         for is_overlapping in (True, False):
             copied = await self._measured(lambda: run_apart(Copy(*self._where, self._size.jobs, BATCH)))
             both.append((copied, await self._bare_drain(workers, is_overlapping)))
-        # In each round: which of the two is faster changes with what else the machine does.
+        # Choose in each round: which of the two is faster changes with the machine's other load.
         copied, drained = max(both, key=lambda rates: rates[1].per_second)
         self._rates["bare copy"].append(copied)
         self._rates[f"bare drain {workers}"].append(drained)
@@ -158,12 +158,12 @@ class _Bench:
         return Rate.between(before, await self._place.counters(), finished.jobs, finished.seconds)
 
     async def _let_go_of(self, running: "asyncio.Future[list[Spent]]", loops: int) -> object:
-        """Let no loop claim before all are about to, or the first would be measured while the last one starts."""
+        """Hold all loops until every one is about to claim, so that none is measured while another still starts."""
         async with self._place.connection.transaction():
             await self._place.fetch("hold_claims")
             while await self._place.value("waiting_claims") < loops:
                 if running.done():
-                    raise MeasurementFailed("a bare loop ended before it began") from running.exception()
+                    raise MeasurementFailed("a bare loop ended before it started claiming") from running.exception()
                 await asyncio.sleep(_TURN_SECONDS)
             return await self._place.value("real_time")
 
@@ -191,9 +191,9 @@ class _Bench:
 
     @property
     def _batch_at_half_load(self) -> int:
-        """What makes half of what this machine could enqueue and work off at the same time, by the first round.
+        """A batch that makes half the load that this machine can enqueue and drain at once, judged by the first round.
 
-        All rounds have the same load: the one that the report names.
+        All rounds use the same load, which the report names.
         """
         if not self._load_batch:
             drain = median(rate.per_second for rate in self._rates[f"drain {self._size.worker_counts[0]}"])
@@ -208,7 +208,7 @@ class _Bench:
             await started.until_finished(enqueuing.calls * enqueuing.batch + enqueuing.warm_up_calls)
         stamps = {row[0]: row[1] for row in await self._place.fetch("stamps")}
         if stamps.keys() != returned.keys():
-            raise MeasurementFailed(f"{len(stamps):,} jobs told when they were started instead of {len(returned):,}")
+            raise MeasurementFailed(f"{len(stamps):,} jobs reported their start instead of {len(returned):,}")
         self._waits[name].append([_milliseconds(stamps[id] - at) for id, at in returned.items()])
 
     async def _picked_up_bare(self, name: str, calls: int, gaps: Gaps, batch: int) -> None:
@@ -228,7 +228,7 @@ class _Bench:
     async def _finished_since(self, moment: object) -> Spent:
         ((jobs, seconds),) = await self._place.fetch("finished_since", moment)
         if jobs != self._size.jobs:
-            raise MeasurementFailed(f"{jobs:,} jobs were finished instead of {self._size.jobs:,}")
+            raise MeasurementFailed(f"{jobs:,} jobs finished instead of {self._size.jobs:,}")
         return Spent(jobs, seconds)
 
     @property
@@ -286,7 +286,7 @@ class _Bench:
 
 
 def _milliseconds(wait: float) -> float:
-    """Never zero or less, although a handler can be faster than the reply to its enqueuer."""
+    """Always above zero, although a handler can start before its enqueuer gets the reply."""
     return max(0.001, 1000 * wait)
 
 

@@ -1,4 +1,4 @@
-"""Where the benchmark runs: a PostgreSQL or a schema of its own, which is gone afterwards."""
+"""Where the benchmark runs: its own PostgreSQL or its own schema, removed afterwards."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ _TURN_SECONDS = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`url` is the server's own address, also when the store is an embedded one."""
+    """`url` is the server's own address, even if the store is an embedded one."""
 
     url: str
     schema: str
@@ -42,12 +42,12 @@ class Place:
             return await self.connection.fetch(bench_statement(name, self.schema), *arguments)
 
     async def value(self, name: str, *arguments: object) -> Any:  # noqa: ANN401
-        """The first column of its only row."""
+        """Return the first column of the only row."""
         (row,) = await self.fetch(name, *arguments)
         return row[0]
 
     async def counters(self) -> Counters:
-        """Of this session and of all that have ended. Where others go on here, it waits for them a second."""
+        """Counters of this session and all ended ones. Waits up to a second for newer sessions that are still open."""
         is_exact = self.connection.get_server_version().major >= _FIRST_WITH_FLUSH
         if is_exact:
             patience = time.monotonic() + _ENDING_SECONDS
@@ -61,7 +61,7 @@ class Place:
 @contextlib.asynccontextmanager
 async def scratch_place(store: str | None) -> AsyncIterator[Place]:
     if store is not None and store.startswith("memory"):
-        raise InvalidInput("store: memory: lives in one process, so no workers can share it; use postgresql://…")
+        raise InvalidInput("store: memory: lives in one process, so workers cannot share it; use postgresql://…")
     if store is not None and Address.parse(store).pooled:
         raise InvalidInput("store: ?pgbouncer=1 cannot be measured; give the address of PostgreSQL itself")
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", ignore_cleanup_errors=True) as name:
@@ -78,7 +78,7 @@ async def scratch_place(store: str | None) -> AsyncIterator[Place]:
 
 
 async def _drop(url: str, schema: str) -> None:
-    """On another connection: one whose statement was canceled is closed."""
+    """Drop the schema on a new connection, because the old one is closed if its statement was canceled."""
     connection = await open_connection(url)
     try:
         with translated():

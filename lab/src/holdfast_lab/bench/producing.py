@@ -1,4 +1,4 @@
-"""Enqueuing with Holdfast, as an application does: tasks for apart.py."""
+"""Enqueues with Holdfast, as an application does: tasks for apart.py."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EnqueueEach:
-    """One at a time, each committed. One more to warm up, as the bare loop does."""
+    """Enqueue jobs one at a time, each with a commit. One more warms up, as in the bare loop."""
 
     url: str
     schema: str
@@ -37,7 +37,7 @@ class EnqueueEach:
 
 @dataclass(frozen=True, slots=True)
 class Enqueued(Spent):
-    """`making`: the seconds that app.job took for all of them, before the time started."""
+    """`making`: the seconds that app.job took for all jobs, before timing started."""
 
     making: float
 
@@ -48,7 +48,7 @@ class Enqueued(Spent):
 
 @dataclass(frozen=True, slots=True)
 class EnqueueBatches:
-    """Jobs that were made beforehand, as the rows are for the COPY of records beside it."""
+    """Enqueue jobs that were made beforehand, like the rows for COPY in the limit."""
 
     url: str
     schema: str
@@ -70,9 +70,9 @@ class EnqueueBatches:
 
 @dataclass(frozen=True, slots=True)
 class EnqueueAfterGaps:
-    """Enqueues `batch` jobs after each gap; one of them, anywhere among them, tells when it was started.
+    """Enqueues `batch` jobs after each gap. One of them, in a random place, reports when its handler started.
 
-    When the call had returned, for those.
+    Returns when the call returned, for each of those.
     """
 
     url: str

@@ -14,26 +14,26 @@ from holdfast_lab.bench.measure import workers_text
 
 _UNBOUND = 1_000_000
 _LIMIT = """\
-the same work on plain asyncpg in the same run, without the engine. Enqueue: the same rows by one INSERT for each job, \
-and by COPY of records. Drain: Holdfast's own claim and finish statements in a loop, in turn or overlapping, the \
-faster in each round. Pick-up: INSERT with NOTIFY, claim in another process."""
+the same work on plain asyncpg in the same run, without the engine. Enqueue: the same rows by one INSERT per job, \
+and by COPY of records. Drain: Holdfast's own claim and finish statements in a loop, in turn or overlapping, \
+whichever is faster in each round. Pick-up: INSERT with NOTIFY, and a claim in another process."""
 _BULK = """\
-jobs and records are made beforehand, on both sides; with app.job timed too: {rate:,.0f} jobs/s."""
+jobs and records are made beforehand on both sides; with app.job timed too: {rate:,.0f} jobs/s."""
 _COST = """\
-bytes of WAL and pages looked at, for each job. From enqueue to finish a job with {payload} bytes of payload writes \
+bytes of WAL and pages accessed per job. From enqueue to finish, a job with a payload of {payload} bytes writes \
 {wal:,.0f} bytes."""
 _PICK_UP = """\
-from the return of the enqueue call to the start of the handler (limit: to the return of the claim), starting with an \
+from the return of the enqueue call to the start of the handler (limit: to the return of the claim), on an initially \
 empty store."""
-_ONE_TABLE = "a queue that only claims and deletes, without leases, fences and history: {rate:,.0f} jobs/s."
-_ROUNDS = "{rounds}; rates are medians, ratios medians of those in each round, times those of all jobs."
+_ONE_TABLE = "a queue that only claims and deletes, without leases, fences or history: {rate:,.0f} jobs/s."
+_ROUNDS = "{rounds}; rates are medians, ratios are medians of each round's ratio, latencies are over all jobs."
 
 
 def as_dict(report: Report) -> dict[str, object]:
-    """What `holdfast bench --json` prints.
+    """The value that `holdfast bench --json` prints.
 
-    A rate has the median of all rounds, the lowest and the highest; `of_limit` is taken in each round. `drain` has one
-    entry for each number of workers. `pick_up_latency` is in milliseconds, and its `of_limit` compares p50.
+    A rate has the median, lowest and highest of all rounds; `of_limit` is computed within each round. `drain` has one
+    entry per number of workers. `pick_up_latency` is in milliseconds, and its `of_limit` compares p50.
     """
     drains = [{"workers": count, **_rate(measure)} for count, measure in report.drains.items()]
     load = round(report.load_per_second, 1)
@@ -91,7 +91,7 @@ def _spread(spread: Spread, digits: int = 1) -> dict[str, float]:
 
 
 def as_table(report: Report, width: int) -> RenderableType:
-    """The spread is left out where it has no room."""
+    """The report for people. The spread is left out if the terminal is too narrow for it."""
     rates = _rates(report, with_spread=report.rounds > 1)
     if Console(width=_UNBOUND).measure(rates).maximum > width:
         rates = _rates(report, with_spread=False)

@@ -20,8 +20,8 @@ _PATIENCE_SECONDS = 60.0
 async def started_workers(
     place: Place, start_worker: StartWorker, count: int, *options: str
 ) -> AsyncIterator["Workers"]:
-    """They are stopped, and all that they did is counted, when the block is left."""
-    arguments = ["holdfast_lab.bench.app:app", "--store", place.url, "--schema", place.schema]
+    """Run workers for a block. When the block ends, they stop and have written everything they did."""
+    arguments = ["--app", "holdfast_lab.bench.app:app", "--store", place.url, "--schema", place.schema]
     log = place.folder / "workers.log"
     processes = [start_worker([*arguments, *options], log) for _ in range(count)]
     try:
@@ -43,7 +43,7 @@ class Workers:
         self._log = log
 
     async def until_asleep(self) -> None:
-        """All of them have looked, found nothing that is due, and wait to be woken."""
+        """Wait until all workers have looked, found nothing due, and sleep."""
 
         async def is_awake() -> bool:
             sleepers: int = await self._place.value("sleepers")
@@ -52,7 +52,7 @@ class Workers:
         await self._while(is_awake)
 
     async def until_finished(self, jobs: int) -> None:
-        """So many have been finished since the store was empty."""
+        """Wait until this many jobs have finished since the store was empty."""
 
         async def is_unfinished() -> bool:
             finished: int = await self._place.value("finished")
@@ -69,7 +69,7 @@ class Workers:
             if any(process.poll() is not None for process in self._processes):
                 raise MeasurementFailed(f"a worker ended by itself{self._last_words()}")
             if time.monotonic() - changed > _PATIENCE_SECONDS:
-                raise MeasurementFailed(f"nothing was finished for {_PATIENCE_SECONDS:.0f} s{self._last_words()}")
+                raise MeasurementFailed(f"no job finished for {_PATIENCE_SECONDS:.0f} s{self._last_words()}")
             await asyncio.sleep(_TURN_SECONDS)
 
     def _last_words(self) -> str:

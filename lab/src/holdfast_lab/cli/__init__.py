@@ -1,1 +1,1 @@
-"""The commands that the laboratory adds to `holdfast`. They import the laboratory only when they run."""
+"""The commands that the laboratory adds to `holdfast`. Each imports the rest of the laboratory only when it runs."""

@@ -1,4 +1,4 @@
-"""`holdfast bench`: how fast Holdfast is on this machine."""
+"""`holdfast bench`: measure Holdfast on this machine."""
 
 import sys
 from collections.abc import Iterator
@@ -21,19 +21,23 @@ _BAR = 20
 
 
 def bench(
-    jobs: Annotated[int, typer.Option(help="Jobs to enqueue and run in each measurement.")] = 20_000,
-    workers: Annotated[str, typer.Option(metavar="N,M", help="Worker processes, one drain for each number.")] = "1,2",
-    rounds: Annotated[int, typer.Option(help="How often to measure everything; medians are shown.")] = 3,
+    jobs: Annotated[int, typer.Option(help="Number of jobs to enqueue and run in each measurement.")] = 20_000,
+    workers: Annotated[
+        str, typer.Option(metavar="N,M", help="Numbers of worker processes to measure with, one drain each.")
+    ] = "1,2",
+    rounds: Annotated[int, typer.Option(help="Number of rounds; the report shows medians.")] = 3,
     store: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="A server to measure. Default: a fresh one, fsync on.", show_default=False),
+        typer.Option(
+            metavar="URL", help="PostgreSQL server to measure. Default: a fresh one with fsync on.", show_default=False
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure how fast jobs are enqueued, run and picked up.
 
-    Compares each figure with the limit of this machine. Uses a fresh PostgreSQL in a temporary folder, or with --store
-    a new schema there; both are removed afterwards.
+    Compares each figure with what this machine can do without Holdfast. Uses a fresh PostgreSQL in a temporary folder
+    or, with --store, a new schema on that server, and removes either one afterwards.
     """
     from holdfast.cli.running import run_to_end, start_worker
     from holdfast_lab.bench.measure import Size, run_bench
@@ -51,7 +55,7 @@ def bench(
 
 @contextmanager
 def _progress() -> "Iterator[Say]":
-    """A bar on a terminal, plain lines elsewhere; always on standard error."""
+    """Show a progress bar on a terminal and plain lines elsewhere, always on standard error."""
     if not sys.stderr.isatty():
         yield lambda step: warn(f"{step.number} of {step.of}: {step.title}")
         return
@@ -59,7 +63,7 @@ def _progress() -> "Iterator[Say]":
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (BarColumn(_BAR), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    # Drawn at each step and not in between: the processor is for what is being measured.
+    # Redraw only between steps, so that drawing takes no CPU time from a measurement.
     with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
         task = progress.add_task("preparing PostgreSQL", total=None)
         progress.refresh()

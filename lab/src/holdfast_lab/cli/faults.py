@@ -1,4 +1,4 @@
-"""`holdfast faults`: what happens to jobs when everything goes wrong, on this machine."""
+"""`holdfast faults`: run the fault laboratory on this machine."""
 
 import logging
 import secrets
@@ -23,29 +23,29 @@ _MOST_SIDE_BY_SIDE = 8
 def faults(
     cases: Annotated[
         str | None,
-        typer.Option(metavar="R1,R2", help="Cases to run. Default: the short ones.", show_default=False),
+        typer.Option(metavar="R1,R2", help="Cases to run. Default: all short cases.", show_default=False),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="For the same faults again. Default: a new one.", show_default=False)
+        int | None, typer.Option(help="Seed of a run whose faults to repeat. Default: random.", show_default=False)
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="A PostgreSQL to run on. Default: a fresh one.", show_default=False),
+        typer.Option(metavar="URL", help="PostgreSQL server to use. Default: a fresh one.", show_default=False),
     ] = None,
-    soak: Annotated[bool, typer.Option("--soak", help="The large size of each case, and the long cases.")] = False,
-    side_by_side: Annotated[int, typer.Option(help="Cases to run at once, each on a server of its own.")] = 1,
+    soak: Annotated[bool, typer.Option("--soak", help="Use the large sizes, and include the long cases.")] = False,
+    side_by_side: Annotated[int, typer.Option(help="Number of cases to run at once, each on its own server.")] = 1,
     size: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=NUMBER", help="Another size for cases that have this one.", show_default=False),
+        typer.Option(metavar="NAME=NUMBER", help="Override this size in the cases that have it.", show_default=False),
     ] = None,
-    list_cases: Annotated[bool, typer.Option("--list", help="Show the cases and run none.")] = False,
+    list_cases: Annotated[bool, typer.Option("--list", help="List the cases without running them.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Kill, stop and cut off real workers, and judge the damage.
 
-    A judge compares what is left with an independent record. Uses a fresh PostgreSQL in a temporary folder, or with
-    --url a new schema there; both are removed afterwards. The exit code is 0 only if nothing was lost, done twice,
-    stuck or changed.
+    Compares the jobs that remain with an independent record of what happened. Uses a fresh PostgreSQL in a temporary
+    folder or, with --url, a new schema on that server, and removes either one afterwards. Exits with 0 only if no job
+    was lost, duplicated, stuck or changed.
     """
     from holdfast.cli.running import run_to_end
     from holdfast_lab.faults.case import all_cases, cases_named
@@ -61,10 +61,10 @@ def faults(
     if list_cases:
         _show(chosen, as_json=as_json)
         return
-    # Some workers run in this process, and what becomes of their jobs is for the judge to tell.
+    # Some workers run in this process. Their log lines would be noise: the judge reports what happened to their jobs.
     logging.getLogger("holdfast").addHandler(logging.NullHandler())
     plan = Plan(chosen, secrets.randbelow(1 << 32) if seed is None else seed, url, soak, side_by_side, sizes=sizes)
-    warn(f"seed {plan.seed}: `holdfast faults --seed {plan.seed}` does the same faults again")
+    warn(f"seed {plan.seed}: run `holdfast faults --seed {plan.seed}` to repeat these faults")
     results = run_to_end(run_plan(plan, *_progress(len(chosen))))
     if as_json:
         print_json(as_dict(results))
@@ -100,7 +100,7 @@ def _show(cases: "list[Case]", *, as_json: bool) -> None:
 
 
 def _progress(number: int) -> "tuple[Callable[[Case, str], None], Callable[[Result], None]]":
-    """Lines on standard error: each step on a terminal, elsewhere only what is over."""
+    """Report on standard error: every step on a terminal, only finished cases elsewhere."""
     done = 0
 
     def say(case: "Case", text: str) -> None:
@@ -110,7 +110,7 @@ def _progress(number: int) -> "tuple[Callable[[Case, str], None], Callable[[Resu
     def over(result: "Result") -> None:
         nonlocal done
         done += 1
-        word = "not run" if result.skipped else "fine" if result.is_fine else "FAILED"
+        word = "not run" if result.skipped else "passed" if result.is_fine else "FAILED"
         warn(f"{done} of {number}: {result.case.name} {result.case.title}: {word}, {result.seconds:.1f} s")
 
     return say, over

@@ -1,1 +1,1 @@
-"""The fault laboratory: real faults, done to real processes, and a judge with a record of its own."""
+"""The fault laboratory: breaks real processes in real ways, and judges the result with an independent record."""

@@ -1,4 +1,4 @@
-"""The handlers under fault. Each notes its start, its effect and its end with the recorder, which no fault touches."""
+"""The handlers under test. Each notes its start, effect and end with the recorder, which no fault touches."""
 
 import asyncio
 import ctypes
@@ -33,15 +33,17 @@ WORK, EFFECT, THREAD, BLOCK, SPIN, HOLD_GIL, EXIT, SEGFAULT, KILL, FLAKY, BAD = 
     "fault.bad",
 )
 NOBODYS = "fault.nobodys"
-"""A kind that no worker handles, but for those of `other_app`."""
+"""A kind that only the workers of `other_app` handle."""
+LETTER = "fault.letter"
+"""A kind that only `older_app` and `newer_app` handle, each in a different version."""
 GUILTY = {EXIT: 1, SEGFAULT: 1, KILL: DEFAULT_CRASHES}
-"""Kinds that kill the worker they run in, and how many they may take down alone: they may end dead by lost leases."""
+"""Kinds that kill their worker, and how many workers each may kill while alone. Lost leases may make them dead."""
 ELSEWHERE = frozenset({THREAD, HOLD_GIL})
-"""Kinds whose handler runs outside of the event loop: it may end well after its worker has given it up."""
+"""Kinds whose handler runs outside the event loop. It may end well after its worker gave up on it."""
 UNSTOPPABLE = frozenset({THREAD, BLOCK, SPIN})
-"""Kinds whose handler goes on when it is told to stop."""
-EFFECTIVE = frozenset({WORK, THREAD, BLOCK, SPIN, HOLD_GIL, FLAKY})
-"""Kinds that note their effect. That of EFFECT is a row."""
+"""Kinds whose handler keeps running when it is told to stop."""
+EFFECTIVE = frozenset({WORK, THREAD, BLOCK, SPIN, HOLD_GIL, FLAKY, LETTER})
+"""Kinds that note their effect. The effect of EFFECT is a row instead."""
 STORE, SCHEMA = "FAULTS_STORE", "FAULTS_SCHEMA"
 
 app = Holdfast()
@@ -52,7 +54,7 @@ Job = RunningJob[dict[str, Any]]
 
 @contextmanager
 def attempt(job: Job) -> Iterator[None]:
-    """What happens in it is one attempt, and the note of its end tells how it ended."""
+    """Note one attempt: its start, and how it ended."""
     _note_start(job)
     try:
         yield
@@ -63,7 +65,7 @@ def attempt(job: Job) -> Iterator[None]:
 
 
 def _note_start(job: Job) -> None:
-    """`of`: so many attempts may fail. `claim`: what no two claims of a job have in common."""
+    """`of`: how many attempts may fail. `claim`: unique to each claim of a job."""
     claim = str(job.lease.claim)
     _note(What.START, job, attempt=job.attempt, losses=job.losses, of=job.max_attempts, claim=claim)
 
@@ -74,18 +76,26 @@ def _note(what: What, job: Job, **more: Any) -> None:  # noqa: ANN401
 
 
 def _seconds(job: Job) -> float:
-    """`again`: how long every start but the first takes, so that a case need not wait for what it interrupted."""
+    """How long the handler takes. `again`: at every start but the first, so that a case need not wait so long."""
     name = "again" if "again" in job.payload and _has_started_before(job) else "seconds"
     return float(job.payload.get(name, 0))
 
 
 def _has_started_before(job: Job) -> bool:
-    """The attempt does not tell: that of a handler that was interrupted is given back."""
+    """The attempt number cannot answer this: an interrupted attempt does not count."""
     try:
         Path(os.environ[RECORD]).with_name(f"started-{job.id}").touch(exist_ok=False)
     except FileExistsError:
         return True
     return False
+
+
+async def deliver(job: RunningJob[Any], recipients: list[str], seconds: float) -> dict[str, int]:
+    """The work of all handlers of LETTER."""
+    with attempt(job):
+        await asyncio.sleep(seconds * len(recipients))
+        _note(What.EFFECT, job)
+        return {"fence": job.fence}
 
 
 @app.handler(WORK)
@@ -99,9 +109,9 @@ async def work(job: Job) -> dict[str, int]:
 
 @app.handler(EFFECT)
 async def effect(job: Job) -> None:
-    """Its effect is a row, committed together with its end."""
+    """Its effect is a row that is committed together with its end."""
     with attempt(job):
-        # Nothing is prepared, because the store may be behind a pooler.
+        # No prepared statements, because the store may be behind a pooler.
         connection = await asyncpg.connect(os.environ[STORE], timeout=5, command_timeout=5, statement_cache_size=0)
         try:
             async with connection.transaction():
@@ -132,7 +142,7 @@ async def block(job: Job) -> dict[str, int]:
 
 @app.handler(SPIN)
 async def spin(job: Job) -> dict[str, int]:
-    """Blocks the event loop with Python code, so that other threads have the interpreter only now and then."""
+    """Blocks the event loop with Python code, so other threads rarely get the interpreter."""
     with attempt(job):
         until = time.monotonic() + _seconds(job)
         while time.monotonic() < until:
@@ -143,7 +153,7 @@ async def spin(job: Job) -> dict[str, int]:
 
 @app.handler(HOLD_GIL, isolation="process")
 def hold_gil(job: Job) -> dict[str, int]:
-    """Does not let go of the interpreter at all: PyDLL calls C without releasing it."""
+    """Never releases the interpreter: PyDLL calls C without releasing the GIL."""
     with attempt(job):
         ctypes.PyDLL(None).usleep(int(_seconds(job) * 1_000_000))
         _note(What.EFFECT, job)
@@ -173,7 +183,7 @@ async def kill(job: Job) -> None:
 
 @app.handler(FLAKY, attempts=10, backoff=exponential(base="100ms", max="100ms"))
 async def flaky(job: Job) -> dict[str, int]:
-    """Fails as many times as its payload says."""
+    """Fails as often as its payload says."""
     with attempt(job):
         if job.attempt <= int(job.payload.get("failures", 1)):
             raise RuntimeError("not yet")
@@ -183,7 +193,7 @@ async def flaky(job: Job) -> dict[str, int]:
 
 @app.handler(BAD, attempts=1)
 async def bad(job: Job) -> object:
-    """Ends as badly as its payload says, before or after it has waited for something."""
+    """Ends in the bad way that its payload names, immediately or after a wait."""
     with attempt(job):
         if seconds := _seconds(job):
             await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""Every way in which a handler can end that an engine might not have thought of."""
+"""All the ways a handler can end that an engine might not expect."""
 
 import asyncio
 from collections.abc import Callable
@@ -59,7 +59,7 @@ BAD_ENDS: dict[str, Callable[[], object]] = {
     "result too deep": _nested,
 }
 NOT_BAD = frozenset({"cancels its task"})
-"""The work was done and nothing waited for the cancellation: a success, as for any task that ends before it is told."""
+"""The work was done and nothing awaited the cancellation: a success, like any task that ends before it is canceled."""
 
 
 def badly(how: str, job: RunningJob[dict[str, Any]]) -> object:

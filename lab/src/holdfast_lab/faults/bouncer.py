@@ -1,20 +1,19 @@
-"""A PgBouncer of a case's own before a PostgreSQL, in transaction mode, which may be killed and started again."""
+"""A case's own PgBouncer in front of PostgreSQL, in transaction mode, which may be killed and restarted."""
 
 import os
 import pwd
 import shutil
 import signal
-import socket
 from pathlib import Path
 from typing import Self
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit, urlunsplit
 
-from holdfast_lab.faults.programs import Program, ProgramFailed, free_port
+from holdfast_lab.faults.programs import Program, ProgramFailed, free_port, listens
 
 _START_SECONDS = 20.0
 _CLIENTS = 500
-# As a distribution installs it, but for the mode, the place and a pool that is smaller than what its clients could use.
-# After a failure it would let nobody try for 15 s.
+# Like a distribution's default, except for the mode, the location and a pool smaller than its clients could use.
+# By default PgBouncer would wait 15 s after a failed login before it tries again.
 _CONFIGURATION = """
 [databases]
 * = host={host} port={port} user={user} {password}
@@ -32,14 +31,14 @@ server_login_retry = 1
 
 
 class Bouncer:
-    """From the beginning of a `with` block to its end; `url` is the way through it. Every call blocks until done."""
+    """Runs for a `with` block; `url` leads through it. Every call blocks until it is done."""
 
     def __init__(self, url: str, folder: Path, *, pool: int = 4) -> None:
-        """`url`: of a server that is reached by TCP, because PgBouncer has an account of its own where we are root."""
+        """`url`: of a server reached over TCP, because PgBouncer gets another account when this process is root."""
         self._url = url
         self._folder = folder
         self.port = free_port()
-        self._program = Program(folder, lambda: _answers(self.port), _START_SECONDS)
+        self._program = Program(folder, lambda: listens(self.port), _START_SECONDS)
         parts = urlsplit(url)
         password = unquote(parts.password or "").replace("'", "''")
         self._configuration = _CONFIGURATION.format(
@@ -64,7 +63,7 @@ class Bouncer:
         self._folder.mkdir(exist_ok=True)
         configuration = self._folder / "pgbouncer.ini"
         configuration.write_text(self._configuration)
-        # It refuses to be root.
+        # PgBouncer refuses to run as root.
         account = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
         if account is not None:
             for path in (self._folder, configuration):
@@ -82,7 +81,7 @@ class Bouncer:
             raise ProgramFailed("PgBouncer is not installed")
         account = self._account
         self._program.start(
-            # By a name in its working folder, because it may not be allowed to enter those above.
+            # A relative name, because its account may not be allowed to enter the folders above.
             [program, "pgbouncer.ini"],
             cwd=self._folder,
             user=account.pw_uid if account else None,
@@ -91,19 +90,11 @@ class Bouncer:
         )
 
     def kill(self) -> None:
-        """SIGKILL: every client loses its connection, and PostgreSQL rolls back what was open."""
+        """Send SIGKILL: every client loses its connection, and PostgreSQL rolls back open transactions."""
         self._program.end(signal.SIGKILL)
 
 
 def bouncer_program() -> Path | None:
-    """What starts a PgBouncer, if one is installed; often it is where only root looks."""
+    """The installed PgBouncer program, if any. It is often in a folder that only root searches."""
     found = shutil.which("pgbouncer", path=os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"]))
     return Path(found) if found else None
-
-
-def _answers(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), 1):
-            return True
-    except OSError:
-        return False

@@ -1,4 +1,4 @@
-"""A RabbitMQ of a case's own, which it may stop: an installed one, in a folder of its own and on free ports."""
+"""A case's own RabbitMQ, which it may stop: an installed one, in a separate folder and on free ports."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ _START_SECONDS = 60.0
 
 
 class OwnBroker:
-    """A node without plugins. Starts in about 5 s; every call blocks until it is done."""
+    """A node without plugins. It starts in about 5 s; every call blocks until it is done."""
 
     def __init__(self, program: Path, folder: Path) -> None:
         self._program = program
@@ -52,12 +52,12 @@ class OwnBroker:
         self._node.start([self._program], env=self._environment)
 
     def stop(self) -> None:
-        """In good order: it closes every connection first."""
+        """Shut down in an orderly way: it closes all connections first."""
         self._node.end(signal.SIGTERM, signal.SIGKILL)
 
 
 def broker_program() -> Path | None:
-    """What starts a RabbitMQ, if one is installed."""
+    """The installed program that starts RabbitMQ, if any."""
     for program in (*_PROGRAMS, shutil.which("rabbitmq-server")):
         if program is not None and Path(program).exists():
             return Path(program)
@@ -65,7 +65,7 @@ def broker_program() -> Path | None:
 
 
 def answers(port: int) -> bool:
-    """Whether somebody speaks AMQP there."""
+    """Whether a server speaks AMQP on this port."""
     try:
         with socket.create_connection(("127.0.0.1", port), 1) as connection:
             connection.settimeout(2)

@@ -1,4 +1,4 @@
-"""A case of the laboratory: a fault, its sizes, and what it needs."""
+"""A case of the laboratory: a fault, its sizes and its needs."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,18 +15,19 @@ Registered = TypeVar("Registered", bound=Run)
 
 
 class Need(StrEnum):
-    """What a case needs beyond a database."""
+    """What a case needs besides a database."""
 
-    OWN_SERVER = "a PostgreSQL of its own, which it stops or fills"
+    OWN_SERVER = "its own PostgreSQL, which it stops or fills"
     RABBITMQ = "RabbitMQ"
     PGBOUNCER = "PgBouncer"
-    STANDBY = "a PostgreSQL of its own with a standby"
+    STANDBY = "its own PostgreSQL with a standby"
+    CLUSTER = "a Patroni cluster behind HAProxy and PgBouncer"
     TMPFS = "a small tmpfs, which only root can mount"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`small` is the usual size; without one it runs only when it is named, or with --soak."""
+    """`small` is the default size. A case without one runs only by name or with --soak."""
 
     name: str
     title: str
@@ -56,7 +57,7 @@ def case(
     needs: Iterable[Need] = (),
     lease: float = 3.0,
 ) -> Callable[[Registered], Registered]:
-    """Registers a function as a case. `lease` is that of its workers, in seconds."""
+    """Register a function as a case. `lease` is the lease of its workers, in seconds."""
 
     def register(run: Registered) -> Registered:
         _CASES[name] = Case(name, title, run, small, large, frozenset(needs), lease)
@@ -66,7 +67,7 @@ def case(
 
 
 def all_cases() -> list[Case]:
-    """In the order of their numbers."""
+    """All cases, the R cases first, each letter in numeric order."""
     from holdfast_lab.faults import cases  # noqa: F401 - registers them
 
     return sorted(_CASES.values(), key=lambda each: (each.name[0] != "R", each.name[0], int(each.name[1:])))
@@ -77,6 +78,6 @@ def cases_named(names: Iterable[str]) -> list[Case]:
     chosen = []
     for name in names:
         if name.upper() not in known:
-            raise InvalidInput(f"cases: {name!r} is not known; there are {', '.join(known)}")
+            raise InvalidInput(f"cases: {name!r} is unknown; the cases are {', '.join(known)}")
         chosen.append(known[name.upper()])
     return chosen

@@ -1,4 +1,4 @@
-"""The workers of a case, and how it waits for what they do."""
+"""The workers of a case, and how the case waits for them."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ _STARTED_SECONDS = 20.0
 
 
 class Broken(HoldfastError):
-    """The laboratory itself failed: this says nothing about Holdfast."""
+    """The laboratory itself failed. This says nothing about Holdfast."""
 
 
 class Crew:
@@ -27,13 +27,13 @@ class Crew:
         return [each for each in self.processes if each.is_alive]
 
     def add(self, number: int = 1) -> Sequence[FaultyProcess]:
-        """Without waiting for them."""
+        """Start workers without waiting for them."""
         new = [self._start() for _ in range(number)]
         self.processes += new
         return new
 
     async def start(self, number: int = 1) -> Sequence[FaultyProcess]:
-        """And wait until each of them works."""
+        """Start workers and wait until each one is working."""
         new = self.add(number)
         patience = time.monotonic() + _STARTED_SECONDS
         while any("worker started" not in each.output() for each in new):
@@ -54,7 +54,7 @@ class Crew:
 
 
 async def came_true(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether it did in that time."""
+    """Whether the condition came true within that time."""
     patience = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > patience:

@@ -1,4 +1,4 @@
-"""A disk that is small and can be filled: a tmpfs, which only root can mount."""
+"""A small disk that can be filled: a tmpfs, which only root can mount."""
 
 import contextlib
 import ctypes
@@ -13,12 +13,12 @@ from holdfast.domain.errors import InvalidInput
 
 _SIZE = 400 * 1024 * 1024
 _DETACH = 2
-"""MNT_DETACH: whoever still has a file open there keeps it to the end."""
+"""MNT_DETACH: processes with open files there keep them until they close them."""
 
 
 @contextmanager
 def mounted(folder: Path, size: int = _SIZE) -> Iterator[None]:
-    """While the block runs the folder is a disk of its own, of so many bytes."""
+    """While the block runs, the folder is a separate disk of this many bytes."""
     library = ctypes.CDLL(None, use_errno=True)
     if library.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, f"size={size}".encode()) != 0:
         raise InvalidInput(f"cannot mount a small disk: {os.strerror(ctypes.get_errno())}")
@@ -29,7 +29,7 @@ def mounted(folder: Path, size: int = _SIZE) -> Iterator[None]:
 
 
 def can_mount() -> bool:
-    """Root may not be enough: a container can forbid it."""
+    """Being root may not be enough: a container can forbid mounts."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return False
     try:
@@ -40,11 +40,11 @@ def can_mount() -> bool:
 
 
 def fill(disk: Path) -> Path:
-    """A file that takes all that is left, to the last page; without it there is room again."""
+    """Create a file that takes all free space, to the last page. Delete it to free the space."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12):
-            # Others write at the same time, so how much is left is known only when nothing is.
+            # Others write at the same time, so only a failed write shows that the disk is full.
             with contextlib.suppress(OSError):
                 while True:
                     file.write(bytes(size))

@@ -1,6 +1,6 @@
-"""What the noted faults explain: that an attempt was followed by another one, or that its handler was stopped.
+"""What faults excuse: a second attempt, or a handler that was stopped.
 
-Neighbours: judge.py asks, and calls everything else a violation.
+Neighbors: judge.py asks here, and reports everything that is not excused as a violation.
 """
 
 from collections import defaultdict
@@ -9,15 +9,15 @@ from collections.abc import Iterable, Iterator
 from holdfast_lab.faults.record import EVERYBODY, Note, What
 
 _LATE_NOTE_SECONDS = 0.5
-"""A signal is noted after it was sent, and its effect may be noted before."""
+"""A signal is noted after it was sent, so its effect may be noted first."""
 _EARLIEST_STOP = 0.4
-"""Of a lease. A handler is stopped at five sixths of it, and the last renewal was at most two fifths before the cut."""
+"""Share of a lease. A handler is stopped at five sixths, and the last renewal was at most two fifths before the cut."""
 _SHORTEST_LOSS = 0.6
-"""Of a lease. The last renewal was at most a third of it before the cut, so a shorter one costs no lease."""
+"""Share of a lease. The last renewal was at most a third before the cut, so a shorter cut costs no lease."""
 _WRITTEN_SECONDS = 3.0
-"""How long after its handler has ended well a job may not be written as done, if nothing is in the way."""
+"""How long it may take to write a success after its handler ended, if nothing is in the way."""
 _ORDER_SECONDS = 0.2
-"""Of two commits, the one with the earlier time may come later in the log, by this much at most."""
+"""A commit with an earlier time may come later in the log, by at most this much."""
 
 
 class Excuses:
@@ -48,8 +48,10 @@ class Excuses:
             self._cut_off[pid].append((since, float("inf")))
 
     def lost_lease(self, start: Note, until: float, done: float | None = None) -> bool:
-        """Whether this attempt may have lost its lease by then, however it ended. `done`: when it has ended well, from
-        which on its worker has only to say so."""
+        """Whether this attempt may have lost its lease by `until`, however it ended.
+
+        `done`: when its handler ended well. From then on, its worker only had to report the success.
+        """
         last_kill = until if done is None else min(until, done + _WRITTEN_SECONDS)
         if any(start.at <= at <= last_kill for at in self._kills[start.pid]):
             return True
@@ -59,7 +61,7 @@ class Excuses:
         )
 
     def stopped(self, start: Note, end: float) -> bool:
-        """Whether there was a reason to stop the handler then: a shutdown, or a lease that was lost or about to be."""
+        """Whether the handler had a reason to stop at `end`: a shutdown, or a lease that was lost or about to be."""
         told = self._terminated.get(start.pid)
         if told is not None and told <= end + _LATE_NOTE_SECONDS:
             return True
@@ -70,19 +72,19 @@ class Excuses:
         )
 
     def paused(self, start: Note, until: float) -> bool:
-        """Whether the process itself stood still meanwhile, and could stop nothing."""
+        """Whether its process was paused in that time and so could stop nothing."""
         return any(since <= until and back >= start.at for since, back in self._cut_off[start.pid])
 
     def forgot(self, at: float, within: float = 0.0) -> bool:
-        """Whether the store may have lost what was committed then, or up to so many seconds later."""
+        """Whether the store may have lost what was committed at that time, or up to `within` seconds later."""
         return any(since - _ORDER_SECONDS <= at + within and at <= until for since, until in self._forgotten)
 
     def forgot_claim_of(self, start: Note) -> bool:
-        """A job that was claimed ahead may start when that is forgotten, until its worker wants to renew it."""
+        """Whether a failover may have forgotten its claim. Its worker may still start it, until it tries to renew."""
         return any(since - _ORDER_SECONDS <= start.at <= until + self.lease for since, until in self._forgotten)
 
     def forgot_end(self, end: Note | None) -> bool:
-        """Of an attempt, noted before it was written or after."""
+        """Whether a failover may have forgotten this end, which is noted shortly before or after it is written."""
         return end is not None and self.forgot(end.at, _WRITTEN_SECONDS)
 
     def between(self, since: float, until: float) -> Iterator[Note]:

@@ -1,7 +1,7 @@
-"""A PostgreSQL with a standby, by plain streaming replication: the primary is killed, and the standby takes its place.
+"""A PostgreSQL with a standby by plain streaming replication; the primary is killed and the standby takes its place.
 
-Clients reach whichever is the primary through one proxy, and the standby gets the primary's log through another, which
-can hold it back. Neighbors: cases/failovers.py does it under load, excuses.py knows what a standby may forget.
+Clients reach the current primary through one proxy. The standby receives the primary's WAL through another, which can
+hold it back. Neighbors: cases/failovers.py does this under load; excuses.py knows what a standby may forget.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _WAITS = "SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """One of the two. `log` is the way to what it writes, for its standby."""
+    """One of the two servers. `log` is the proxy through which a standby reads its WAL."""
 
     folder: Path
     use: EmbeddedServer
@@ -44,15 +44,15 @@ class _Server:
 
     @property
     def programs(self) -> Path:
-        """The folder of the programs that it was started from."""
+        """The folder of the programs that it was started with."""
         return Path(shlex.split((self.folder / "postmaster.opts").read_text())[0]).parent
 
 
 class FailoverServer(FaultServer):
-    """`url` is the way to the primary, whichever that is. Killed ones do not come back."""
+    """`url` leads to the current primary. Killed servers do not come back."""
 
     def __init__(self, front: Proxy, primary: _Server, folder: Path, exits: contextlib.ExitStack) -> None:
-        # With an option in it, because whoever makes a database replaces what stands before the question mark.
+        # With an option in it, because creating a database replaces what comes before the question mark.
         super().__init__(f"postgresql://postgres@127.0.0.1:{front.port}/postgres?timezone=UTC", primary.folder)
         self._front = front
         self._folder = folder
@@ -64,14 +64,14 @@ class FailoverServer(FaultServer):
     @classmethod
     @asynccontextmanager
     async def opened_pair(cls, folder: Path) -> AsyncIterator["FailoverServer"]:
-        """A primary; the standby comes with `add_standby`."""
+        """Open with a primary only; `add_standby` adds the standby."""
         await asyncio.to_thread(folder.mkdir, exist_ok=True)
         exits = contextlib.ExitStack()
         try:
             primary = await asyncio.to_thread(_started, folder / "1", exits)
             front = await asyncio.to_thread(exits.enter_context, Proxy.before(primary.url))
             server = cls(front, primary, folder, exits)
-            # What a standby has not read yet is kept for it.
+            # Keep the WAL that a standby has not read yet.
             await server.execute("ALTER SYSTEM SET wal_keep_size = '256MB'", primary.url)
             await server.execute("SELECT pg_reload_conf()", primary.url)
             yield server
@@ -79,7 +79,7 @@ class FailoverServer(FaultServer):
             await asyncio.to_thread(exits.close)
 
     async def add_standby(self, *, is_synchronous: bool) -> None:
-        """It streams when this returns; if it is synchronous, every commit waits for it from now on."""
+        """Add a standby and wait until it streams. With a synchronous one, every commit waits for it from now on."""
         self._number += 1
         folder = self._folder / str(self._number)
         await asyncio.to_thread(_copy, self._primary, folder)
@@ -90,25 +90,25 @@ class FailoverServer(FaultServer):
         await self._until(_STREAMS, "sync" if is_synchronous else "async")
 
     async def heard(self) -> None:
-        """The standby has all that was committed before this was called."""
+        """Wait until the standby has everything that was committed before this call."""
         ((now,),) = await self._ask(self._primary, "SELECT pg_current_wal_flush_lsn()::text")
         await self._until(_HEARD, now)
 
     async def waits_for_standby(self) -> None:
-        """A commit waits for it, and is not told before."""
+        """Wait until a commit waits for the standby before it returns."""
         await self._until(_WAITS)
 
     def hold_back(self) -> None:
-        """The standby hears nothing more of its primary: what is committed from now on, it does not have."""
+        """Cut the standby off from the primary: it misses everything committed from now on."""
         self._primary.log.swallow()
 
     async def fail_over(self) -> float:
-        """Kill the primary and promote the standby. Returns when, on the monotonic clock, the last commit was made that
-        the new primary has."""
+        """Kill the primary and promote the standby. Returns the monotonic time of the last commit that the new primary
+        has."""
         standby = self._standby
         if standby is None:
             raise Broken("there is no standby to be promoted")
-        await asyncio.to_thread(_kill, self._primary.folder)
+        await asyncio.to_thread(kill_server, self._primary.folder)
         self._primary.log.refuse()
         ((last,),) = await self._ask(standby, "SELECT pg_last_xact_replay_timestamp() FROM pg_promote(true, 60)")
         self._front.lead_to(standby.url)
@@ -118,7 +118,7 @@ class FailoverServer(FaultServer):
         return found.timestamp() - time.time() + time.monotonic()
 
     async def _until(self, sql: str, *arguments: object) -> None:
-        """The primary has a row to show for it."""
+        """Wait until the primary returns a row for this query."""
         patience = time.monotonic() + _CONNECTED_SECONDS
         while not await self._ask(self._primary, sql, *arguments):
             if time.monotonic() > patience:
@@ -141,7 +141,7 @@ def _started(folder: Path, exits: contextlib.ExitStack) -> _Server:
 
 
 def _copy(primary: _Server, folder: Path) -> None:
-    """With a standby's settings."""
+    """Copy the primary, with a standby's settings."""
     done = subprocess.run(  # noqa: S603
         [
             str(primary.programs / "pg_basebackup"),
@@ -157,22 +157,22 @@ def _copy(primary: _Server, folder: Path) -> None:
     owner = primary.folder.stat()
     for path in (folder, *folder.rglob("*")):
         os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
-    # The primary's choice is not the standby's: it has none of its own that it could wait for.
+    # Do not inherit the primary's setting: the new server has no standby that it could wait for.
     with (folder / "postgresql.auto.conf").open("a") as settings:
         settings.write("synchronous_standby_names = ''\n")
 
 
-def _kill(folder: Path) -> None:
-    """All of its processes, as if the machine had gone."""
+def kill_server(folder: Path) -> None:
+    """Kill all processes of the server with this data folder, as if the machine had gone."""
     postmaster = int((folder / "postmaster.pid").read_text().split()[0])
-    # It first, or it would start others in their place.
+    # The postmaster first, or it would start others in their place.
     for pid in (postmaster, *_children(postmaster)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def _children(pid: int) -> list[int]:
-    """Where the kernel does not tell, they notice by themselves that the postmaster is gone."""
+    """Child processes. Where the kernel does not list them, they notice by themselves that the postmaster is gone."""
     with contextlib.suppress(OSError):
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []

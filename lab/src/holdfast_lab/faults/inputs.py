@@ -1,7 +1,7 @@
-"""Hostile input made from a seed: values, exceptions, names, settings and requests as nobody means them.
+"""Hostile input made from a seed: values, exceptions, names, settings and requests that no user intends.
 
-The same `Random` makes the same input again. Neighbours: cases/inputs.py hands it to a store and a worker; the tests
-draw the seeds. Nothing here knows what Holdfast does about it.
+The same `Random` makes the same input again. Neighbors: cases/inputs.py hands it to a store and a worker; the tests
+draw the seeds. This module does not know how Holdfast should respond.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ _TEXTS = (
 
 
 class Unshown:
-    """Whoever wants to show it fails, and so does whoever asks it for JSON."""
+    """Showing it fails, and so does encoding it as JSON."""
 
     def __repr__(self) -> NoReturn:
         raise RuntimeError("no repr\nof two lines")
@@ -101,14 +101,14 @@ class Inner:
 
 
 class Speechless(Exception):
-    """Its message cannot be had."""
+    """An exception that cannot produce its message."""
 
     def __str__(self) -> NoReturn:
         raise RuntimeError("not even this")
 
 
 class Evil(BaseException):
-    """Whoever wants to tell what happened has the next one of these to tell of."""
+    """An exception whose message raises another one like it."""
 
     def __str__(self) -> NoReturn:
         raise Evil
@@ -136,7 +136,7 @@ class BrokenNotes(Exception):
 
 
 class Forgetful(Permanent):
-    """A signal that does not call the initialiser of its base class, and so lacks what the engine asks it for."""
+    """A signal that skips the initializer of its base class, so it lacks the attributes that the engine reads."""
 
     def __init__(self) -> None:
         Exception.__init__(self, "forgot its base class")
@@ -150,7 +150,7 @@ OddlyNamed.__qualname__ = "Odd\x00\ud800\n" + 10_000 * "x"
 
 
 def text(random: Random) -> str:
-    """Text of every sort, at times of several."""
+    """Text of all kinds, sometimes several kinds in one."""
     parts = [random.choice(_TEXTS) for _ in range(random.choice((1, 1, 2, 3)))]
     if random.random() < 0.3:
         parts.append("".join(chr(random.randrange(0x11_0000)) for _ in range(random.randrange(1, 20))))
@@ -158,7 +158,7 @@ def text(random: Random) -> str:
 
 
 def plain(random: Random, depth: int = 3) -> object:
-    """What JSON can be, and PostgreSQL can keep, so that not everything is refused."""
+    """A value that JSON allows and PostgreSQL can keep, so that not everything is refused."""
     if depth and random.random() < 0.5:
         number = random.randrange(4)
         if random.random() < 0.5:
@@ -201,7 +201,7 @@ def _forever(random: Random) -> object:
     return (number * random.randrange(9) for number in itertools.count())
 
 
-# How often each is made: the large and the deep ones cost time, and one is as good as many.
+# The weight of each maker. The large and deep values take time, and one of them is as good as many.
 _VALUES: Sequence[tuple[int, Maker[object]]] = (
     (20, plain),
     (20, text),
@@ -229,16 +229,16 @@ ALWAYS: dict[str, Callable[[], object]] = {
     "NUL": lambda: "a\x00b",
     "a lone surrogate": lambda: "\ud800",
 }
-"""What no run may be without, whatever is drawn. None of it can be kept."""
+"""Values that every run must include. None of them can be stored."""
 
 
 def value(random: Random) -> object:
-    """A payload, a result, a header or progress."""
+    """A value for a payload, a result, a header or progress."""
     return _weighted(random, _VALUES)
 
 
 def headers(random: Random) -> Any:  # noqa: ANN401 - wrong types are among them
-    """Mostly a mapping with text names."""
+    """Headers: mostly a mapping with text keys."""
     if random.random() < 0.2:
         return random.choice(([1], "a", 5, b"a", {1: 2}, {None: 1}, {(1,): 1}))
     return {text(random): value(random)} if random.random() < 0.5 else {"a": plain(random)}
@@ -258,7 +258,7 @@ def _signal(random: Random) -> BaseException:
 
 
 def _spoilt() -> BaseException:
-    """It was fine when it was made."""
+    """A signal that was valid when it was made."""
     signal = Snooze("1h")
     signal.after = -5  # type: ignore[assignment]
     return signal
@@ -292,12 +292,12 @@ _EXCEPTIONS: Sequence[tuple[int, Maker[BaseException]]] = (
 
 
 def exception(random: Random) -> BaseException:
-    """What a handler may raise."""
+    """An exception that a handler may raise."""
     return _weighted(random, _EXCEPTIONS)
 
 
 def name(random: Random) -> Any:  # noqa: ANN401 - wrong types are among them
-    """A queue, a tenant, a kind or a key."""
+    """A name for a queue, a tenant, a kind or a key."""
     choices: Sequence[tuple[int, Maker[object]]] = (
         (6, text),
         (6, lambda random: random.choice(("", " ", "  a", "a  ", "A", "a", "é", "e\u0301", "ß", "ss", "*", "default"))),
@@ -309,7 +309,7 @@ def name(random: Random) -> Any:  # noqa: ANN401 - wrong types are among them
 
 
 def schema(random: Random) -> Any:  # noqa: ANN401 - wrong types are among them
-    """The name of a schema, hardly ever a usable one."""
+    """A schema name, rarely a usable one."""
     usual: Any = random.choice(
         ("", "pg_a", "information_schema", 'a"b', "a'b", "a.b", "1a", "-a", "x" * 64, "ä", "a;b")
     )
@@ -317,7 +317,7 @@ def schema(random: Random) -> Any:  # noqa: ANN401 - wrong types are among them
 
 
 def setting(random: Random) -> str:
-    """Text that the environment can hold: no NUL, and of the surrogates only those that stand for a stray byte."""
+    """Text that the environment can hold: no NUL, and only the surrogates that stand for undecodable bytes."""
     usual = ("-1", "0", "1e3", "1_000", "0x10", "NaN", "inf", "5", "5m", "-5m", "1h1h", "9" * 5_000, "x" * 50_000, "٣s")
     made = random.choice(usual) if random.random() < 0.4 else text(random)
     return "".join(character for character in made if fits_environment(character))
@@ -328,7 +328,7 @@ def fits_environment(character: str) -> bool:
 
 
 def request(random: Random) -> bytes:
-    """The bytes of an HTTP request, or what somebody takes for one; it may end in the middle."""
+    """The bytes of an HTTP request, or something similar. It may end in the middle."""
     method = random.choice((b"GET", b"GET", b"HEAD", b"POST", b"get", b"", b"\x00", b"G" * 70_000, b"PRI"))
     path = random.choice((b"/live", b"/ready", b"/health?a=\x00", b"*", b"", b"//live", b"/" + b"x" * 70_000, b"/\xff"))
     version = random.choice(
@@ -361,7 +361,7 @@ _FIELDS = (
 
 
 def json_of_others(random: Random) -> str:
-    """JSON text that `encode` would not make and PostgreSQL takes, as a producer in another language may send it."""
+    """JSON text that `encode` never produces but PostgreSQL accepts, as a producer in another language may send it."""
     return random.choice(
         (
             '"\\ud800"',
@@ -385,6 +385,6 @@ def _weighted(random: Random, makers: Sequence[tuple[int, Maker[Made]]]) -> Made
 
 
 def seeds(random: Random) -> Iterator[int]:
-    """Each makes one input, so that a failure can be made again without all that came before it."""
+    """Seeds that make one input each, so that a failure can be reproduced without the inputs before it."""
     while True:
         yield random.getrandbits(32)

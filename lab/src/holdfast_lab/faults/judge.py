@@ -1,7 +1,7 @@
-"""What must hold after any faults, judged from the recorder's notes and what the store says in the end.
+"""The rules that must hold after any fault, checked against the recorder's notes and the store's final state.
 
-A pure function, so that it can itself be tested: by notes that break one rule each, and by sabotaged builds.
-Neighbour: excuses.py knows what the faults explain.
+A pure function, so that it can be tested with histories that break one rule each, and with sabotaged builds.
+Neighbors: excuses.py knows which violations a fault explains away.
 """
 
 import math
@@ -34,16 +34,16 @@ TARGET = "target missed"
 
 _STOPPED, _SNOOZED = "CancelledError", "Snooze"
 _STATE_AFTER = {DONE: "succeeded", "Permanent": "failed", "Cancel": "canceled"}
-"""Ends of an attempt after which there is no other one."""
+"""Ends of an attempt that no other attempt follows."""
 _WORKING_SECONDS = 5.0
-"""Whoever was started after the last fault is at work by then."""
+"""A worker started after the last fault is serving jobs by then."""
 _BUSY_SECONDS = 2.0
-"""By which a rescue may come late on a machine that has other things to do."""
+"""How much later a rescue may come on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """A job that is final, as the store has it. `result_hash` stands for all of its result."""
+    """A final job as the store reports it. `result_hash` stands for the whole result."""
 
     id: UUID
     kind: str
@@ -57,9 +57,9 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """`seen`: what was final at some moment before the end, the first time that it was seen.
+    """`seen`: jobs found final before the end, each as it was first seen.
 
-    `is_ours`: not a peer's, whose rules for retries, shutdowns and cancels are its own. Nobody here knows them.
+    `is_ours`: false for other job systems. Their rules for retries, shutdowns and cancels are unknown here.
     """
 
     notes: Sequence[Note]
@@ -73,7 +73,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """`history`: all that was noted of the job, and of the faults meanwhile."""
+    """`history`: every note about the job, and the faults of that time."""
 
     kind: str
     text: str
@@ -88,7 +88,7 @@ _Found = Iterator[tuple[str, str]]
 
 
 class _Job:
-    """All that is known of one. `rows`: the fences of the effects that were committed with an end."""
+    """Everything known about one job. `rows`: the fences of the effects that were committed together with an end."""
 
     def __init__(self, id: UUID, notes: Sequence[Note], rows: Sequence[int], evidence: Evidence) -> None:
         self.notes = notes
@@ -104,13 +104,13 @@ class _Job:
         self.kind: str = self.final.kind if self.final is not None else next(noted, "")
 
     def how(self, fence: int | None) -> str | None:
-        """That attempt ended."""
+        """How the attempt with this fence ended, or None if no end was noted."""
         end = self.ends.get(fence) if fence is not None else None
         return None if end is None else end.more.get("how")
 
 
 def judge(evidence: Evidence) -> list[Violation]:
-    """Every violation, those of one job together."""
+    """Return all violations, sorted by kind and then by job."""
     of_job: dict[UUID, list[Note]] = defaultdict(list)
     for note in evidence.notes:
         if note.job is not None:
@@ -128,9 +128,9 @@ def judge(evidence: Evidence) -> list[Violation]:
 
 
 def is_stuck(overdue: float, calm: float, lease: float) -> bool:
-    """Whether a lease that ended so many seconds ago should have been rescued, there being no fault for `calm` ones.
+    """Whether a lease that expired `overdue` seconds ago should have been rescued by now.
 
-    After two rescue intervals somebody must have looked.
+    `calm`: seconds without a fault. Within two rescue intervals, some worker must have looked for expired leases.
     """
     interval = WorkerSettings(lease=timedelta(seconds=lease)).rescue_every.total_seconds()
     return min(overdue, calm - _WORKING_SECONDS) > 2 * interval + _BUSY_SECONDS
@@ -149,32 +149,32 @@ def _of_job(job: _Job, excuses: Excuses) -> _Found:
 
 
 def _places(job: _Job, excuses: Excuses) -> _Found:
-    """Whether it is in one place, if it was ever stored, and in that one for good once it is final."""
+    """A stored job must be in exactly one place, and must stay there once it is final."""
     is_there = job.final is not None or job.is_open
     if What.ENQUEUING not in job.said:
-        yield UNEXPECTED, "ran or is there, and nobody enqueued it"
+        yield UNEXPECTED, "ran or is stored, but was never enqueued"
     if What.REFUSED in job.said and (is_there or job.starts):
-        yield UNEXPECTED, "was refused, and is there all the same"
+        yield UNEXPECTED, "was refused, but is stored or has run"
     is_prunable = any(note.more.get("is_prunable") for note in job.notes)
     if not is_there and not is_prunable and not excuses.forgot(_stored(job)):
         if What.ACCEPTED in job.said:
             yield LOST, "was accepted, and is neither final nor claimable"
         elif What.REFUSED not in job.said and (job.starts or job.before is not None):
-            yield LOST, "was there, though its enqueue had no answer, and is neither final nor claimable"
+            yield LOST, "existed, although its enqueue got no reply, and is now neither final nor claimable"
     ended = job.final or job.before
     if job.before is not None and excuses.forgot_end(job.ends.get(job.before.fence or 0)):
         return
     if ended is not None and job.is_open and job.is_ours:
         yield CHANGED, f"was {_told(ended)}, and is open again"
     if job.before is not None and job.final is not None and job.before != job.final:
-        # A person may give a dead letter up.
+        # An operator may give up a dead letter.
         is_given_up = job.before.state in ("failed", "dead") and job.final.state == "canceled"
         if not (is_given_up and What.CANCEL in job.said):
             yield CHANGED, f"was {_told(job.before)}, and is {_told(job.final)}"
 
 
 def _stored(job: _Job) -> float:
-    """When its enqueue had surely been committed."""
+    """The earliest time at which its enqueue had certainly been committed."""
     proofs = [note.at for note in job.notes if note.what in (What.ACCEPTED, What.START)]
     return min(proofs, default=math.inf)
 
@@ -192,7 +192,7 @@ def _duplicates(job: _Job, excuses: Excuses) -> _Found:
             continue
         how = job.how(first.fence)
         done = end.at if end is not None and is_over and how == DONE and job.is_ours else None
-        # Who has no word of its own for being stopped: a process is killed, and a thread goes on.
+        # These kinds cannot note that they were stopped: a process is killed, and a thread keeps running.
         is_stopped = job.kind in ELSEWHERE and not is_over and excuses.stopped(first, second.at)
         is_forgotten = excuses.forgot_claim_of(first) or excuses.forgot_end(end)
         if not is_stopped and not is_forgotten and not excuses.lost_lease(first, second.at, done):
@@ -201,7 +201,7 @@ def _duplicates(job: _Job, excuses: Excuses) -> _Found:
 
 
 def _is_tried_again(job: _Job, start: Note, excuses: Excuses) -> bool:
-    """Whether the end of this attempt asks for another one."""
+    """Whether the end of this attempt calls for another one."""
     end = job.ends[start.fence]
     how = job.how(start.fence)
     if not job.is_ours:
@@ -213,7 +213,10 @@ def _is_tried_again(job: _Job, start: Note, excuses: Excuses) -> bool:
 
 
 def _is_no_attempt(job: _Job, start: Note, until: float, excuses: Excuses) -> bool:
-    """What is snoozed, and what a shutdown or an outage has stopped. Other than by its own process it is not noted."""
+    """Whether the attempt does not count: it was snoozed, or stopped by a shutdown or an outage.
+
+    A handler that is stopped outside its worker's process leaves no note of that.
+    """
     if job.how(start.fence) == _SNOOZED:
         return True
     end = job.ends.get(start.fence)
@@ -226,7 +229,7 @@ def _attempts(job: _Job, excuses: Excuses) -> _Found:
         if times > 1:
             yield REISSUED, f"claim {claim} was started {times} times"
     for first, second in pairwise(job.starts):
-        # What was claimed ahead of a failover, and forgotten by it, may start after its successor.
+        # A job claimed before a failover that forgot the claim may start after its successor.
         is_late = excuses.forgot_claim_of(second) and not excuses.forgot(first.at)
         if second.fence <= first.fence and not is_late:
             yield STALE_WRITE, f"fence {second.fence} started after fence {first.fence}"
@@ -234,7 +237,7 @@ def _attempts(job: _Job, excuses: Excuses) -> _Found:
             second.more["attempt"] <= first.more["attempt"]
             and not _is_no_attempt(job, first, second.at, excuses)
             and not excuses.forgot_claim_of(first)
-            # Its worker gives back what it does not know any more, as if that had not begun.
+            # Its worker released a job that it no longer knew, as if that attempt had never begun.
             and not excuses.forgot_end(job.ends.get(first.fence))
         ):
             yield UNCOUNTED, f"fences {first.fence} and {second.fence} were both attempt {second.more['attempt']}"
@@ -249,19 +252,19 @@ def _stale(final: Final, job: _Job) -> _Found:
 
 
 def _success(final: Final, job: _Job) -> _Found:
-    # An end that is committed by the handler itself has a row to prove it; a kill may come before the note of it.
+    # A handler that commits its own end leaves a row as proof; a kill may come before it can note the end.
     if final.state == "succeeded" and final.kind != EFFECT and job.how(final.fence) != DONE:
-        yield LOST, f"succeeded by fence {final.fence}, which did not end well"
+        yield LOST, f"succeeded by fence {final.fence}, but that attempt did not end well"
 
 
 def _ends(job: _Job, excuses: Excuses) -> _Found:
-    """Whether what the store says in the end follows from what its attempts said, and from what it was asked for."""
+    """Whether the final state follows from how the attempts ended and from what was requested."""
     for start in job.starts:
         if "of" in start.more and start.more["attempt"] - start.more["losses"] > start.more["of"]:
-            yield WRONG_END, f"fence {start.fence} started, and all {start.more['of']} attempts had failed"
+            yield WRONG_END, f"fence {start.fence} started after all {start.more['of']} attempts had failed"
     in_vain = [] if job.final is None else list(_in_vain(job.final, job))
     yield from in_vain
-    # What cannot be used fails after its handler has ended well.
+    # An unusable payload or result fails the job even though no attempt failed.
     if in_vain or (job.final is None and not job.is_open) or not job.starts or What.UNUSABLE in job.said:
         return
     last = job.starts[-1]
@@ -269,13 +272,13 @@ def _ends(job: _Job, excuses: Excuses) -> _Found:
     should = _STATE_AFTER.get(job.how(last.fence) or "", state)
     if state == "open" and excuses.forgot_end(job.ends.get(last.fence)):
         return
-    # By its worker, whatever it noted afterwards; or as a dead letter, by a person.
+    # Its worker may have given up on it, whatever the handler noted later; an operator may give up a dead letter.
     is_given_up = (job.kind in ELSEWHERE and state != "failed") or (should, state) == ("failed", "canceled")
     if state != should and not is_given_up:
         until = job.ends[last.fence].at + excuses.lease
-        # Nobody whose lease was lost makes a job fail.
+        # A worker that lost the lease cannot make the job fail.
         if state in ("succeeded", "failed") or not excuses.lost_lease(last, until):
-            yield WRONG_END, f"fence {last.fence} ended: {job.how(last.fence)}, and the job is {state}"
+            yield WRONG_END, f"fence {last.fence} ended: {job.how(last.fence)}, but the job is {state}"
 
 
 def _in_vain(final: Final, job: _Job) -> _Found:
@@ -283,23 +286,23 @@ def _in_vain(final: Final, job: _Job) -> _Found:
     how = job.how(fence)
     match final.state:
         case "canceled" if What.CANCEL not in job.said and how != "Cancel":
-            yield WRONG_END, "was canceled, and nobody asked for it"
+            yield WRONG_END, "was canceled, but no cancel was requested"
         case "failed" if how != "Permanent" and What.UNUSABLE not in job.said:
-            yield WRONG_END, f"failed by fence {fence}, which ended: {how}"
+            yield WRONG_END, f"failed by fence {fence}, but that attempt ended: {how}"
         case "dead" if not _is_exhausted(final, job):
             if final.losses and final.kind not in GUILTY:
-                yield INNOCENT_DEATH, f"ended dead after {final.losses} lost leases, and has killed nobody"
+                yield INNOCENT_DEATH, f"is dead after {final.losses} lost leases, but has killed no worker"
             elif final.losses < SUSPECT + GUILTY.get(final.kind, 0):
-                yield WRONG_END, f"ended dead at attempt {final.attempt}, and more of them were to be tried"
+                yield WRONG_END, f"is dead at attempt {final.attempt}, but had attempts left"
 
 
 def _is_exhausted(final: Final, job: _Job) -> bool:
-    """Whether as many attempts failed as may. Those that lost their lease do not count."""
+    """Whether all allowed attempts failed. Attempts that lost their lease do not count."""
     last = job.starts[-1] if job.starts else None
     if last is None or "of" not in last.more or final.attempt - final.losses < last.more["of"]:
         return False
     failed = sum(job.how(start.fence) not in (None, DONE, _SNOOZED) for start in job.starts)
-    # Elsewhere an attempt is given up without a note of its end.
+    # A handler outside the event loop can be given up without a note of its end.
     return bool(job.kind in ELSEWHERE or failed >= last.more["of"])
 
 
@@ -309,26 +312,26 @@ def _effects(job: _Job, excuses: Excuses) -> _Found:
     if job.kind == EFFECT:
         wanted = [] if ended is None else [ended]
         if job.rows != wanted:
-            yield DISAGREE, f"the effects have fences {job.rows}, the job's end {wanted}"
+            yield DISAGREE, f"its effects have fences {job.rows}, but its end has {wanted}"
         for fence in job.ends:
-            # Noted after the commit, so that neither a kill nor an outage takes it back.
+            # Noted after the commit, so neither a kill nor an outage can undo it.
             if job.how(fence) == DONE and fence != ended and not excuses.forgot(job.ends[fence].at):
-                yield DISAGREE, f"fence {fence} has committed its end, and the job's end is {wanted}"
+                yield DISAGREE, f"fence {fence} committed its end, but the job's end is {wanted}"
         return
     noted = [note for note in job.notes if note.what is What.EFFECT]
     if job.kind in EFFECTIVE and job.how(ended) == DONE and ended not in {note.fence for note in noted}:
-        yield DISAGREE, f"succeeded by fence {ended}, which has had no effect"
+        yield DISAGREE, f"succeeded by fence {ended}, but that attempt had no effect"
     yield from _late_effects(job, noted, excuses)
 
 
 def _late_effects(job: _Job, noted: Sequence[Note], excuses: Excuses) -> _Found:
-    """A handler is stopped before its lease ends, unless it cannot be or everything stands still."""
+    """A handler must stop before its lease ends, unless it is unstoppable or its process was paused."""
     starts = {note.fence: note for note in job.starts}
     for effect in noted:
         start = starts.get(effect.fence)
         if start is None:
             if job.is_ours:
-                yield DISAGREE, f"there is an effect of fence {effect.fence}, which has not started"
+                yield DISAGREE, f"there is an effect of fence {effect.fence}, which never started"
             continue
         newer = [each.fence for each in job.starts if each.fence > effect.fence and each.at < effect.at]
         is_excused = excuses.paused(start, effect.at) or excuses.forgot_claim_of(start)
@@ -343,7 +346,7 @@ def _history(job: _Job, excuses: Excuses) -> tuple[str, ...]:
     together = sorted({id(note): note for note in (*job.notes, *faults)}.values(), key=lambda note: note.at)
     lines = [str(note) for note in together]
     if job.final is not None:
-        lines.append(f"in the end: {_told(job.final)}")
+        lines.append(f"final state: {_told(job.final)}")
     return tuple(lines)
 
 

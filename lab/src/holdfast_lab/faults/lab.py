@@ -1,4 +1,4 @@
-"""What a case has to work with: a database, workers, a producer, a recorder, and somebody to report to."""
+"""What a case works with: a database, workers, a producer and a recorder, and the means to report violations."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from holdfast_lab.faults.sql_files import fault_statement
 if TYPE_CHECKING:
     import asyncpg
 
-    from holdfast.producer.producer import EnqueueOptions
+    from holdfast.producer.options import EnqueueOptions
 
 WORKER_APP = "holdfast_lab.faults.app:app"
 _TURN_SECONDS = 0.05
@@ -55,15 +55,15 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """`module`: the command `holdfast`, maybe with a fault in it. `given`: variables that are no settings of ours."""
+    """`module`: the command `holdfast`, possibly with a fault built in. `given`: variables that are not settings."""
 
-    module: str = "holdfast.cli"
+    module: str = "holdfast"
     arguments: Sequence[str] = ()
     given: Mapping[str, str] = field(default_factory=dict)
 
 
 class Said(NamedTuple):
-    """What a command of Holdfast's ended with, both streams together."""
+    """How a `holdfast` command ended, with both output streams combined."""
 
     code: int
     output: str
@@ -71,7 +71,7 @@ class Said(NamedTuple):
 
 @dataclass
 class Lab:
-    """Of one run of one case."""
+    """The laboratory of one run of one case."""
 
     place: Place
     server: FaultServer
@@ -86,9 +86,9 @@ class Lab:
     violations: list[Violation] = field(default_factory=list)
     last_fault: float = field(default_factory=time.monotonic)
     unhandled: tuple[str, ...] = ()
-    """Kinds that nobody is to handle: their jobs stay."""
+    """Kinds that no worker is supposed to handle, so their jobs stay open."""
     is_sampled: bool = True
-    """Somebody looks now and then at all that is final."""
+    """Whether the laboratory reads all final jobs now and then."""
     _producer: Holdfast | None = None
     _seen: dict[UUID, Final] = field(default_factory=dict)
     _number: int = 0
@@ -115,7 +115,7 @@ class Lab:
         return int(self.size[name])
 
     def beside(self, work: Coroutine[Any, Any, Value]) -> "asyncio.Task[Value]":
-        """Goes on until it has ended or the laboratory closes, however the case ends."""
+        """Run in the background until it ends or the laboratory closes."""
         task = asyncio.create_task(work)
         self._beside.append(task)
         return task
@@ -143,24 +143,24 @@ class Lab:
         at_least: float | None = None,
         kind: str = TARGET,
     ) -> None:
-        """A figure with a bound: beyond it the case has failed, by a violation of this kind."""
+        """Record a figure with a bound. A value beyond the bound is a violation of this kind."""
         figure = Figure(name, value, unit, at_most, at_least)
         before = next((each for each in self.figures if each.name == name), None)
         if before is None:
             self.figures.append(figure)
         elif (value > before.value) == (at_most is not None):
-            # Of several of one name the worst is shown.
+            # Of several figures with the same name, show the worst.
             self.figures[self.figures.index(before)] = figure
         if not figure.is_met:
             bound = f"at most {at_most:g}" if at_most is not None else f"at least {at_least:g}"
-            self.violation(kind, f"{name} is {value:.3g}{unit and ' '}{unit}, and must be {bound}")
+            self.violation(kind, f"{name} is {value:.3g}{unit and ' '}{unit}, but must be {bound}")
 
     def faulted(self) -> None:
-        """A fault was done just now."""
+        """Remember that a fault happened just now."""
         self.last_fault = time.monotonic()
 
     def cut_off(self) -> None:
-        """From now on nobody reaches the server."""
+        """Note that no process can reach the server from now on."""
         self.record.note(What.CUT_OFF, pid=EVERYBODY)
         self._is_cut_off = True
         self.faulted()
@@ -171,26 +171,26 @@ class Lab:
         self.faulted()
 
     def forgot(self, since: float) -> None:
-        """The store has lost what was committed from then on, by the monotonic clock."""
+        """Note that the store lost everything committed since then, on the monotonic clock."""
         self.record.note(What.FORGOTTEN, pid=EVERYBODY, since=since)
 
     # The producer
 
     async def enqueue(self, kind: str, payload: object = None, **options: Unpack["EnqueueOptions"]) -> UUID | None:
-        """The job's id; None if nobody knows whether it is there, because the reply was lost."""
+        """Return the job's id, or None if the reply was lost and the job may or may not exist."""
         ids = await self.enqueue_many(kind, 1, payload, **options)
         return ids[0] if ids else None
 
     async def enqueue_many(
         self, kind: str, number: int, payload: object = None, **options: Unpack["EnqueueOptions"]
     ) -> list[UUID]:
-        """All or none of them. Empty: the reply was lost."""
+        """Enqueue all jobs or none. An empty list means that the reply was lost."""
         return await self.enqueue_each(kind, [payload or {}] * number, **options)
 
     async def enqueue_each(
         self, kind: str, payloads: Sequence[object], **options: Unpack["EnqueueOptions"]
     ) -> list[UUID]:
-        """The same with a job for each payload."""
+        """Like `enqueue_many`, with one job per payload."""
         jobs = [self.producer.job(kind, payload, **options) for payload in payloads]
         for job in jobs:
             self.record.note(What.ENQUEUING, job.id, kind=kind)
@@ -208,7 +208,7 @@ class Lab:
 
     @asynccontextmanager
     async def producing(self, url: str, *, listen_url: str) -> AsyncIterator[None]:
-        """While the block runs the producer goes by another way to the same store."""
+        """Make the producer use another route to the same store while the block runs."""
         usual = self._producer
         way = Holdfast(url, schema=self.schema)
         way.settings = way.settings.changed(listen_url=listen_url)
@@ -224,11 +224,11 @@ class Lab:
     def start_worker(
         self, app: str | None = None, *, url: str | None = None, launch: Launch | None = None, **settings: object
     ) -> FaultyProcess:
-        """`url`: by another way to the same store, such as a proxy."""
+        """`url`: another route to the same store, such as a proxy."""
         launch = launch or Launch()
         self._number += 1
         store = ["--store", url or self.url, "--schema", self.schema]
-        command = [launch.module, "worker", app or self.worker_app, *store, *launch.arguments]
+        command = [launch.module, "worker", "--app", app or self.worker_app, *store, *launch.arguments]
         usual = {"lease": f"{self.lease:g}s", "concurrency": "8", "shutdown": "5s"}
         return start_process(
             command,
@@ -239,7 +239,7 @@ class Lab:
         )
 
     async def command(self, *arguments: str, launch: Launch | None = None, seconds: float = 60.0) -> Said:
-        """Run `holdfast …` to its end."""
+        """Run `holdfast …` and wait for it to end."""
         launch = launch or Launch()
         self._number += 1
         log = self.folder / f"command-{self._number}.log"
@@ -250,7 +250,7 @@ class Lab:
         return Said(process.exit_code or 0, process.output())
 
     def adopt(self, kind: str, ids: Iterable[UUID]) -> None:
-        """Jobs that nobody in the laboratory enqueued, and that are there all the same: by a schedule, for example."""
+        """Accept jobs that the laboratory did not enqueue itself, such as those of a schedule."""
         for id in ids:
             self.record.note(What.ENQUEUING, id, kind=kind)
             self.record.note(What.ACCEPTED, id)
@@ -265,7 +265,7 @@ class Lab:
         launch: Launch | None = None,
         **settings: object,
     ) -> AsyncIterator["Crew"]:
-        """Running when the block begins, gone when it is left. Settings are named as in HOLDFAST_… ."""
+        """Workers that run while the block does. Name settings as in HOLDFAST_… ."""
         crew = Crew(lambda: self.start_worker(app, url=url, launch=launch, **settings))
         try:
             await crew.start(number)
@@ -276,7 +276,7 @@ class Lab:
     # The store
 
     async def fetch(self, name: str, *arguments: object) -> "list[asyncpg.Record]":
-        """Run sql/<name>.sql on a connection that no fault of ours kills."""
+        """Run sql/<name>.sql on a connection that the laboratory's faults never kill."""
         with translated():
             connection = await self.connect()
             try:
@@ -285,7 +285,7 @@ class Lab:
                 connection.terminate()
 
     async def kill_connections(self, most: int) -> int:
-        """How many were killed; whoever else uses the server keeps his."""
+        """Return how many were killed. Other users of the server keep their connections."""
         chosen = str(self.random.getrandbits(32))
         ((killed,),) = await self.fetch("kill_connections", self.place.application, most, chosen)
         found: int = killed
@@ -299,17 +299,17 @@ class Lab:
         )
 
     def proxy(self) -> Proxy:
-        """Before the server, from the beginning of a `with` block to its end; its `url` is the way through it."""
+        """A proxy to the server for a `with` block; its `url` leads through it."""
         return Proxy.before(self.url, seed=self.random.getrandbits(32))
 
     async def open_jobs(self) -> int:
-        """How many are not final, unhandled kinds left out."""
+        """How many jobs are not final, without the unhandled kinds."""
         ((number,),) = await self.fetch("count_open", list(self.unhandled))
         found: int = number
         return found
 
     async def drained(self, seconds: float) -> float:
-        """Seconds from the last fault until every job is final; a violation if they are not in that time from it."""
+        """Return the seconds from the last fault until all jobs were final; more than `seconds` is a violation."""
         while True:
             passed = time.monotonic() - self.last_fault
             with contextlib.suppress(OSError, StoreUnavailable):
@@ -325,24 +325,24 @@ class Lab:
             await asyncio.sleep(_TURN_SECONDS)
 
     async def until(self, condition: Callable[[], bool], what: str, seconds: float = 30.0, kind: str = TARGET) -> bool:
-        """Whether it came true in time; if not, that is a violation of this kind."""
+        """Return whether the condition came true in time; if it did not, report a violation of this kind."""
         is_true = await came_true(condition, seconds)
         if not is_true:
             self.violation(kind, f"{what}: not within {seconds:g} s")
         return is_true
 
     def notes(self) -> list[Note]:
-        """All that was noted so far. Each is read once: there may be tens of thousands, and somebody looks often."""
+        """All notes so far. Each is read only once: there may be tens of thousands, and cases look often."""
         with (self.folder / "record.jsonl").open("rb") as file:
             file.seek(self._read_bytes)
-            # The last line may be on its way.
+            # The last line may be incomplete.
             whole, end, _ = file.read().rpartition(b"\n")
         self._read_bytes += len(whole) + len(end)
         self._notes += [Note.read(line) for line in whole.decode().splitlines()]
         return list(self._notes)
 
     def starts(self) -> dict[UUID, list[Note]]:
-        """The attempts at each job so far, the earliest first."""
+        """The attempts at each job so far, earliest first."""
         found: dict[UUID, list[Note]] = {}
         for note in self.notes():
             if note.what is What.START and note.job is not None:
@@ -350,7 +350,7 @@ class Lab:
         return found
 
     async def until_started(self, jobs: Iterable[UUID], times: int = 1, seconds: float = 30.0) -> bool:
-        """Whether each of them was started that often in time; each that was not is a violation, with its history."""
+        """Return whether each job was started that often in time. Each one that was not is a violation."""
         wanted = set(jobs)
 
         def missing() -> list[UUID]:
@@ -363,18 +363,18 @@ class Lab:
         return is_true
 
     def expect_one_start(self, jobs: Iterable[UUID]) -> None:
-        """Each of them, or it is a violation: also where a retry would explain the second one."""
+        """Report each job that was not started exactly once, even if a retry would explain a second start."""
         starts = self.starts()
         for job in jobs:
             if (times := len(starts.get(job, ()))) != 1:
                 self.violation(DUPLICATE if times else LOST, f"job {job}: was started {times} times", job)
 
     async def states(self) -> dict[UUID, str]:
-        """Of every job that is final."""
+        """The state of every final job."""
         return {final.id: final.state for final in await self._final()}
 
     async def sample(self) -> None:
-        """What is final now must stay so; what is leased must not be overdue when all has been calm for long enough."""
+        """Remember which jobs are final, because they must stay so, and report leases that should have been rescued."""
         for final in await self._final():
             self._seen.setdefault(final.id, final)
         calm = 0.0 if self._is_cut_off else time.monotonic() - self.last_fault
@@ -388,17 +388,17 @@ class Lab:
     async def sampling(self) -> None:
         took = 0.0
         while True:
-            # It reads all that is final: the longer that takes the less often, so that it is no load of its own.
+            # Sampling reads all final jobs: the longer that takes, the less often it runs, to keep its load small.
             await asyncio.sleep(max(_SAMPLE_SECONDS, took * _SAMPLE_PAUSE))
             started = time.monotonic()
-            # A fault may be under way.
+            # A fault may be in progress.
             with contextlib.suppress(Exception):
                 if self.is_sampled:
                     await self.sample()
             took = time.monotonic() - started
 
     async def judged(self) -> list[Violation]:
-        """Every violation, those that the case itself reported among them."""
+        """All violations, including those that the case reported itself."""
         open_jobs = await self.fetch("read_open")
         effects = await self.fetch("read_effects")
         evidence = Evidence(
@@ -409,16 +409,16 @@ class Lab:
             seen=self._seen,
             lease=self.lease,
         )
-        # It may take a second, in which another case that runs beside this one has to go on.
+        # Judging may take a second, and cases that run side by side with this one must not wait for it.
         return [*self.violations, *await asyncio.to_thread(judge, evidence)]
 
 
 @asynccontextmanager
 async def recording(folder: Path) -> AsyncIterator[Record]:
-    """The recorder's process, which ends when the block is left or we are gone."""
+    """The recorder's process. It ends with the block, or when this process is gone."""
     path = folder / "record.sock"
     command = [sys.executable, "-m", "holdfast_lab.faults.recorder", str(path), str(folder / "record.jsonl")]
-    process = subprocess.Popen(  # noqa: S603, ASYNC220 - it is not waited for
+    process = subprocess.Popen(  # noqa: S603, ASYNC220 - not waited for
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
     try:
@@ -435,7 +435,7 @@ async def recording(folder: Path) -> AsyncIterator[Record]:
 
 @asynccontextmanager
 async def opened_lab(lab: Lab) -> AsyncIterator[Lab]:
-    """With a producer, and somebody who looks now and then at what is final."""
+    """Open the laboratory, with a producer and a task that samples final jobs."""
     producer = Holdfast(lab.url, schema=lab.schema)
     async with producer:
         lab._producer = producer

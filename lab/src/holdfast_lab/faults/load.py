@@ -1,4 +1,4 @@
-"""Work for the workers of a case while something is done to them, and how fast it went, by the record."""
+"""Load for the workers of a case while faults happen, and figures about their speed from the record."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ _LOOK_SECONDS = 0.2
 
 @asynccontextmanager
 async def backlog(lab: Lab, kinds: Sequence[str], jobs: int, seconds: float) -> AsyncIterator[None]:
-    """About so many jobs of `seconds` are always there to be claimed, until the block is left."""
+    """Keep about this many jobs of `seconds` ready to be claimed while the block runs."""
     await _fill(lab, kinds, jobs, seconds)
     filling = asyncio.create_task(_keep_filled(lab, kinds, jobs, seconds))
     try:
@@ -28,7 +28,7 @@ async def backlog(lab: Lab, kinds: Sequence[str], jobs: int, seconds: float) -> 
 
 async def _keep_filled(lab: Lab, kinds: Sequence[str], jobs: int, seconds: float) -> None:
     while True:
-        # A fault may be under way.
+        # A fault may be in progress.
         with contextlib.suppress(StoreUnavailable, OSError):
             await _fill(lab, kinds, jobs - await lab.open_jobs(), seconds)
         await asyncio.sleep(_LOOK_SECONDS)
@@ -42,12 +42,12 @@ async def _fill(lab: Lab, kinds: Sequence[str], jobs: int, seconds: float) -> No
 
 
 def ends(notes: Iterable[Note]) -> list[float]:
-    """When attempts ended well."""
+    """The times at which attempts ended well."""
     return [note.at for note in notes if note.what is What.END and note.more.get("how") == DONE]
 
 
 def latencies(notes: Iterable[Note]) -> dict[UUID, float]:
-    """Seconds from the moment an enqueue was accepted to the first start of its job."""
+    """Seconds from each accepted enqueue to the first start of its job."""
     accepted: dict[UUID, float] = {}
     found: dict[UUID, float] = {}
     for note in notes:

@@ -1,7 +1,7 @@
-"""When a cron expression is due, found by looking at the clock on the wall minute by minute.
+"""Computes the occurrences of a cron expression by reading the wall clock minute by minute.
 
-It shares nothing with cron.py but the rule: a fixed time of day runs once, also where the clock jumps over it or shows
-it twice; an expression whose minute or hour begins with a star follows whatever the clock shows.
+It shares only the rule with cron.py: a fixed time of day runs once, even if the clock skips or repeats it. An
+expression whose minute or hour starts with a star follows the clock.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,12 +12,12 @@ from zoneinfo import ZoneInfo
 
 
 class Minute(NamedTuple):
-    """A moment, and what the clock on the wall shows then, without its zone."""
+    """A moment, and what the wall clock shows then, without a zone."""
 
     moment: datetime
     wall: datetime
     left_out: tuple[datetime, ...]
-    """What the clock would have shown since the minute before, had it not jumped forward."""
+    """The minutes that the clock skipped since the minute before, if it jumped forward."""
     is_shown_again: bool
 
 
@@ -28,7 +28,7 @@ RANGES = (range(60), range(24), range(1, 32), range(1, 13), range(7))
 
 
 def minutes(zone: ZoneInfo, start: datetime, number: int) -> list[Minute]:
-    """One after the other. Nothing is known of what the clock showed before the first."""
+    """Consecutive minutes. What the clock showed before the first one is unknown."""
     found: list[Minute] = []
     seen: set[datetime] = set()
     for moment in (start + count * _MINUTE for count in range(number)):
@@ -53,15 +53,15 @@ def occurrences(expression: str, among: Iterable[Minute]) -> Iterator[datetime]:
 
 
 class YearsOfOccurrences:
-    """The same for years, in a zone: days on which nothing happens to the clock are looked at once for each weekday.
+    """Computes the occurrences of several years in one zone. Days without a clock change are computed once per weekday.
 
-    For expressions that name neither a day of the month nor a month.
+    For expressions that restrict neither the day of the month nor the month.
     """
 
     def __init__(self, zone: str, first_day: datetime, days: int) -> None:
         self._zone = ZoneInfo(zone)
         self._days = [first_day.astimezone(UTC) + number * _DAY for number in range(days)]
-        # One hour's offset is as good as that of each minute in it: clocks are not changed back within the hour.
+        # One offset per hour is enough: no clock is changed back within the hour.
         hours = [self._offset(self._days[0] - _DAY + number * _HOUR) for number in range((days + 2) * 24 + 1)]
         self._is_calm = {
             day: len(set(hours[24 * number : 24 * number + 49])) == 1 for number, day in enumerate(self._days)
@@ -90,7 +90,7 @@ class YearsOfOccurrences:
                 yield list(days)
 
     def _minutes(self, days: list[datetime]) -> list[Minute]:
-        """Looked at from a day before, because the clock may show again what it showed then."""
+        """Start one day early, because the clock may repeat what it showed then."""
         day = _DAY // _MINUTE
         return minutes(self._zone, days[0] - _DAY, (len(days) + 1) * day)[day:]
 
@@ -109,7 +109,7 @@ def numbers(text: str, allowed: range) -> set[int]:
 
 
 def matches(fields: list[set[int]], wall: datetime) -> bool:
-    """Both days must match, which is right as long as one of the two is a star."""
+    """Require both days to match, which is right if at least one of them is a star."""
     minute, hour, day, month, weekday = fields
     return (
         wall.minute in minute

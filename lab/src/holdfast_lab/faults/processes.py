@@ -1,4 +1,4 @@
-"""Real `holdfast worker` processes, and what is done to them."""
+"""Real `holdfast worker` processes, and the faults done to them."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from holdfast_lab.faults.record import Record, What
 
 
 class FaultyProcess:
-    """A process that is killed, stopped and continued. The record knows of it: that explains what follows."""
+    """A process to kill, stop and continue. Each of these goes into the record, where it excuses what follows."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", log: Path, record: Record) -> None:
         self._process = process
@@ -35,13 +35,13 @@ class FaultyProcess:
         return self._process.poll()
 
     async def kill(self) -> None:
-        """SIGKILL, and what it started with it. Noted when it is dead: what it noted last came before."""
+        """Send SIGKILL to the process and its children. Noted after its death, so its own last notes come first."""
         self._signal(signal.SIGKILL, is_group=True)
         await asyncio.to_thread(self._process.wait)
         self._record.note(What.KILL, pid=self.pid)
 
     def stop(self) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         self._signal(signal.SIGSTOP)
         self.is_stopped = True
         self._record.note(What.CUT_OFF, pid=self.pid)
@@ -57,12 +57,12 @@ class FaultyProcess:
         self.go_on()
 
     def terminate(self) -> None:
-        """SIGTERM: an orderly shutdown, which explains nothing."""
+        """Send SIGTERM to ask for an orderly shutdown."""
         self._signal(signal.SIGTERM)
         self._record.note(What.TERMINATE, pid=self.pid)
 
     async def ended(self, seconds: float) -> float | None:
-        """How long it took to end; None if it did not in that time."""
+        """How long it took to end, or None if it did not end in time."""
         started = time.monotonic()
         try:
             await asyncio.to_thread(self._process.wait, seconds)
@@ -81,7 +81,7 @@ class FaultyProcess:
 def start_process(
     module: Sequence[str], log: Path, record: Record, settings: Mapping[str, str], given: Mapping[str, str]
 ) -> FaultyProcess:
-    """A Python module in a session of its own, with no settings of Holdfast's but these, and `given` as it is."""
+    """Start a Python module in a new session, with only these Holdfast settings, and `given` as it is."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     environment |= {variable(name): value for name, value in settings.items()} | dict(given)
     with log.open("ab") as output:

@@ -1,4 +1,4 @@
-"""Servers of others that a case starts for itself, in a folder of its own and on a free port."""
+"""Third-party servers that a case starts for itself, each in its own folder and on a free port."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +18,23 @@ _SHOWN = 2000
 
 
 class ProgramFailed(HoldfastError):
-    """It did not start."""
+    """The program did not start."""
 
 
 class Program:
-    """Every call blocks until it is done. `end` may come from another thread while `start` waits, which fails then."""
+    """Every call blocks until it is done. Another thread may call `end` while `start` waits; `start` then fails."""
 
     def __init__(self, folder: Path, answers: Callable[[], bool], seconds: float) -> None:
-        """`answers`: whether it has started, which may take that many seconds."""
+        """`answers` says whether the program has started. It has `seconds` to do so."""
         self._output = folder / "output"
         self._answers = answers
         self._seconds = seconds
         self._process: subprocess.Popen[bytes] | None = None
-        # Nobody looks for the process between its beginning and the note that it is there.
+        # Held while the process is created, so that `end` cannot miss a process that is not stored yet.
         self._beginning = threading.Lock()
 
-    def start(self, command: list[str | Path], **how: Any) -> None:  # noqa: ANN401
-        """In a session of its own, so that it ends when it is told to, and not by Ctrl-C."""
+    def start(self, command: Sequence[str | Path], **how: Any) -> None:  # noqa: ANN401
+        """Start in a new session, so that only `end` stops it, and not Ctrl-C."""
         with self._beginning, self._output.open("ab") as output:
             process = self._process = subprocess.Popen(  # noqa: S603
                 command,
@@ -59,7 +59,7 @@ class Program:
             time.sleep(_TURN_SECONDS)
 
     def end(self, *signals: signal.Signals) -> None:
-        """By the first of these that it obeys in time. Some are scripts with the server beside them: both get it."""
+        """Send these signals in turn until one works in time, to the whole group: some servers run under a script."""
         with self._beginning:
             process, self._process = self._process, None
         if process is None:
@@ -77,3 +77,12 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def listens(port: int) -> bool:
+    """Whether a program accepts connections on this port."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1):
+            return True
+    except OSError:
+        return False

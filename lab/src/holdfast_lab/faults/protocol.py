@@ -1,8 +1,7 @@
 """As much of PostgreSQL's protocol as a proxy needs: where messages end, which statement a client executes, and which
 answer belongs to it.
 
-Pure: bytes in, what happened out. Other protocols (RabbitMQ's, for one) are told by their first bytes and pass as they
-come.
+Pure: bytes in, events out. Other protocols, such as RabbitMQ's, are recognized by their first bytes and pass unchanged.
 """
 
 import re
@@ -18,7 +17,7 @@ _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 class Messages:
-    """Cuts what one side sends into whole messages, however the network has cut it."""
+    """Reassembles one side's bytes into whole messages, no matter how the network split them."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -27,7 +26,7 @@ class Messages:
         pending = self._rest + received
         start = 0
         while len(pending) - start >= 5:
-            # No message is shorter than its own length: whatever comes, each step is one forward.
+            # No message is shorter than its length field, so each step moves forward, no matter what comes.
             end = start + 1 + max(4, _READ(pending, start + 1)[0])
             if end > len(pending):
                 break
@@ -37,9 +36,9 @@ class Messages:
 
 
 class Opening:
-    """What a client sends before its first message: what to pass on, and what the proxy answers in the server's place.
+    """What a client sends before its first message: what to pass on, and what the proxy answers for the server.
 
-    The proxy must be able to read what follows, so it refuses encryption, as a server without certificates does.
+    The proxy must be able to read what follows, so it refuses encryption, like a server without certificates.
     """
 
     def __init__(self) -> None:
@@ -48,7 +47,7 @@ class Opening:
         self.is_postgres = True
 
     def take(self, received: bytes) -> tuple[bytes, bytes]:
-        """What goes on to the server, and what back to the client. When `is_over`, messages or other bytes follow."""
+        """Return the bytes for the server and those for the client. Once `is_over`, messages or other bytes follow."""
         self._pending += received
         refusals = b""
         while len(self._pending) >= _STARTUP.size:
@@ -74,19 +73,19 @@ class Opening:
 
     @property
     def rest(self) -> bytes:
-        """What came with the opening and belongs to the messages."""
+        """Bytes that came with the opening but belong to the messages."""
         return self._pending
 
 
 class Conversation:
-    """Follows one connection: which statements are executed, and how many of its requests are answered.
+    """Follows one connection: which statements it executes, and how many of its requests have been answered.
 
-    A request is answered by ReadyForQuery. By then the server has committed what was to be committed: a COMMIT, and as
-    much a single statement outside a transaction, which has none.
+    ReadyForQuery answers a request. By then the server has committed whatever the request commits: a COMMIT, or a
+    single statement outside a transaction, which needs none.
     """
 
     def __init__(self) -> None:
-        # The start is a request as well: authentication ends with ReadyForQuery.
+        # The startup counts as a request: authentication ends with ReadyForQuery.
         self.asked = 1
         self.answered = 0
         self._statements: dict[bytes, str] = {}
@@ -94,7 +93,7 @@ class Conversation:
         self._is_by_execute = False
 
     def statement_of(self, message: bytes) -> str | None:
-        """Takes note of a client's message: the statement that the server is to execute with it, if there is one."""
+        """Process a client's message, and return the statement that it makes the server execute, if any."""
         match message[:1]:
             case b"Q":
                 self.asked += 1
@@ -117,27 +116,27 @@ class Conversation:
 
     @property
     def answer_of_next(self) -> int:
-        """The number of the answer to the statement whose message has just been noted."""
+        """The number of the answer to the latest statement."""
         return self.asked + self._is_by_execute
 
     def hear(self, message: bytes) -> None:
-        """Takes note of a server's message."""
+        """Process a server's message."""
         if message[:1] == b"Z":
             self.answered += 1
         elif asks_for_rows(message) and self._is_by_execute:
-            # The server reads the data of a COPY and passes over the Sync that came before it.
+            # The server reads the data of a COPY and skips the Sync that came before it.
             self.asked -= 1
 
 
 def asks_for_rows(message: bytes) -> bool:
-    """Whether the server says with it that a COPY may send its rows."""
+    """Whether with this message the server asks for the rows of a COPY."""
     return message[:1] == b"G"
 
 
 def is_meant(statement: str, of: str) -> bool:
-    """Whether `of` means this statement: by its first word if that is COMMIT, or else by any text in it.
+    """Whether `of` matches this statement: "commit" by its first word, anything else as text anywhere in it.
 
-    READ COMMITTED is no COMMIT. Case and comments make no difference.
+    READ COMMITTED is not a COMMIT. Case and comments make no difference.
     """
     bare = _COMMENT.sub(" ", statement).casefold()
     wanted = of.casefold()

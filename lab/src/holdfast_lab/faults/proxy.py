@@ -1,7 +1,7 @@
-"""A TCP proxy on localhost before PostgreSQL, or any other server, that breaks connections as networks do.
+"""A local TCP proxy in front of PostgreSQL, or any other server, that breaks connections the way networks do.
 
-It runs in a thread of its own, so that neither a blocked event loop nor a blocking caller is in its way. protocol.py
-tells it which statement a client executes.
+It runs in its own thread, so neither a blocked event loop nor a blocking caller can stop it. protocol.py recognizes
+which statement a client executes.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _READ_BYTES = 65536
 _CALL_SECONDS = 5.0
 _SHOWN = 80
 _STEPS = 10
-"""Of the event loop: from a connection that it accepts to the first step of a task there are four."""
+"""Steps of the event loop: an accepted connection takes four to reach the first step of a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Cut:
     """Cut the connection that executes a certain statement.
 
     `of`: a text in the statement; "commit" means the statement COMMIT. `when`: "before" the server gets it, "after" the
-    server has answered and before the client knows, or "either" by chance. `nth`: which of the statements that are
-    meant, counted over all connections from now; then `times` of them in a row, None for no end. `share`: only so many
-    of those, by chance.
+    server has answered but before the client knows, or "either" at random. `nth`: the first matching statement to cut,
+    counted over all connections from now on. `times`: how many to cut from there; None for no end. `share`: cut only
+    this share of them, at random.
     """
 
     when: When = "before"
@@ -57,7 +57,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that the proxy did: `at` is in seconds since its start, `connection` None for all of them."""
+    """Something that the proxy did. `at`: seconds since its start. `connection`: None for all connections."""
 
     at: float
     what: str
@@ -98,10 +98,10 @@ class _Link:
     from_server: Messages = field(default_factory=Messages)
     swallows: bool = False
     has_lost: bool = False
-    """Bytes are missing: whatever came now would make no sense."""
+    """Bytes are missing, so nothing that follows would make sense."""
     is_half_closed: bool = False
     cut_at: int | None = None
-    """Cut with this answer of the server's, and pass on nothing of it."""
+    """The number of the server's answer to cut at; the client gets none of it."""
     cut_statement: str = ""
 
     def abort(self) -> None:
@@ -110,15 +110,15 @@ class _Link:
 
 
 class Proxy:
-    """Before a server's Unix socket, or its host and port. Every verb may be called at any time, from any thread.
+    """A proxy to a server's Unix socket, or its host and port. Every method may be called anytime, from any thread.
 
-    `seed` decides all that is left to chance. A client that insists on encryption is refused.
+    `seed` decides everything random. Clients that insist on encryption are refused.
     """
 
     def __init__(self, server: Path | tuple[str, int], url: str = "", *, seed: int = 0) -> None:
         self._server = server
         self._url = url
-        # One for each, so that what is cut does not depend on how many messages came before.
+        # Separate sources, so that the cuts do not depend on how many messages came before.
         self._random, self._spread = Random(f"cuts {seed}"), Random(f"delays {seed}")  # noqa: S311 - they guard nothing
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
@@ -136,13 +136,13 @@ class Proxy:
 
     @classmethod
     def before(cls, url: str, *, seed: int = 0) -> Self:
-        """Before the server of a PostgreSQL URL; `url` of the proxy is then the way there."""
+        """A proxy to the server of a PostgreSQL URL; the proxy's `url` leads through it."""
         return cls(_server_of(url), url, seed=seed)
 
     @classmethod
     @asynccontextmanager
     async def open(cls, host: str, port: int = _PORT, *, seed: int = 0) -> AsyncIterator[Self]:
-        """From the beginning of the block to its end; a `host` that begins with a slash is the folder of a socket."""
+        """A proxy that runs while the block does. A `host` that starts with a slash is the folder of a socket."""
         proxy = cls(_server(host, port), seed=seed)
         await asyncio.to_thread(proxy.__enter__)
         try:
@@ -165,7 +165,7 @@ class Proxy:
         return self._port
 
     def lead_to(self, url: str) -> None:
-        """From now on to the server of this URL. Connections to the one before are closed."""
+        """Forward to the server of this URL from now on. Connections to the previous one are closed."""
 
         def lead() -> None:
             self._server = _server_of(url)
@@ -178,7 +178,7 @@ class Proxy:
         return self.through(self._url)
 
     def through(self, url: str) -> str:
-        """A PostgreSQL URL with this proxy in the place of its server."""
+        """Return a PostgreSQL URL with this proxy in place of its server."""
         parts = urlsplit(url)
         gone = ("host", "port", "sslmode")
         options = {name: values[-1] for name, values in parse_qs(parts.query).items() if name not in gone}
@@ -187,20 +187,23 @@ class Proxy:
 
     @property
     def connections(self) -> list[int]:
-        """The numbers of those that are open; they are counted from 1."""
+        """The numbers of the open connections, counted from 1."""
         return list(self._links)
 
     @property
     def faults(self) -> list[Fault]:
-        """What was done so far, oldest first."""
+        """The faults so far, oldest first."""
         return list(self._faults)
 
     def plan(self, *cuts: Cut) -> None:
-        """Do these from now on, beside what was planned before."""
+        """Add these cuts to those already planned."""
         self._call(lambda: self._plans.extend(map(_Plan, cuts)))
 
     def swallow(self, connection: int | None = None) -> None:
-        """Keep connections open and let no byte through, either way: that one, or all there are and those to come."""
+        """Keep connections open but let no bytes through in either direction.
+
+        Affects the given connection, or all present and future ones.
+        """
 
         def swallow() -> None:
             self._swallows |= connection is None
@@ -209,15 +212,15 @@ class Proxy:
         self._call(swallow)
 
     def half_open(self) -> None:
-        """Let no byte through on the connections that there are, and tell nobody; new ones go through."""
+        """Let no more bytes through on current connections, without telling either side; new ones work."""
         self._call(lambda: self._each(None, "half-open", _swallow))
 
     def half_close(self, connection: int | None = None) -> None:
-        """Tell clients that the server says no more, and go on listening to them."""
+        """Tell clients that the server will send nothing more, but keep forwarding what they send."""
         self._call(lambda: self._each(connection, "half-close", _half_close))
 
     def delay(self, seconds: float, *, way: Way = "both", jitter: float = 0.0) -> None:
-        """Hold back whatever comes, for `seconds` and up to `jitter` more by chance, until told otherwise."""
+        """Hold back everything for `seconds` plus a random time of up to `jitter`, until changed."""
         if seconds < 0 or jitter < 0:
             raise InvalidInput("delay: a time cannot be negative")
 
@@ -229,15 +232,15 @@ class Proxy:
         self._call(delay)
 
     def cut(self, connection: int) -> None:
-        """Close one connection at once, on both sides."""
+        """Close one connection at once on both sides."""
         self._call(lambda: self._each(connection, "cut", _Link.abort))
 
     def cut_all(self) -> None:
-        """Close every connection at once, on both sides; new ones go through."""
+        """Close all connections at once on both sides; new ones work."""
         self._call(lambda: self._each(None, "cut", _Link.abort))
 
     def refuse(self) -> None:
-        """Close every connection and refuse new ones."""
+        """Close all connections and refuse new ones."""
 
         def refuse() -> None:
             self._refuses = True
@@ -247,7 +250,7 @@ class Proxy:
         self._call(refuse)
 
     def flow(self) -> None:
-        """Let everything through again. A connection of which bytes were swallowed is closed, as routers do."""
+        """Let everything through again. A connection whose bytes were swallowed is closed, as routers do."""
 
         def flow() -> None:
             self._refuses = self._swallows = False
@@ -273,7 +276,7 @@ class Proxy:
         self._faults.append(Fault(time.monotonic() - self._started, what, connection, shown))
 
     def _call(self, action: Callable[[], None]) -> None:
-        """In the proxy's thread, and done when this returns."""
+        """Run in the proxy's thread, and return when it is done."""
         done = threading.Event()
 
         def act() -> None:
@@ -282,7 +285,7 @@ class Proxy:
 
         self._loop.call_soon_threadsafe(act)
         if not done.wait(_CALL_SECONDS):
-            raise RuntimeError("the proxy does not run")
+            raise RuntimeError("the proxy is not running")
 
     def _run(self) -> None:
         listener = self._loop.run_until_complete(asyncio.start_server(self._accept, "127.0.0.1", 0))
@@ -292,8 +295,8 @@ class Proxy:
         self._loop.run_until_complete(self._end(listener))
 
     async def _end(self, listener: asyncio.Server) -> None:
-        # What was accepted a moment ago takes a few steps to come to a task of ours. A server that is closed meanwhile
-        # forgets it, and so does a task that is canceled before its first step.
+        # A connection that was just accepted takes a few steps to reach a task of ours. A server that is closed in the
+        # meantime forgets it, and so does a task that is canceled before its first step.
         self._refuses = True
         for socket in listener.sockets:
             self._loop.remove_reader(socket.fileno())
@@ -305,7 +308,7 @@ class Proxy:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        # A socket is closed in the step after its transport was told to.
+        # A socket is closed one step after its transport was told to close.
         await _steps()
 
     async def _accept(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
@@ -323,7 +326,7 @@ class Proxy:
         if self._refusals != refusals:
             link.abort()
         try:
-            # Only the proxy's own end cancels it, and asyncio would log that.
+            # Only the proxy's own end cancels this, and asyncio would log the cancellation.
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.gather(self._pump_to_server(reader, link), self._pump_to_client(server_reader, link))
         finally:
@@ -358,7 +361,7 @@ class Proxy:
         return not link.has_lost
 
     async def _pass_to_server(self, received: bytes, link: _Link) -> bool:
-        """False if the connection is to be cut now."""
+        """Return False if the connection is to be cut now."""
         if not link.opening.is_over:
             opening, answer = link.opening.take(received)
             if answer:
@@ -381,8 +384,8 @@ class Proxy:
         return True
 
     def _cuts_before(self, statement: str, link: _Link) -> bool:
-        """Whether to cut now. If it is to be answered first, the cut comes with the answer."""
-        # Each plan counts for itself, so all are asked.
+        """Whether to cut now. A cut after the answer is only marked here."""
+        # Ask all plans, because each one counts for itself.
         cuts = [plan.cut for plan in self._plans if plan.takes(statement, self._random)]
         self._plans = [plan for plan in self._plans if not plan.is_over]
         if not cuts or link.cut_at is not None:
@@ -397,7 +400,7 @@ class Proxy:
         return False
 
     async def _pass_to_client(self, received: bytes, link: _Link) -> bool:
-        """False if the connection is to be cut now."""
+        """Return False if the connection is to be cut now."""
         if not link.opening.is_postgres:
             _write(link, received)
         else:
@@ -405,7 +408,7 @@ class Proxy:
             for message in link.from_server.take(received):
                 answered = link.conversation.answered
                 link.conversation.hear(message)
-                # A COPY is answered when its rows are there, and the client sends them only when it is asked to.
+                # A COPY is answered only after its rows, and the client sends those only when the server asks for them.
                 if link.cut_at is None or answered < link.cut_at - 1 or asks_for_rows(message):
                     passed.append(message)
                 elif link.conversation.answered >= link.cut_at:
@@ -418,7 +421,7 @@ class Proxy:
 
 
 async def _steps() -> None:
-    """Whatever the event loop has begun to do by itself is done."""
+    """Let the event loop finish what it has started by itself."""
     for _ in range(_STEPS):
         await asyncio.sleep(0)
 
@@ -446,5 +449,5 @@ def _server_of(url: str) -> Path | tuple[str, int]:
 
 
 def _server(host: str, port: int) -> Path | tuple[str, int]:
-    """As libpq has it: a host that begins with a slash is the folder of a Unix socket."""
+    """Follow libpq: a host that starts with a slash is the folder of a Unix socket."""
     return Path(host, f".s.PGSQL.{port}") if host.startswith("/") else (host, port)

@@ -1,6 +1,6 @@
-"""What the judge knows: notes of handlers, producers and faults, kept by a process that no fault touches.
+"""The judge's evidence: notes of handlers, producers and faults, kept by a process that no fault touches.
 
-A note is acknowledged before the call returns, so that whatever a handler noted happened, also if it is killed next.
+A note is acknowledged before the call returns. What a handler noted therefore happened, even if it is killed next.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any, Self
 from uuid import UUID
 
 RECORD = "FAULTS_RECORD"
-"""Where the recorder listens. Not a setting of Holdfast's, and so without its prefix."""
+"""The recorder's socket. Not a setting of Holdfast, so without its prefix."""
 
 
 class What(StrEnum):
@@ -28,28 +28,28 @@ class What(StrEnum):
     KILL = "kill"
     TERMINATE = "terminate"
     CUT_OFF = "cut off"
-    """A process, or all of them, cannot renew from now on: stopped, or without a server."""
+    """A process, or all of them, cannot renew from now on: it was stopped, or has no server."""
     BACK = "back"
     FORGOTTEN = "forgotten"
-    """The store has lost what was committed from `since` on, as when an asynchronous standby was promoted."""
+    """The store lost what was committed since `since`, for example by promoting an asynchronous standby."""
     CANCEL = "cancel"
-    """Somebody is about to ask for it."""
+    """A cancel is about to be requested."""
     UNUSABLE = "unusable"
-    """The payload or the result of this job is, so that it fails although none of its attempts did."""
+    """The job's payload or result is unusable, so it fails although none of its attempts did."""
 
 
 DONE = "done"
 EVERYBODY = 0
-"""In place of a process id: a fault that concerns all."""
+"""Stands in for a process id: a fault that affects all processes."""
 
 
 Attempt = tuple[UUID | None, int]
-"""A job and the fence of one of its claims: other jobs may have the same fence."""
+"""A job and the fence of one of its claims. The fence alone is not enough: other jobs may have the same one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """`at` is the recorder's monotonic clock in seconds, and its order the order of arrival."""
+    """`at` is the recorder's monotonic clock in seconds. Notes are ordered by arrival."""
 
     at: float
     what: What
@@ -84,7 +84,7 @@ class Note:
 
 
 class Record:
-    """Sends notes to the recorder. Each thread of each process has a connection of its own, made when it is needed."""
+    """Sends notes to the recorder. Each thread of each process opens its own connection on first use."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -112,7 +112,7 @@ class Record:
             self.note(what, job)
 
     def close(self) -> None:
-        """The connection of this thread."""
+        """Close the connection of this thread."""
         if getattr(self._local, "pid", None) == os.getpid():
             self._local.connection.close()
             self._local.pid = None

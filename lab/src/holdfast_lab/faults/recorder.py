@@ -1,4 +1,4 @@
-"""`python -m holdfast_lab.faults.recorder SOCKET FILE`: writes down what it is told until its input ends."""
+"""`python -m holdfast_lab.faults.recorder SOCKET FILE`: writes down the notes it receives until its input ends."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from typing import TextIO
 
 async def keep(path: Path, output: TextIO) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Whoever is still connected in the end is dead or about to be.
+        # A process that is still connected at the end is dead or about to be.
         with contextlib.suppress(asyncio.CancelledError, ConnectionError):
             while line := await reader.readline():
                 value = {"at": round(time.monotonic(), 6), **json.loads(line)}
@@ -20,8 +20,8 @@ async def keep(path: Path, output: TextIO) -> None:
             writer.close()
 
     async with await asyncio.start_unix_server(serve, path):
-        print("ready", flush=True)  # noqa: T201 - the laboratory waits for it
-        # Whoever started us holds the other end, and a kill closes that, too.
+        print("ready", flush=True)  # noqa: T201 - the laboratory waits for this line
+        # The laboratory holds the other end, which also closes when the laboratory is killed.
         await asyncio.to_thread(sys.stdin.read)
 
 

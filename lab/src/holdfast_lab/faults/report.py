@@ -1,4 +1,4 @@
-"""What the laboratory shows in the end: a table, the violations with the history of their job, or JSON."""
+"""The laboratory's final report: a table, violations with the history of their jobs, or JSON."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _LONGEST_HISTORY = 40
 
 def as_table(results: Sequence[Result]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("case", "what is done", "result", "seconds", "notes", "figures"):
+    for name in ("case", "title", "result", "seconds", "notes", "figures"):
         table.add_column(name, justify="right" if name in ("seconds", "notes") else "left", overflow="fold")
     for result in results:
         seconds, notes = (f"{result.seconds:.1f}", f"{result.notes:,}") if not result.skipped else ("", "")
@@ -26,13 +26,13 @@ def as_table(results: Sequence[Result]) -> Table:
 
 
 def violation_lines(results: Sequence[Result]) -> Iterator[str]:
-    """The first few of each case, with all that is known of the job."""
+    """The first few violations of each case, each with the job's whole history."""
     for result in results:
         for violation in result.violations[:_MOST_SHOWN]:
             yield f"{result.case.name}  {violation}"
             yield from (f"    {line}" for line in violation.history[-_LONGEST_HISTORY:])
         if len(result.violations) > _MOST_SHOWN:
-            yield f"{result.case.name}  and {len(result.violations) - _MOST_SHOWN} more; --json has them all"
+            yield f"{result.case.name}  and {len(result.violations) - _MOST_SHOWN} more; --json shows all of them"
 
 
 def as_dict(results: Sequence[Result]) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _verdict(result: Result) -> Text:
     if result.violations:
         kinds = count(result.violations)
         return Text(", ".join(f"{number} {kind}" for kind, number in kinds.items()), "red")
-    return Text("0", "green")
+    return Text("0 violations", "green")
 
 
 def _figure(figure: Figure) -> str:

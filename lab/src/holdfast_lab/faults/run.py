@@ -1,4 +1,4 @@
-"""Runs cases one after the other, or a few side by side on servers of their own, and gathers what they found."""
+"""Runs cases one after another, or several at once on separate servers, and collects the results."""
 
 import asyncio
 import tempfile
@@ -15,6 +15,7 @@ from holdfast.domain.errors import HoldfastError, InvalidInput
 from holdfast_lab.faults.bouncer import bouncer_program
 from holdfast_lab.faults.broker import broker_program
 from holdfast_lab.faults.case import Case, Need
+from holdfast_lab.faults.cluster import Cluster, missing_program
 from holdfast_lab.faults.disk import can_mount, mounted
 from holdfast_lab.faults.failover import FailoverServer
 from holdfast_lab.faults.judge import Violation
@@ -23,12 +24,12 @@ from holdfast_lab.faults.server import FaultServer
 
 Say = Callable[[Case, str], None]
 Missing = Callable[[Need], str | None]
-"""Why something that a case needs is not to be had here; None: it is."""
+"""Says why a need cannot be met here, or None if it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`seed`: the same one gives the same faults. `url`: a server of the user's, in place of ours."""
+    """`seed`: repeats the same plan of faults. `url`: a server of the user's, instead of a fresh one."""
 
     cases: Sequence[Case]
     seed: int
@@ -37,16 +38,16 @@ class Plan:
     side_by_side: int = 1
     worker_app: str = WORKER_APP
     sizes: Mapping[str, float] = field(default_factory=dict)
-    """In place of a case's own, where it has one of that name."""
+    """Overrides for the sizes of the cases that have these names."""
 
     def __post_init__(self) -> None:
         if self.url is not None and not self.url.startswith(("postgresql://", "postgres://")):
-            raise InvalidInput("url: faults are done to PostgreSQL; write postgresql://user@host:port/database")
+            raise InvalidInput("url: faults need PostgreSQL; write postgresql://user@host:port/database")
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`skipped`: why it could not be run. `broken`: the laboratory itself failed."""
+    """`skipped`: why the case could not run. `broken`: how the laboratory itself failed."""
 
     case: Case
     seed: int
@@ -63,7 +64,7 @@ class Result:
 
 
 async def run_plan(plan: Plan, say: Say, over: Callable[[Result], None]) -> list[Result]:
-    """`say` tells what is going on, `over` of each result as it comes. The results are in the order of the cases."""
+    """Run the plan and return results in the order of its cases. `say` gets progress, `over` each result."""
     waiting = list(enumerate(plan.cases))
     results: dict[int, Result] = {}
 
@@ -84,7 +85,7 @@ async def run_plan(plan: Plan, say: Say, over: Callable[[Result], None]) -> list
                 for folder in folders:
                     tasks.create_task(work(folder))
         except* HoldfastError as errors:
-            # They all have the same reason: no server could be started.
+            # All workers fail for the same reason: no server could be started.
             raise errors.exceptions[0] from None
     return [results[number] for number in sorted(results)]
 
@@ -105,7 +106,7 @@ async def run_case(case: Case, plan: Plan, server: FaultServer, folder: Path, sa
                 folder=folder,
                 record=record,
                 size={name: plan.sizes.get(name, value) for name, value in usual.items()},
-                # Of the case's name too, so that a case has the same faults whichever others are run.
+                # Mix in the case's name: a case then has the same faults no matter which other cases run.
                 random=Random(plan.seed ^ zlib.crc32(case.name.encode())),  # noqa: S311 - a plan, not a secret
                 lease=case.lease,
                 worker_app=plan.worker_app,
@@ -115,7 +116,7 @@ async def run_case(case: Case, plan: Plan, server: FaultServer, folder: Path, sa
                 await case.run(lab)
                 violations = await lab.judged()
                 notes = len(lab.notes())
-    except Exception as error:  # noqa: BLE001 - what other cases have shown must not be lost by this one
+    except Exception as error:  # noqa: BLE001 - one broken case must not cost the results of the others
         said = f"{type(error).__name__}: {error}"
         if not isinstance(error, HoldfastError | OSError):
             where = traceback.extract_tb(error.__traceback__)[-1]
@@ -126,7 +127,11 @@ async def run_case(case: Case, plan: Plan, server: FaultServer, folder: Path, sa
 
 @asynccontextmanager
 async def _server_of(case: Case, usual: FaultServer, folder: Path) -> AsyncIterator[FaultServer]:
-    """The usual one, one that has a standby, or one whose disk is small."""
+    """The shared server, or a new one with what the case needs: a cluster, a standby or a small disk."""
+    if Need.CLUSTER in case.needs:
+        async with Cluster.formed() as server:
+            yield server
+        return
     if Need.STANDBY in case.needs:
         async with FailoverServer.opened_pair(folder / "pair") as server:
             yield server
@@ -143,13 +148,16 @@ async def _server_of(case: Case, usual: FaultServer, folder: Path) -> AsyncItera
 
 
 def missing(need: Need, server: FaultServer) -> str | None:
-    """Why that is not to be had here."""
+    """Why this need cannot be met here, or None if it can."""
     match need:
         case Need.OWN_SERVER | Need.STANDBY:
-            return None if server.folder is not None else "stops PostgreSQL, which is done to none but its own"
+            return None if server.folder is not None else "stops PostgreSQL, and a server of yours is never stopped"
         case Need.RABBITMQ:
             return None if broker_program() is not None else "stops RabbitMQ, and rabbitmq-server is not installed"
         case Need.TMPFS:
-            return None if can_mount() else "mounts a small disk, for which it has to be root"
+            return None if can_mount() else "mounts a small disk, and only root can do that"
+        case Need.CLUSTER:
+            name = missing_program()
+            return None if name is None else f"runs Patroni, etcd, HAProxy and PgBouncer, and {name} is not installed"
         case Need.PGBOUNCER:
             return None if bouncer_program() is not None else "kills PgBouncer, and pgbouncer is not installed"

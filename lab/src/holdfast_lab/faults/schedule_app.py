@@ -1,14 +1,14 @@
-"""The handlers under fault, with a job schedule and an inline runner, whose occurrences are noted by their times."""
+"""The handlers under test, plus a job schedule and an inline runner that notes its occurrences by their times."""
 
 import asyncio
 
-from holdfast import Occurrence
+from holdfast.schedules import Occurrence
 from holdfast_lab.faults.app import WORK, app, record, work
 from holdfast_lab.faults.record import DONE, What
 
 EACH_SECOND, INLINE = "fault.each_second", "fault.inline"
 INLINE_SECONDS = 0.5
-"""How long the inline runner is at work, so that a kill meets it there."""
+"""How long the inline runner works, so that kills can hit it."""
 
 app.schedule("every 1s", name=EACH_SECOND, payload={}, missed="all")(work)
 __all__ = ["EACH_SECOND", "INLINE", "WORK", "app", "inline"]

@@ -1,4 +1,4 @@
-"""Handlers that have a secret and fail with it in every way, so that it can be looked for where it does not belong."""
+"""Handlers that know a secret and fail with it in every way, so that cases can search for leaks."""
 
 import os
 from typing import Any
@@ -10,7 +10,7 @@ from holdfast.domain.retry import exponential
 from holdfast_lab.faults.app import Job, app, attempt
 
 SECRET = "FAULTS_SECRET"  # noqa: S105 - a variable's name
-"""What the inline runner fails with; the others have theirs in the payload."""
+"""The inline runner's secret; the others get theirs in the payload."""
 SUCCEEDS, TYPED, RUNNER = "secret.succeeds", "secret.typed", "secret.runner"
 FAILING = tuple(
     f"secret.{how}" for how in ("raises", "in_thread", "in_process", "is_permanent", "is_canceled", "result")
@@ -23,7 +23,7 @@ class Card(BaseModel):
 
 
 class _Unwritable:
-    """A result that is no JSON, and tells everything where it is shown."""
+    """A result that is not JSON, and whose repr reveals the secret."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret
@@ -89,7 +89,7 @@ async def unwritable(job: Job) -> Any:  # noqa: ANN401
 
 @app.handler(TYPED)
 async def typed(job: RunningJob[Card]) -> None:
-    """Is never called: its payload is none of that type."""
+    """Never called, because its payload has the wrong type."""
 
 
 @app.runner(RUNNER, "every 1s")

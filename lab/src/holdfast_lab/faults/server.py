@@ -1,4 +1,4 @@
-"""The PostgreSQL under fault: an embedded one that may be stopped at any moment, or a server of the user's."""
+"""The PostgreSQL under test: an embedded server that may be stopped at any moment, or a server of the user's."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ _TURN_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A migrated schema of one case. The connections that are made by its address say so as their application."""
+    """One case's migrated schema. Connections that use this address carry `application` as their application name."""
 
     url: str
     schema: str
@@ -37,13 +37,13 @@ class Place:
 
 
 class FaultServer:
-    """`folder`: of an embedded server that is ours alone. None: the server is the user's, and is not stopped."""
+    """`folder`: of an embedded server that the laboratory owns. None: the server is the user's and is never stopped."""
 
     def __init__(self, url: str, folder: Path | None) -> None:
         self.url = url
         self.folder = folder
         self.disk: Path | None = None
-        """A small one that has nothing else on it, for cases that fill it."""
+        """A small disk that holds only this server, for cases that fill it."""
         self._uses: list[EmbeddedServer] = []
 
     @classmethod
@@ -63,7 +63,10 @@ class FaultServer:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[Place]:
-        """Gone afterwards. Of our own server a database: there also the schema's name is the usual one."""
+        """Create a place and drop it afterwards.
+
+        On the laboratory's own server it is a database, in which the schema has its default name.
+        """
         name = f"holdfast_faults_{secrets.token_hex(4)}"
         url, schema = self.url, name
         if self.folder is not None:
@@ -89,15 +92,13 @@ class FaultServer:
             await connection.close()
 
     async def stop_immediately(self) -> None:
-        """As if the power had gone: no checkpoint, nobody is told."""
+        """Stop as in a power failure: without a checkpoint and without telling the clients."""
         if self.folder is None:
-            raise InvalidInput(
-                "url: this case stops PostgreSQL, which is done to none but its own; leave the address out"
-            )
+            raise InvalidInput("url: this case stops PostgreSQL, so it needs its own server; leave out the address")
         pid = int((self.folder / "postmaster.pid").read_text().split()[0])
         os.kill(pid, signal.SIGQUIT)
         patience = time.monotonic() + _GONE_SECONDS
-        while _exists(pid) and time.monotonic() < patience:  # noqa: ASYNC110 - not ours to tell
+        while _exists(pid) and time.monotonic() < patience:  # noqa: ASYNC110 - nothing announces its end
             await asyncio.sleep(_TURN_SECONDS)
 
     async def start(self) -> None:

@@ -8,5 +8,5 @@ _HERE = Path(__file__).parent / "sql"
 
 
 def fault_statement(name: str, schema: str) -> str:
-    """The statement of sql/<name>.sql without its comments."""
+    """The statement of sql/<name>.sql, without comments."""
     return statement_in(_HERE, name, schema)

@@ -1,4 +1,4 @@
-"""The handlers under fault, with schedules, and with what else has a way of its own to the store."""
+"""The handlers under test, plus schedules, snoozes and events, which reach the store in other ways."""
 
 import time
 
@@ -16,7 +16,7 @@ app.on(HAPPENED, name=TOLD)(work)
 
 @app.handler(SNOOZY)
 async def snooze(job: Job) -> dict[str, int]:
-    """Until the time that its payload names."""
+    """Snooze until the time in the payload."""
     with attempt(job):
         if time.time() < float(job.payload["until"]):
             raise Snooze("200ms")
@@ -25,7 +25,7 @@ async def snooze(job: Job) -> dict[str, int]:
 
 @app.handler(TELLS)
 async def tell(job: Job) -> dict[str, int]:
-    """By a key, so that another attempt tells nothing new."""
+    """Publish with a key, so that another attempt publishes nothing new."""
     with attempt(job):
         await app.publish(HAPPENED, {}, key=str(job.id))
         return {"fence": job.fence}

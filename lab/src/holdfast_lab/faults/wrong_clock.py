@@ -1,7 +1,7 @@
 """`python -m holdfast_lab.faults.wrong_clock worker …`: the command `holdfast` in a process whose clock is wrong.
 
-Only the clock on the wall, which people and other programs set; the monotonic one goes on as it does. It has to be done
-before anything of the engine is imported, so this module imports nothing of it at its top.
+Only the wall clock is wrong, which people and programs can set; the monotonic clock keeps running. The clock must be
+patched before anything of the engine is imported, so this module imports none of it at the top.
 """
 
 import datetime
@@ -11,13 +11,13 @@ import time
 from typing import Any
 
 SHIFT, JUMP_EVERY = "FAULTS_CLOCK_SHIFT", "FAULTS_CLOCK_JUMP_EVERY"
-"""Seconds by which the clock is ahead; and, for one that jumps, how often it goes from there to as much behind."""
+"""Seconds by which the clock is ahead; for a clock that jumps, how often it goes from there to as far behind."""
 
 _RIGHT_TIME, _RIGHT_DATETIME = time.time, datetime.datetime
 
 
 def shift_at(moment: float, shift: float, jump_every: float) -> float:
-    """By how much the clock is ahead at a moment of the monotonic one."""
+    """How far the clock is ahead at this moment of the monotonic clock."""
     return -shift if jump_every and int(moment / jump_every) % 2 else shift
 
 
@@ -37,7 +37,7 @@ def make_wrong(shift: float, jump_every: float) -> None:
             return isinstance(instance, _RIGHT_DATETIME)
 
     class WrongDatetime(datetime.datetime, metaclass=Anything):
-        """Makes right datetimes only, so that nobody ever meets one of another class."""
+        """Makes only ordinary datetimes, so that no code ever sees an instance of this class."""
 
         def __new__(cls, *args: Any, **named: Any) -> Any:  # noqa: ANN401
             return _RIGHT_DATETIME(*args, **named)
@@ -62,4 +62,4 @@ def make_wrong(shift: float, jump_every: float) -> None:
 
 if __name__ == "__main__":
     make_wrong(float(os.environ[SHIFT]), float(os.environ.get(JUMP_EVERY, "0")))
-    runpy.run_module("holdfast.cli", run_name="__main__", alter_sys=True)
+    runpy.run_module("holdfast", run_name="__main__", alter_sys=True)

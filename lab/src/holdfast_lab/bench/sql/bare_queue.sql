@@ -1,4 +1,4 @@
--- The simplest queue that keeps an order and loses nothing: one table, and a job is there or gone.
+-- The simplest queue that keeps an order and loses nothing: one table, in which a job either exists or is gone.
 CREATE TABLE holdfast.bare_queue (
     id uuid NOT NULL PRIMARY KEY,
     run_at timestamptz NOT NULL DEFAULT clock_timestamp(),

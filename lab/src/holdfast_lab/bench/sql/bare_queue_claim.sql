@@ -1,4 +1,4 @@
--- $1 queue, $2 at most
+-- $1 queue, $2 most jobs to claim
 SELECT ctid AS place, id, kind, payload
 FROM holdfast.bare_queue
 WHERE queue = $1 AND run_at <= (SELECT clock_timestamp())

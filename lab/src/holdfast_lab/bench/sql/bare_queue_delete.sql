@@ -1,2 +1,2 @@
--- $1 places of rows that this transaction holds locked, so that they cannot have moved
+-- $1 ctids of rows that this transaction has locked, so they cannot have moved
 DELETE FROM holdfast.bare_queue WHERE ctid = ANY ($1::tid[])

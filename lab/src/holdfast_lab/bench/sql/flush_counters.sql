@@ -1,2 +1,2 @@
--- A session hands its counters over a second later; this one does so at the end of this statement.
+-- A session normally reports its counters a second later; this one does so at the end of this statement.
 SELECT pg_stat_force_next_flush()

@@ -1,2 +1,2 @@
--- What was enqueued is not due yet: the workers can start without touching it.
+-- Make enqueued jobs not due yet, so that workers can start without touching them.
 UPDATE holdfast.clock SET moved = interval '-1 hour'

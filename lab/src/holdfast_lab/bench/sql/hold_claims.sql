@@ -1,2 +1,2 @@
--- Until the end of the transaction every claim waits.
+-- Make every claim wait until the end of this transaction.
 LOCK TABLE holdfast.ready IN ACCESS EXCLUSIVE MODE

@@ -1,2 +1,2 @@
--- Whether a job waits to be claimed.
+-- Whether a job is waiting to be claimed.
 SELECT EXISTS (SELECT FROM holdfast.ready)

@@ -1,4 +1,4 @@
-"""Jobs that are a fault themselves, and their neighbours."""
+"""Jobs that are faults themselves, and the jobs next to them."""
 
 import asyncio
 
@@ -19,9 +19,9 @@ _TURN_SECONDS = 0.2
 _INVALID = "payload of another type"
 
 
-@case("R31", "jobs of a kind that nobody handles wait for somebody who does", small={"jobs": 20}, large={"jobs": 1_000})
+@case("R31", "jobs of an unhandled kind wait for a worker that handles it", small={"jobs": 20}, large={"jobs": 1_000})
 async def unhandled(lab: Lab) -> None:
-    """They come first in their queue, and meanwhile a worker is ended and another one begins."""
+    """The unhandled jobs come first in their queue. Meanwhile one worker ends and another one starts."""
     jobs = lab.count("jobs")
     lab.unhandled = (NOBODYS,)
     nobodys = await lab.enqueue_many(NOBODYS, jobs, priority=0)
@@ -42,37 +42,37 @@ async def _expect_ready(lab: Lab, number: int) -> None:
     reader = lab.producer.jobs
     listed = await reader.list(JobFilter(kind=NOBODYS, state=JobState.READY), number + 1)
     counted = (await reader.count())[JobState.READY]
-    lab.check("unhandled jobs that are listed", len(listed), at_least=number)
-    lab.check("unhandled jobs that are counted", counted, at_least=number)
+    lab.check("unhandled jobs listed", len(listed), at_least=number)
+    lab.check("unhandled jobs counted", counted, at_least=number)
     for job in listed:
         if job.attempt:
-            lab.violation(TARGET, f"job {job.id}: nobody handles it, and it is at attempt {job.attempt}", job.id)
+            lab.violation(TARGET, f"job {job.id}: no worker handles it, but it is at attempt {job.attempt}", job.id)
 
 
 @case(
     "R32",
-    "one bad job is claimed together with 49 others, in every way to be bad",
+    "one bad job, of each type in turn, is claimed together with 49 others",
     small={"rounds": 1},
     large={"rounds": 20},
 )
 async def bad_neighbours(lab: Lab) -> None:
-    """Up to the first one that does harm: what a damaged worker does with the next says nothing."""
+    """Stops at the first job that does harm, because what a damaged worker does with the next one proves nothing."""
     ways = [*BAD_ENDS, _INVALID] * lab.count("rounds")
     finished = 0
-    # Twice as many slots, because the first look of a worker that was woken takes no more than half of them.
+    # Twice as many slots as jobs, because the first look of a woken worker takes at most half of them.
     async with lab.workers(1, concurrency=2 * _TOGETHER) as crew:
         for how in ways:
             finished += await _bad_among_others(lab, crew, how)
             if not crew.alive:
-                lab.violation(TARGET, f"{how}: the worker has ended")
+                lab.violation(TARGET, f"{how}: the worker ended")
             if lab.violations:
                 break
-    lab.note("ways to be bad", len(ways))
-    lab.check("neighbours that finished", finished, at_least=len(ways) * (_TOGETHER - 1))
+    lab.note("types of bad jobs", len(ways))
+    lab.check("neighbors that finished", finished, at_least=len(ways) * (_TOGETHER - 1))
 
 
 async def _bad_among_others(lab: Lab, crew: Crew, how: str) -> int:
-    """How many of the others have succeeded."""
+    """Return how many of the other jobs succeeded."""
     lab.progress(how)
     payloads: list[object] = [{"how": FINE, "seconds": 0.1} for _ in range(_TOGETHER)]
     place = lab.random.randrange(_TOGETHER)
@@ -90,12 +90,12 @@ async def _bad_among_others(lab: Lab, crew: Crew, how: str) -> int:
     ended = states.get(jobs[place])
     wanted = {"succeeded"} if how in NOT_BAD else {"failed", "dead"}
     if ended not in wanted:
-        lab.violation(TARGET, f"{how}: the job is {ended}, and not {' or '.join(sorted(wanted))}", jobs[place])
+        lab.violation(TARGET, f"{how}: the job is {ended}, not {' or '.join(sorted(wanted))}", jobs[place])
     innocent = [job for job in jobs if job != jobs[place]]
     for job in innocent:
         if states.get(job) != "succeeded":
-            lab.violation(LOST, f"{how}: the neighbour {job} is {states.get(job)}", job)
+            lab.violation(LOST, f"{how}: the neighbor {job} is {states.get(job)}", job)
     lab.expect_one_start(innocent)
     ((claims,),) = await lab.fetch("count_claims", jobs)
-    lab.check("claims of a bad job and its neighbours", claims, at_most=1)
+    lab.check("claims of a bad job and its neighbors", claims, at_most=1)
     return sum(states.get(job) == "succeeded" for job in innocent)

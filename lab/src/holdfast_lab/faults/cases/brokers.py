@@ -24,13 +24,13 @@ _BACK_SECONDS = 30.0
 
 @case(
     "D44",
-    "RabbitMQ is stopped and started again, with jobs meanwhile",
+    "RabbitMQ is stopped and started again while jobs arrive",
     small={"restarts": 2},
     large={"restarts": 10},
     needs={Need.RABBITMQ},
 )
 async def broker_restarts(lab: Lab) -> None:
-    """Wake-ups come by RabbitMQ alone: what starts sooner than a poll was rung for."""
+    """Wake-ups come through RabbitMQ only, so a job that starts before the next poll was rung for."""
     async with _running(lab) as broker, _ringing(lab, broker.url) as app:
         poll = f"{_POLL_SECONDS:g}s"
         async with lab.workers(1, listen="false", rabbitmq_url=broker.url, poll=poll) as crew:
@@ -50,7 +50,7 @@ async def broker_restarts(lab: Lab) -> None:
 
 
 def _is_back(worker: FaultyProcess, times: int) -> bool:
-    """Whether the worker has said so often that wake-ups were gone, and that they are back."""
+    """Whether the worker has reported this many losses of wake-ups, and that they are back."""
     said = worker.output()
     return said.count("no wake-ups") >= times and said.count("wake-ups are back") >= times
 
@@ -87,16 +87,16 @@ async def _enqueue(lab: Lab, app: Holdfast) -> UUID:
 
 
 async def _slowest(lab: Lab, jobs: list[UUID]) -> float:
-    await lab.until(lambda: latencies(lab.notes()).keys() >= set(jobs), "every job is started")
+    await lab.until(lambda: latencies(lab.notes()).keys() >= set(jobs), "every job starts")
     found = latencies(lab.notes())
     return max(found.get(job, float("inf")) for job in jobs)
 
 
 async def _rung(lab: Lab, app: Holdfast) -> None:
-    """Of a few jobs that come one by one, most do not wait for a look."""
+    """Of a few jobs that come one by one, most must start before the next look."""
     found = []
     for _ in range(3):
-        # The first looks after a job come in short succession.
+        # A worker's first looks after a job come in quick succession.
         await asyncio.sleep(lab.random.uniform(0.4, 0.6))
         found.append(await _slowest(lab, [await _enqueue(lab, app)]))
-    lab.check("usual start after a ring", statistics.median(found), "s", at_most=_POLL_SECONDS / 4)
+    lab.check("median start after a ring", statistics.median(found), "s", at_most=_POLL_SECONDS / 4)

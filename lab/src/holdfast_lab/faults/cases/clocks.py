@@ -1,4 +1,4 @@
-"""Clocks that are wrong, and replicas that die just when a schedule's occurrence has come."""
+"""Wrong clocks, and replicas that die right when an occurrence of a schedule is due."""
 
 import asyncio
 import contextlib
@@ -24,12 +24,12 @@ _HOUR = 3600
 _JUMP_SECONDS = 0.7
 _DELAYS = (1.0, 2.0, 3.0)
 _RETRY_SECONDS = 0.1
-"""Of the kind FLAKY."""
+"""The retry delay of the kind FLAKY."""
 _RIGHT_WITHIN = 1.0
 _EARLY = 0.05
 _DRAINED_SECONDS = 10.0
 _OCCURRENCE_SECONDS = 2
-"""Of the inline runner; every one of its occurrences is one of the job schedule's, too."""
+"""The interval of the inline runner; each of its occurrences is also one of the job schedule's."""
 _TURN_SECONDS = 0.05
 _PATIENCE = 15.0
 
@@ -42,14 +42,14 @@ _PATIENCE = 15.0
     lease=2.0,
 )
 async def wrong_clocks(lab: Lab) -> None:
-    """Delays, retries, schedules, jobs longer than a lease, and a rescue: each by workers who do not know the time."""
+    """Delays, retries, schedules, jobs longer than a lease, and a rescue, all by workers that do not know the time."""
     schedule = "fault.by_wrong_clocks"
     given = [{SHIFT: f"{_HOUR}"}, {SHIFT: f"{-_HOUR}"}, {SHIFT: f"{_HOUR}", JUMP_EVERY: f"{_JUMP_SECONDS}"}]
     turns = iter(given * 2)
     crew = Crew(lambda: lab.start_worker(launch=Launch("holdfast_lab.faults.wrong_clock", given=next(turns))))
     delays: dict[UUID, float] = {}
     try:
-        # Before they start: workers of a store without schedules look for the first one less often.
+        # Before the workers start: on a store without schedules they look for a first one less often.
         await lab.producer.schedules.save(schedule, "every 1s", kind=WORK, payload={}, missed="all")
         await crew.start(len(given))
         began = await lab.producer.clock.now()
@@ -63,7 +63,7 @@ async def wrong_clocks(lab: Lab) -> None:
             await lab.enqueue_many(FLAKY, each, {"failures": 2})
             await asyncio.sleep(0.5)
             if number == rounds // 2:
-                # The others have to rescue what it held, no sooner and no later than they should.
+                # The others must rescue its jobs, neither too early nor too late.
                 await crew.alive[lab.random.randrange(len(crew.alive))].kill()
                 await crew.start()
                 lab.faulted()
@@ -82,9 +82,9 @@ async def wrong_clocks(lab: Lab) -> None:
 
 
 def _check_delays(lab: Lab, notes: Sequence[Note], delays: dict[UUID, float], now: float) -> None:
-    """The store's clock read some time between the two notes of the enqueue, or after the note of a failed attempt.
+    """The store's clock was read between the two notes of the enqueue, or after the note of a failed attempt.
 
-    What has not been started again is late by as much as there was time for it.
+    A job that has not started again yet counts as late by the time that has passed.
     """
     of_job: dict[UUID, list[Note]] = defaultdict(list)
     for note in notes:
@@ -109,12 +109,12 @@ def _check_delays(lab: Lab, notes: Sequence[Note], delays: dict[UUID, float], no
 
 @case(
     "R29",
-    "3 replicas, of which one is killed at an occurrence, again and again",
+    "one of 3 replicas is repeatedly killed at an occurrence",
     small={"kills": 6},
     large={"kills": 30},
 )
 async def kills_at_the_occurrence(lab: Lab) -> None:
-    """Every other victim is at work on the occurrence just then."""
+    """Every second victim is working on the occurrence when it is killed."""
     kills = lab.count("kills")
     async with lab.workers(3, "holdfast_lab.faults.schedule_app:app") as crew:
         for number in range(kills):
@@ -122,7 +122,7 @@ async def kills_at_the_occurrence(lab: Lab) -> None:
             await asyncio.sleep(lab.random.uniform(0.0, INLINE_SECONDS))
             victims = crew.alive
             if number % 2 == 0:
-                await lab.until(lambda: bool(_busy(lab, crew)), "somebody is at work on an occurrence", _PATIENCE)
+                await lab.until(lambda: bool(_busy(lab, crew)), "a worker is busy with an occurrence", _PATIENCE)
                 victims = _busy(lab, crew) or victims
             await lab.random.choice(victims).kill()
             lab.faulted()
@@ -135,7 +135,7 @@ async def kills_at_the_occurrence(lab: Lab) -> None:
     rows = await lab.fetch("read_occurrences", EACH_SECOND, SCHEDULE_HEADER, OCCURRENCE_HEADER)
     lab.adopt(EACH_SECOND, (row["id"] for row in rows))
     check_occurrences(lab, [row["occurrence"] for row in rows], kills)
-    # Whoever was at work may have ended between the look and the kill.
+    # A victim may have finished its occurrence between the look and the kill.
     await check_inline(lab, kills, least_restarts=max(1, kills // 4))
 
 
@@ -145,13 +145,13 @@ def _busy(lab: Lab, crew: Crew) -> list[FaultyProcess]:
 
 
 async def _until_occurrence(lab: Lab) -> None:
-    """The next occurrence of both, by the store's clock."""
+    """Wait for the next common occurrence of both schedules, on the store's clock."""
     now = (await lab.producer.clock.now()).timestamp()
     await asyncio.sleep(_OCCURRENCE_SECONDS - now % _OCCURRENCE_SECONDS)
 
 
 def _at_work(notes: Sequence[Note]) -> set[int]:
-    """Processes that have begun an occurrence of the inline runner and not ended it."""
+    """The processes that have begun an occurrence of the inline runner and not ended it."""
     runs: dict[int, Note] = {}
     for note in notes:
         if note.what is What.START and "run" in note.more:
@@ -162,27 +162,27 @@ def _at_work(notes: Sequence[Note]) -> set[int]:
 
 
 async def until_occurrence_done(lab: Lab, seconds: float = _PATIENCE) -> None:
-    """Until an occurrence that came after the last kill is done, and so all before it."""
+    """Wait for an occurrence after the last kill to be done, and thereby all earlier ones."""
     began = await lab.producer.clock.now()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            while not any(  # noqa: ASYNC110 - nobody tells
+            while not any(  # noqa: ASYNC110 - no event announces it
                 row["is_done"] and row["occurrence"] > began for row in await lab.fetch("read_runs", INLINE)
             ):
                 await asyncio.sleep(_TURN_SECONDS)
             return
-    lab.violation(STUCK, f"no occurrence of the inline runner was done in {seconds:g} s after the last kill")
+    lab.violation(STUCK, f"no occurrence of the inline runner was done within {seconds:g} s after the last kill")
 
 
 def check_occurrences(lab: Lab, occurrences: Sequence[datetime], least: int) -> None:
-    """One job for each second."""
+    """There must be one job for each second."""
     for occurrence, number in Counter(occurrences).items():
         if number > 1:
             lab.violation(DUPLICATE, f"the occurrence {occurrence.isoformat()} has {number} jobs")
     for earlier, later in pairwise(sorted(set(occurrences))):
         if later - earlier != timedelta(seconds=1):
             lab.violation(
-                LOST, f"there is no job of any occurrence between {earlier.isoformat()} and {later.isoformat()}"
+                LOST, f"there are no jobs for occurrences between {earlier.isoformat()} and {later.isoformat()}"
             )
     lab.check("occurrences of the job schedule", len(occurrences), at_least=least)
 
@@ -197,7 +197,7 @@ async def check_inline(lab: Lab, least: int, least_restarts: int | None = None) 
     for earlier, later in pairwise(sorted(done)):
         if later - earlier != timedelta(seconds=_OCCURRENCE_SECONDS):
             lab.violation(
-                LOST, f"the inline runner did no occurrence between {earlier.isoformat()} and {later.isoformat()}"
+                LOST, f"the inline runner has no occurrence between {earlier.isoformat()} and {later.isoformat()}"
             )
     notes = lab.notes()
     kills = {note.pid: note.at for note in notes if note.what is What.KILL}
@@ -210,14 +210,10 @@ async def check_inline(lab: Lab, least: int, least_restarts: int | None = None) 
         for first, second in pairwise(tries):
             restarts += 1
             if not first.at <= kills.get(first.pid, 0.0) <= second.at:
-                lab.violation(
-                    DUPLICATE, f"the inline runner's occurrence {occurrence} began again, and nobody was killed at it"
-                )
+                lab.violation(DUPLICATE, f"the inline runner's occurrence {occurrence} began again without a kill")
     for occurrence in {*done} - {datetime.fromisoformat(occurrence) for occurrence in starts if occurrence}:
-        lab.violation(
-            UNEXPECTED, f"the inline runner's occurrence {occurrence.isoformat()} was marked, and never began"
-        )
+        lab.violation(UNEXPECTED, f"the inline runner's occurrence {occurrence.isoformat()} was marked but never began")
     lab.check("occurrences of the inline runner", len(done), at_least=least)
-    lab.check("begun again after a kill", restarts, at_least=least_restarts)
+    lab.check("restarted after a kill", restarts, at_least=least_restarts)
     if any(not occurrence for occurrence in starts):
-        lab.violation(TARGET, "the inline runner ran without an occurrence, and nobody asked it to")
+        lab.violation(TARGET, "the inline runner ran without an occurrence, although nothing asked it to")

@@ -14,7 +14,7 @@ from holdfast_lab.faults.processes import FaultyProcess
 from holdfast_lab.faults.record import What
 from holdfast_lab.faults.whole_app import EACH_SECOND, INLINE, TELLS, TOLD, WHOLE_APP
 
-# Those of a worker. tests/faults has the others, of producers, relays and maintenance: each dies once there.
+# The points in a worker. tests/faults covers those of producers, relays and maintenance, which each die there once.
 _POINTS = (
     "claim.answered",
     "claim.held",
@@ -32,7 +32,7 @@ _POINTS = (
     "shutdown.release",
     "shutdown.outcomes",
 )
-# Of a worker with schedules and subscribers.
+# The points in a worker with schedules and subscribers.
 _POINTS_OF_WHOLE = (
     "publish.before",
     "publish.after",
@@ -45,20 +45,20 @@ _POINTS_OF_WHOLE = (
 )
 _DEATH_SECONDS = 20.0
 _CAUGHT_UP_SECONDS = 180.0
-"""The inline runner does each occurrence that it missed while workers were dead or starting, one after the other."""
+"""While workers were dead or starting, the inline runner missed occurrences; it makes them up one after another."""
 _DRAINED_SECONDS = 10.0
 
 
-@case("R9", "workers die at named points of the engine, each many times", large={"times": 20}, lease=2.0)
+@case("R9", "workers die many times at each named point of the engine", large={"times": 20}, lease=2.0)
 async def crash_points(lab: Lab) -> None:
-    """One worker at a time, and a healthy one after each: no job meets two deaths that are not its own."""
+    """One worker at a time, with a healthy one after each, so that no job meets two deaths that are not its own."""
     died = 0
     times = lab.count("times")
     for point in _POINTS:
         for _ in range(times):
             died += await _die_once(lab, point)
         lab.progress(f"{point}: {times} times")
-    # Afterwards, because from now on there is a job every second.
+    # These come last, because from now on the schedule makes a job every second.
     for point in _POINTS_OF_WHOLE:
         for _ in range(times):
             died += await _die_once(lab, point, WHOLE_APP)
@@ -72,7 +72,7 @@ async def _die_once(lab: Lab, point: str, app: str | None = None) -> bool:
     crash = Launch(given={VARIABLE: f"{point}:{lab.random.choice(_TIMES.get(point, (1,)))}"})
     if point.startswith("rescue"):
         await _leave_leases(lab)
-    # Not waited for: it may be dead before it says that it works.
+    # Do not wait for it: it may die before it reports that it works.
     crew = Crew(lambda: lab.start_worker(app, launch=crash))
     (worker,) = crew.add()
     try:
@@ -94,7 +94,7 @@ async def _die_once(lab: Lab, point: str, app: str | None = None) -> bool:
 
 
 async def _check_whole(lab: Lab, times: int) -> None:
-    """One job for each occurrence and for each event, whoever died over it."""
+    """There must be one job for each occurrence and each event, no matter which workers died."""
     async with lab.workers(1, WHOLE_APP):
         await until_occurrence_done(lab, _CAUGHT_UP_SECONDS)
         for name in (EACH_SECOND, INLINE):
@@ -113,11 +113,11 @@ async def _check_whole(lab: Lab, times: int) -> None:
 
 
 _TIMES = {"handler.before": (1, 5, 12), "handler.after": (1, 5, 10), "finish.before": (1, 2), "finish.after": (1, 2)}
-"""At the how manieth time, where it comes more than once."""
+"""On which visit to die, at points that a worker reaches more than once."""
 
 
 async def _leave_leases(lab: Lab) -> None:
-    """Something to rescue."""
+    """Leave leases for a rescue."""
     async with lab.workers(1) as crew:
         ids = await lab.enqueue_many(WORK, 3, {"seconds": 60, "again": 0})
         await lab.until_started(ids)

@@ -1,4 +1,4 @@
-"""Connections are cut all the time, and only what was under way on them may be late."""
+"""Connections are cut all the time, and only the work in progress on them may be late."""
 
 import asyncio
 import math
@@ -15,12 +15,12 @@ _SHARE = 3
 _SETTLED_SECONDS = 3.0
 _DRAINED_SECONDS = 10.0
 _NOISE_SECONDS = 0.005
-"""Below this a p99 says more about the machine than about us: Python lets another thread go on for as long."""
+"""Below this, a p99 says more about the machine than about Holdfast: Python lets another thread run for that long."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Life:
-    """Of a job, by the store's clock, which is this machine's: from its enqueue to its end."""
+    """A job's life from enqueue to end, on the store's clock, which is this machine's clock."""
 
     enqueued: float
     done: float
@@ -36,7 +36,7 @@ class _Life:
     lease=30.0,
 )
 async def cut_all_the_time(lab: Lab) -> None:
-    """Jobs that no cut met in their life are nearly as quick as without cuts: whoever lost a connection tries again at
+    """Jobs that met no cut must be nearly as fast as without cuts: a process that loses a connection tries again at
     once, and the others notice nothing."""
     with lab.proxy() as proxy:
         async with (
@@ -55,13 +55,13 @@ async def cut_all_the_time(lab: Lab) -> None:
             lab.note("connections cut", sum(fault.what == "cut" for fault in proxy.faults))
             lab.note("p99 before", before, "s")
             lab.note("p99 of all jobs", _p99(stormy), "s")
-            lab.check("jobs that no cut met", len(bystanders), at_least=len(stormy) / 2)
+            lab.check("jobs not affected by a cut", len(bystanders), at_least=len(stormy) / 2)
             lab.check("p99 of these", _p99(bystanders), "s", at_most=4 * max(before, _NOISE_SECONDS))
             await lab.drained(lab.lease + _DRAINED_SECONDS)
 
 
 async def _lives_of(lab: Lab, seconds: float) -> list[_Life]:
-    """Of the jobs that are enqueued in that time, once they are done."""
+    """The lives of the jobs enqueued in this time, once they are done."""
     began = time.time()
     await _produce(lab, seconds)
     ended = time.time()
@@ -71,7 +71,7 @@ async def _lives_of(lab: Lab, seconds: float) -> list[_Life]:
 
 
 async def _produce(lab: Lab, seconds: float) -> None:
-    """Evenly, and without waiting for one before the next."""
+    """Enqueue at an even rate, without waiting for one job before the next."""
     rate, began = lab.count("rate"), time.monotonic()
     async with asyncio.TaskGroup() as tasks:
         for number in range(int(rate * seconds)):

@@ -1,6 +1,6 @@
-"""Bad input: values, exceptions and names that nobody means. Each is refused in a line, or runs, or fails clearly.
+"""Bad input: values, exceptions and names that no user intends. Each must be refused in a line, run, or fail clearly.
 
-Neighbours: ../inputs.py makes the input; sequences.py and zones.py have the other quiet ways to go wrong.
+Neighbors: ../inputs.py makes the input; sequences.py and zones.py cover other quiet ways to go wrong.
 """
 
 import json
@@ -27,7 +27,7 @@ from holdfast_lab.faults.case import case
 from holdfast_lab.faults.cases.place import Lab, drained, schema_of_its_own, working
 
 TAKE = "take"
-"""The kind whose payloads are hostile; of all others the handlers are."""
+"""The kind with hostile payloads. For all other kinds, the handlers are hostile."""
 _KINDS = ("give", "give.thread", "raise", "raise.thread", "report")
 _LONGEST_LINE = 1_000
 _OUR_CODES = ("ERROR", "CANCELED", "INVALID_RESULT", "VALIDATION_ERROR")
@@ -52,14 +52,14 @@ _ODD_SCHEMAS = (
 
 @case(
     "R30",
-    "payloads, results, errors and progress that nobody means",
+    "absurd payloads, results, errors and progress",
     small={"values": 500},
     large={"values": 5_000},
 )
 async def hostile_values(lab: Lab) -> None:
-    """Half of the values are payloads; the others are what handlers return, raise and report.
+    """Half of the values are payloads; the others are returned, raised or reported by handlers.
 
-    Those that are always among them come besides, in each of these ways.
+    The values of `inputs.ALWAYS` are used in each of these ways as well.
     """
     total = int(lab.size["values"])
     seeds = inputs.seeds(lab.random)
@@ -81,12 +81,12 @@ async def hostile_values(lab: Lab) -> None:
                 for end, number in ends.items():
                     lab.note(end, number, "jobs")
             if (await app.wait((await app.enqueue("plain")).id, "30s")).state is not JobState.SUCCEEDED:
-                lab.violation("worker ended", "a plain job after all of them did not succeed")
+                lab.violation("worker ended", "a plain job after all the others did not succeed")
     lab.note("refused", refused, "payloads")
 
 
 class _Told:
-    """What handlers got, and what they gave as JSON: not what cannot be JSON, or is more than a result may be."""
+    """The payloads that handlers got, and what they gave, as JSON, unless that is invalid or too large for a result."""
 
     def __init__(self) -> None:
         self.payloads: dict[UUID, object] = {}
@@ -101,10 +101,10 @@ class _Told:
 
 
 def _json(value: object) -> str | None:
-    """As Python's own module writes it, which shares nothing with us; by ours only what that one does not know."""
+    """Encode with Python's own module, which shares no code with Holdfast, and with `encode` only where that fails."""
     try:
         return json.dumps(value, allow_nan=False)
-    except Exception:  # noqa: BLE001 - values bring code of their own
+    except Exception:  # noqa: BLE001 - values bring their own code
         try:
             return encode(value)
         except InvalidInput:
@@ -120,7 +120,7 @@ def _hostile_app(url: str, schema: str) -> tuple[Holdfast, _Told]:
 
     @app.handler("plain")
     async def plain(job: RunningJob[Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     @app.handler("give", attempts=1)
     async def give(job: RunningJob[Any]) -> object:
@@ -148,13 +148,13 @@ def _hostile_app(url: str, schema: str) -> tuple[Holdfast, _Told]:
 def _value(job: RunningJob[Any]) -> Any:  # noqa: ANN401
     if "always" in job.payload:
         return inputs.ALWAYS[job.payload["always"]]()
-    return inputs.value(Random(job.payload["seed"]))  # noqa: S311 - guards nothing
+    return inputs.value(Random(job.payload["seed"]))  # noqa: S311 - not used for security
 
 
 def _exception(job: RunningJob[Any]) -> BaseException:
     if "always" in job.payload:
         return ValueError(_value(job))
-    return inputs.exception(Random(job.payload["seed"]))  # noqa: S311 - guards nothing
+    return inputs.exception(Random(job.payload["seed"]))  # noqa: S311 - not used for security
 
 
 def _kinds(random: Random, number: int) -> Iterator[str]:
@@ -166,7 +166,7 @@ def _payload_jobs(lab: Lab, app: Holdfast, seeds: Iterator[int], number: int) ->
     jobs = []
     for _ in range(number):
         seed = next(seeds)
-        random = Random(seed)  # noqa: S311 - guards nothing
+        random = Random(seed)  # noqa: S311 - not used for security
         payload, headers = inputs.value(random), None if random.random() < 0.7 else inputs.headers(random)
         job = accepted(lab, f"seed {seed}", partial(app.job, TAKE, payload, headers=headers))
         if job is not None:
@@ -175,7 +175,7 @@ def _payload_jobs(lab: Lab, app: Holdfast, seeds: Iterator[int], number: int) ->
 
 
 def _refuse_all(lab: Lab, app: Holdfast) -> int:
-    """As payloads, what is always among the values: none of it can be one."""
+    """Try the values of `inputs.ALWAYS` as payloads. None of them is valid."""
     for name, make in inputs.ALWAYS.items():
         if accepted(lab, name, partial(app.job, TAKE, make())) is not None:
             lab.violation("not refused", f"a payload: {name}")
@@ -183,20 +183,20 @@ def _refuse_all(lab: Lab, app: Holdfast) -> int:
 
 
 def accepted(lab: Lab, what: str, build: Callable[[], NewJob]) -> NewJob | None:
-    """The job, or None if it was refused as it must be: by InvalidInput, in a line that can be shown."""
+    """Return the job, or None if it was refused correctly: by InvalidInput, in one printable line."""
     try:
         return build()
     except InvalidInput as refused:
         line = str(refused)
         if not line.isprintable() or not 0 < len(line) <= _LONGEST_LINE:
             lab.violation("unclear refusal", f"{what}: refused in {len(line):,} characters: {line[:200]!r}")
-    except Exception as error:  # noqa: BLE001 - that is what is looked for
+    except Exception as error:  # noqa: BLE001 - the case looks for exactly this
         lab.violation("unclear refusal", f"{what}: {type(error).__name__} instead of InvalidInput")
     return None
 
 
 async def _enqueue(lab: Lab, app: Holdfast, jobs: list[NewJob]) -> None:
-    """In batches of several sizes, because stores have several ways for them. What was built must be taken."""
+    """Enqueue in batches of several sizes, because stores treat them differently. Every built job must be accepted."""
     waiting = list(jobs)
     while waiting:
         size = lab.random.choice(_BATCHES)
@@ -209,15 +209,15 @@ async def _enqueue(lab: Lab, app: Holdfast, jobs: list[NewJob]) -> None:
 
 
 async def _enqueue_as_others(lab: Lab, app: Holdfast, schema: str, seeds: Iterator[int], number: int) -> list[NewJob]:
-    """Through the function of SQL, which other languages call, with JSON that Python would not have made."""
+    """Enqueue through the SQL function, as other languages do, with JSON that Python would not have made."""
     jobs = []
     connection = await open_connection(lab.url)
     try:
         for _ in range(number):
-            random = Random(next(seeds))  # noqa: S311 - guards nothing
+            random = Random(next(seeds))  # noqa: S311 - not used for security
             payload, headers = Json(inputs.json_of_others(random)), Json(inputs.json_of_others(random))
             job = NewJob(kind=TAKE, payload=payload, headers=headers if random.random() < 0.5 else None)
-            await app.enqueue_in(connection, job)
+            await app.enqueue(job, conn=connection)
             jobs.append(job)
     finally:
         await connection.close()
@@ -226,10 +226,10 @@ async def _enqueue_as_others(lab: Lab, app: Holdfast, schema: str, seeds: Iterat
 
 
 async def _end(lab: Lab, app: Holdfast, new: NewJob, told: _Told) -> str:
-    """How the job ended, after a look at whether that can be."""
+    """Return how the job ended, after checking that this end is possible."""
     job = await app.jobs.get(new.id)
     if job is None:
-        lab.violation("lost", f"job {new.id} was enqueued and is not there", new.id)
+        lab.violation("lost", f"job {new.id} was enqueued but does not exist", new.id)
         return "lost"
     problem = _problem(job, new, told)
     if problem is not None:
@@ -241,10 +241,10 @@ async def _end(lab: Lab, app: Holdfast, new: NewJob, told: _Told) -> str:
 def _problem(job: Job, new: NewJob, told: _Told) -> str | None:
     try:
         json.dumps(job.as_dict(), allow_nan=False)
-    except Exception as error:  # noqa: BLE001 - that is what is looked for
+    except Exception as error:  # noqa: BLE001 - the case looks for exactly this
         return f"cannot be shown: {type(error).__name__}: {error}"
     code = "" if job.last_error is None else job.last_error.code
-    if any(len(error.encode()) > _LARGEST_ERROR for error in job.errors):
+    if any(len(json.dumps(error).encode()) > _LARGEST_ERROR for error in job.errors):
         return "its error is too large"
     match job.state, job.kind.partition(".")[0]:
         case JobState.SUCCEEDED, "take":
@@ -253,9 +253,9 @@ def _problem(job: Job, new: NewJob, told: _Told) -> str | None:
         case JobState.FAILED, "take" if code == "VALIDATION_ERROR" and job.id not in told.payloads:
             return None
         case JobState.SUCCEEDED, "give":
-            return _difference("result", job.result or "null", told.given.get(job.id))
+            return _difference("result", job.result, told.given.get(job.id))
         case JobState.SUCCEEDED, "report":
-            # It is written now and then, so that of a short job there may be none.
+            # Progress is written now and then, so a short job may have none.
             return None if job.progress is None else _difference("progress", job.progress, told.given.get(job.id))
         case JobState.FAILED, "give" if code == "INVALID_RESULT":
             return None
@@ -268,22 +268,22 @@ def _problem(job: Job, new: NewJob, told: _Told) -> str | None:
     return None
 
 
-def _difference(what: str, kept: str, given: str | None) -> str | None:
+def _difference(what: str, kept: object, given: str | None) -> str | None:
     if given is None:
-        return f"its {what} is {kept[:200]}, and its handler gave what cannot be one"
-    if repr(json.loads(kept)) != repr(json.loads(given)):
-        return f"its {what} is {kept[:200]}, and its handler gave {given[:200]}"
+        return f"its {what} is {str(kept)[:200]}, but its handler gave an invalid one"
+    if repr(kept) != repr(json.loads(given)):
+        return f"its {what} is {str(kept)[:200]}, but its handler gave {given[:200]}"
     return None
 
 
 @case(
     "R33",
-    "hostile, empty and over-long names of queues, tenants, kinds, keys and schemas",
+    "hostile, empty and overlong names of queues, tenants, kinds, keys and schemas",
     small={"names": 200, "schemas": 8},
     large={"names": 2_000, "schemas": 40},
 )
 async def hostile_names(lab: Lab) -> None:
-    """Whatever is taken comes back as it was, and belongs to nobody else."""
+    """Every accepted name must come back unchanged and belong to that job only."""
     number = int(lab.size["names"])
     async with schema_of_its_own(lab, f"{lab.schema}_names") as schema, Holdfast(lab.url, schema=schema) as app:
         jobs = _named_jobs(lab, app, number)
@@ -297,12 +297,12 @@ async def hostile_names(lab: Lab) -> None:
 def _named_jobs(lab: Lab, app: Holdfast, number: int) -> list[NewJob]:
     jobs, keys = [], set[tuple[str, str, str | None]]()
     for seed in (lab.random.getrandbits(32) for _ in range(number)):
-        random = Random(seed)  # noqa: S311 - guards nothing
+        random = Random(seed)  # noqa: S311 - not used for security
         field = random.choice(("kind", "queue", "tenant", "key", "correlation_id"))
         hostile = inputs.name(random)
         named: dict[str, Any] = {"kind": "names"} | {field: hostile}
         job = accepted(lab, f"seed {seed}, {field}", partial(app.job, **named))
-        # A second job of the same key would be the first one, as it should.
+        # A second job with the same key would correctly be the first one.
         if job is not None and (job.key is None or (job.tenant, job.kind, job.key) not in keys):
             keys.add((job.tenant, job.kind, job.key))
             jobs.append(job)
@@ -338,7 +338,7 @@ def _filter(field: str, name: str) -> JobFilter:
 
 
 async def _check_apart(lab: Lab, app: Holdfast) -> None:
-    """Names that look alike, that match one another as patterns, or that equal one another in some collation."""
+    """Names that look alike, match one another as patterns, or are equal in some collation."""
     jobs = [app.job(name, queue=name, tenant=name, key=name) for name in _LIKE_ONE_ANOTHER]
     jobs += [app.job("alike", tenant=tenant, key=key) for tenant in _LIKE_ONE_ANOTHER for key in _LIKE_ONE_ANOTHER]
     first = await app.enqueue_many(jobs)
@@ -357,7 +357,7 @@ async def _check_apart(lab: Lab, app: Holdfast) -> None:
 async def _check_schemas(lab: Lab, number: int) -> None:
     refused = 0
     for seed in (lab.random.getrandbits(32) for _ in range(20 * number)):
-        hostile = inputs.schema(Random(seed))  # noqa: S311 - guards nothing
+        hostile = inputs.schema(Random(seed))  # noqa: S311 - not used for security
         if hostile is None:
             continue
         try:
@@ -366,13 +366,13 @@ async def _check_schemas(lab: Lab, number: int) -> None:
             refused += 1
             if not str(error).isprintable() or len(str(error)) > _LONGEST_LINE:
                 lab.violation("unclear refusal", f"schema of seed {seed}: {str(error)[:200]!r}")
-        except Exception as error:  # noqa: BLE001 - that is what is looked for
+        except Exception as error:  # noqa: BLE001 - the case looks for exactly this
             lab.violation("unclear refusal", f"schema of seed {seed}: {type(error).__name__}")
     lab.note("schemas refused", refused)
     async with AsyncExitStack() as places:
         apps = []
         for name in islice(cycle(lab.random.sample(_ODD_SCHEMAS, len(_ODD_SCHEMAS))), number):
-            # Nobody else's: it is dropped afterwards, and this may be a server with other schemas.
+            # Made unique, because it is dropped afterwards, and the server may have other schemas.
             own = name.format(token_hex(4))
             schema = await places.enter_async_context(schema_of_its_own(lab, own))
             apps.append(await places.enter_async_context(Holdfast(lab.url, schema=schema)))

@@ -22,15 +22,15 @@ _TURN_SECONDS = 0.05
 
 @case(
     "R1",
-    "workers are killed by SIGKILL under load",
+    "workers are killed with SIGKILL under load",
     small={"jobs": 2_000, "kills": 10},
     large={"jobs": 10_000, "kills": 50},
 )
 async def kills(lab: Lab) -> None:
-    """The effect of one job in four is a row that is committed with its end."""
+    """The effect of one job in four is a row committed together with its end."""
     jobs, kills = lab.count("jobs"), lab.count("kills")
     async with lab.workers(_WORKERS) as crew:
-        # Out of a source of its own: which of the two asks first is not for the seed to decide.
+        # A separate source of chance, because the seed cannot decide which of the two tasks draws first.
         loads = Random(lab.random.getrandbits(32))  # noqa: S311 - a plan, not a secret
         enqueuing = lab.beside(_enqueue(lab, jobs, loads, _SECONDS_PER_KILL * kills))
         for number in range(kills):
@@ -42,7 +42,7 @@ async def kills(lab: Lab) -> None:
             lab.progress(f"{number + 1} of {kills} killed")
         await enqueuing
         await lab.drained(lab.lease + _DRAINED_SECONDS)
-    lab.check("attempts that a kill interrupted", _interrupted(lab), at_least=kills)
+    lab.check("attempts interrupted by a kill", _interrupted(lab), at_least=kills)
 
 
 def _interrupted(lab: Lab) -> int:
@@ -60,7 +60,7 @@ def _interrupted(lab: Lab) -> int:
 
 
 async def _at_work(lab: Lab, crew: Crew) -> list[FaultyProcess]:
-    """Those with a job that has started and not ended; all, if there are none for a while."""
+    """Workers with a job that has started and not ended; all workers, if there are none for a while."""
     patience = time.monotonic() + _NOISE_SECONDS
     while time.monotonic() < patience:
         running: dict[Attempt, Note] = {}
@@ -77,16 +77,16 @@ async def _at_work(lab: Lab, crew: Crew) -> list[FaultyProcess]:
 
 
 async def _enqueue(lab: Lab, jobs: int, random: Random, seconds: float) -> None:
-    """Over all that time, so that the last kill meets a worker that has something to do."""
+    """Spread over the whole time, so that the last kill still meets a busy worker."""
     for first in range(0, jobs, _BATCH):
         kind = EFFECT if first // _BATCH % 4 == 3 else WORK
         await lab.enqueue_many(kind, min(_BATCH, jobs - first), {"seconds": random.choice([0, 0.05, 0.3])})
         await asyncio.sleep(seconds * _BATCH / jobs)
 
 
-@case("R5", "workers are killed and reborn under the same name", small={"kills": 3}, large={"kills": 20})
+@case("R5", "workers are killed and restarted under the same name", small={"kills": 3}, large={"kills": 20})
 async def rebirths(lab: Lab) -> None:
-    """Whoever has the name of a dead worker must neither keep its leases alive nor take them before their time."""
+    """A worker with a dead worker's name must neither keep that one's leases alive nor take them too early."""
     slowest = 0.0
     async with lab.workers(1, replica="phoenix") as crew:
         for number in range(lab.count("kills")):
@@ -109,19 +109,19 @@ async def rebirths(lab: Lab) -> None:
         lab.faulted()
         await lab.drained(2 * lab.lease + _DRAINED_SECONDS)
     lab.expect_one_start(jobs)
-    # A worker looks for leases that ran out three times in a lease.
-    lab.check("begun again after the lease's end", slowest, "s", at_most=lab.lease / 3 + _NOISE_SECONDS)
+    # A worker looks for expired leases three times per lease.
+    lab.check("restarted after the end of the lease", slowest, "s", at_most=lab.lease / 3 + _NOISE_SECONDS)
 
 
 @case(
     "R8",
-    "jobs kill the worker that they run in, together with 200 others",
+    "jobs kill their worker while it runs 200 other jobs",
     small={"innocent": 200, "guilty": 1},
     large={"innocent": 200, "guilty": 5},
     lease=2.0,
 )
 async def deadly_jobs(lab: Lab) -> None:
-    """By os._exit and by a segmentation fault. A worker that dies is started again, as a supervisor does."""
+    """Jobs call os._exit or cause a segmentation fault. A dead worker is restarted, as by a supervisor."""
     innocent = lab.count("innocent")
     async with lab.workers(1, concurrency=innocent + 50) as crew:
         neighbours = await lab.enqueue_many(WORK, innocent, {"seconds": 60, "again": 0})
@@ -133,16 +133,16 @@ async def deadly_jobs(lab: Lab) -> None:
     states = await lab.states()
     for job in guilty:
         if states.get(job) != "dead":
-            lab.violation(TARGET, f"job {job}: kills its workers, and is {states.get(job)}", job)
+            lab.violation(TARGET, f"job {job}: kills its workers, but is {states.get(job)}", job)
     for job in neighbours:
         if states.get(job) != "succeeded":
-            lab.violation(INNOCENT_DEATH, f"job {job}: has killed nobody, and is {states.get(job)}", job)
-    # After two of them in company each job may crash one more alone.
+            lab.violation(INNOCENT_DEATH, f"job {job}: has killed no worker, but is {states.get(job)}", job)
+    # After two crashes alongside other jobs, each job may crash one more worker alone.
     lab.check("workers that died", deaths, at_most=3 * len(guilty))
 
 
 async def _supervised(lab: Lab, crew: Crew, seconds: float) -> int:
-    """Until every job is final, or the time is over: how many workers have died."""
+    """Restart workers until every job is final or the time is over. Returns how many workers died."""
     patience = time.monotonic() + seconds
     deaths = 0
     while await lab.open_jobs() and time.monotonic() < patience:

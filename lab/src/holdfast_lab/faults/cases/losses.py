@@ -1,4 +1,4 @@
-"""Leases that are lost all day long, and one that cannot be rescued."""
+"""Leases that are lost all the time, and one that cannot be rescued."""
 
 import asyncio
 import time
@@ -26,13 +26,13 @@ _WORKERS = 3
 _EVERY_SECONDS = 1.3
 _BATCH = 50
 _KILLER_SECONDS = 120.0
-"""Each of its losses takes a lease, a rescue and a rest, and the worker that it runs in has to become empty first."""
+"""Each of its losses takes a lease, a rescue and a rest, and its next worker must become empty first."""
 _LEASES = (0.2, 1.6)
-"""How long a pause or a cut lasts."""
+"""The length of a pause or a cut, in leases."""
 _RESCUED_AT_ONCE = 1_000
 _DRAINED_SECONDS = 30.0
 _SPOILS = ("spoil_dead_letter", "spoil_finished", "spoil_ready")
-"""Each makes a lease one that no statement can rescue; `mend_lease` undoes it."""
+"""Each spoils a lease so that no statement can rescue it; `mend_lease` undoes it."""
 
 
 @case(
@@ -43,8 +43,8 @@ _SPOILS = ("spoil_dead_letter", "spoil_finished", "spoil_ready")
     lease=4.0,
 )
 async def preemptible(lab: Lab) -> None:
-    """Mostly short jobs, and one that kills every worker it runs in. `suspects=0` shows what suspects cost: nothing is
-    one then, and there is no killer."""
+    """Mostly short jobs, and one that kills every worker it runs in. `suspects=0` shows the cost of suspects: then no
+    job becomes one, and there is no killer."""
     seconds, killers = lab.size["seconds"], lab.count("suspects")
     if not killers:
         await lab.fetch("no_suspects")
@@ -68,8 +68,8 @@ async def preemptible(lab: Lab) -> None:
 
 
 async def _enqueue(lab: Lab, seconds: float) -> None:
-    """Evenly over nine tenths of the time."""
-    # Out of a source of its own: which of the two asks first is not for the seed to decide.
+    """Enqueue evenly over nine tenths of the time."""
+    # A separate source of chance, because the seed cannot decide which of the two tasks draws first.
     random = Random(lab.random.getrandbits(32))  # noqa: S311 - a plan, not a secret
     jobs = lab.count("jobs")
     for first in range(0, jobs, _BATCH):
@@ -88,13 +88,13 @@ async def _check_killer(lab: Lab, killers: list[UUID]) -> None:
     states, starts = await lab.states(), lab.starts()
     for job in killers:
         if states.get(job) != "dead":
-            lab.violation(TARGET, f"job {job}: kills its workers, and is {states.get(job)}", job)
-        lab.check("workers that the killer took down", len(starts.get(job, [])), at_most=SUSPECT + DEFAULT_CRASHES)
+            lab.violation(TARGET, f"job {job}: kills its workers, but is {states.get(job)}", job)
+        lab.check("workers killed by the bad job", len(starts.get(job, [])), at_most=SUSPECT + DEFAULT_CRASHES)
 
 
 @dataclass(eq=False)
 class _Machine:
-    """One worker at a time, and its way to the server."""
+    """A place for one worker at a time, with its own proxy to the server."""
 
     proxy: Proxy
     process: FaultyProcess
@@ -113,8 +113,8 @@ class _Fleet:
         self.machines.append(_Machine(proxy, self.lab.start_worker(url=proxy.url)))
 
     def strike(self) -> None:
-        """One that works; the others have trouble enough."""
-        # Replaced as a supervisor does it.
+        """Strike a machine that is not suffering from another fault."""
+        # Replace dead workers, as a supervisor does.
         for machine in self.machines:
             if not machine.process.is_alive and not machine.is_struck:
                 machine.process = self.lab.start_worker(url=machine.proxy.url)
@@ -162,7 +162,7 @@ class _Fleet:
         return self.random.uniform(*_LEASES) * self.lab.lease
 
     async def calm(self) -> None:
-        """The last fault is over, and from now on only the killer does harm: a supervisor looks after that."""
+        """Wait for the last fault to end. From now on only the killer does harm, and a supervisor restarts workers."""
         if self._strikes:
             await asyncio.wait(self._strikes)
         self.lab.beside(self._supervise())
@@ -196,11 +196,11 @@ async def _fleet(lab: Lab) -> AsyncIterator[_Fleet]:
         yield fleet
 
 
-@case("R49", "one lease among 200 cannot be rescued, in every way", small={"jobs": 200}, large={"jobs": 2_000})
+@case("R49", "one lease of 200 cannot be rescued, for each possible reason", small={"jobs": 200}, large={"jobs": 2_000})
 async def unrescuable(lab: Lab) -> None:
-    """The worker that had them is gone. One pass has to rescue all but that one, and another pass what was mended."""
+    """The worker that held them is gone. One pass must rescue all but the bad one, and a later pass the mended one."""
     jobs = lab.count("jobs")
-    # A row that is in the way is no end of its job.
+    # A row that blocks the rescue is not the end of its job.
     lab.is_sampled = False
     async with opened(lab.url, lab.schema) as store:
         for spoil in _SPOILS:
@@ -210,7 +210,7 @@ async def unrescuable(lab: Lab) -> None:
             await lab.fetch(spoil, bad.id)
             await asyncio.sleep(0.01)
             rescued = {each.id for each in await store.store.rescue(_RESCUED_AT_ONCE * 10)}
-            lab.check("rescued of those that can be", len(rescued - {bad.id}) / (jobs - 1), at_least=1)
+            lab.check("rescued share of the rescuable leases", len(rescued - {bad.id}) / (jobs - 1), at_least=1)
             if bad.id in rescued:
                 lab.violation(TARGET, f"{spoil}: the bad lease was rescued", bad.id)
             await lab.fetch("mend_lease", bad.id)
@@ -220,7 +220,7 @@ async def unrescuable(lab: Lab) -> None:
 
 
 async def _claim_all(store: Store, jobs: int) -> list[LeasedJob]:
-    """By a worker that dies at once: none of its leases lasts."""
+    """Claim as a worker that dies at once, with leases that expire immediately."""
     request = ClaimRequest(uuid4(), jobs, ("default",), {WORK: KindClaim(timedelta(milliseconds=1), jobs)})
     await store.look(["default"], [WORK])
     return await store.claim(request)

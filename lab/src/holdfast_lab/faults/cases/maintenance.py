@@ -1,4 +1,4 @@
-"""What happens to those who run a store: its disk fills, its schema is changed under load."""
+"""What happens to operators of a store: its disk fills up, and its schema changes under load."""
 
 import asyncio
 import time
@@ -36,7 +36,7 @@ _LEAST_STARTS = 100
     needs=[Need.TMPFS, Need.OWN_SERVER],
 )
 async def a_full_disk(lab: Lab) -> None:
-    """PostgreSQL refuses what it can, and gives up when it cannot write its log; then it is started again."""
+    """PostgreSQL refuses what it can, and stops when it cannot write its log; then it is started again."""
     disk = lab.server.disk
     if disk is None:
         raise Broken("there is no small disk")
@@ -66,20 +66,20 @@ async def a_full_disk(lab: Lab) -> None:
         await lab.drained(lab.lease + _DRAINED_SECONDS)
         if len(crew.alive) < len(crew.processes):
             lab.violation(TARGET, "a worker ended because the disk was full")
-    lab.check("enqueues that were refused", refused * _BATCH, "jobs", at_least=1)
+    lab.check("enqueues refused", refused * _BATCH, "jobs", at_least=1)
 
 
 @case(
     "R24",
-    "the schema is migrated while workers and producers are at work, and workers of other releases are there",
+    "the schema is migrated under load, while workers of other releases are running",
     large={"jobs": 20_000, "producers": 4},
     needs=[Need.OWN_SERVER],
 )
 async def a_migration(lab: Lab) -> None:
-    """To a later release, which changes tables and functions.
+    """Migrates to a later release that changes tables and functions.
 
-    Workers of this release go on, beside those of the later one. A worker that starts on a schema of another version
-    than its own is refused.
+    Workers of this release go on next to those of the later one. A worker that starts on a schema of another version is
+    refused.
     """
     await _refused(lab, "an older schema", _LATER)
     async with lab.workers(2) as old:
@@ -96,17 +96,17 @@ async def a_migration(lab: Lab) -> None:
                 await lab.until(lambda: _started_by(lab, old) >= wanted, "old workers go on after the migration")
         lab.check("jobs of old workers after the migration", _started_by(lab, old) - migrated, at_least=_LEAST_STARTS)
         if any(note.job in lasting for note in lab.notes() if note.what is What.END):
-            lab.violation(TARGET, "the jobs that were to last beyond the migration have ended")
+            lab.violation(TARGET, "jobs that should have outlasted the migration have ended")
         for each in old.processes:
             if not each.is_alive or "Traceback" in each.output():
-                lab.violation(TARGET, f"an old worker has ended or met an error: {each.output()[-500:]}")
+                lab.violation(TARGET, f"an old worker ended or met an error: {each.output()[-500:]}")
         lab.faulted()
         await lab.drained(_LASTING_SECONDS + 4 * _DRAINED_SECONDS)
     lab.expect_one_start(lasting)
 
 
 async def _enqueue_lasting(lab: Lab) -> list[UUID]:
-    """Jobs that are begun before the migration and end after it, each longer than its lease."""
+    """Enqueue jobs that start before the migration and end after it, each longer than its lease."""
     ids = [uuid7() for _ in range(4)]
     await _produce(lab, ids, asyncio.Event(), [WORK], f'{{"seconds": {_LASTING_SECONDS}}}')
     return ids
@@ -118,7 +118,7 @@ def _started_by(lab: Lab, crew: Crew) -> int:
 
 
 async def _migrated(lab: Lab) -> None:
-    """By the command of the later release, in the middle of what is going on. No lock is waited for long."""
+    """Migrate with the later release's command under load. No statement may wait long for a lock."""
     over = asyncio.Event()
     watching = lab.beside(_longest_wait(lab, over))
     try:
@@ -147,20 +147,22 @@ async def _longest_wait(lab: Lab, over: asyncio.Event) -> float:
 
 
 async def _refused(lab: Lab, what: str, launch: Launch) -> None:
-    said = await lab.command("worker", lab.worker_app, "--store", lab.url, "--schema", lab.schema, launch=launch)
+    said = await lab.command(
+        "worker", "--app", lab.worker_app, "--store", lab.url, "--schema", lab.schema, launch=launch
+    )
     if said.code == 0 or "schema" not in said.output or "Traceback" in said.output:
-        lab.violation(TARGET, f"a worker that meets {what} ends with {said.code} and says {said.output!r}")
+        lab.violation(TARGET, f"a worker that finds {what} ends with {said.code} and prints {said.output!r}")
 
 
 @asynccontextmanager
 async def _producing(lab: Lab, jobs: int) -> AsyncIterator[None]:
-    """While the block runs, several producers enqueue, in all at most so many jobs, and none of them waits for long."""
+    """Several producers enqueue while the block runs, at most `jobs` jobs in total. None of them may wait long."""
     ids, stop, producers = [uuid7() for _ in range(jobs)], asyncio.Event(), lab.count("producers")
     producing = [lab.beside(_produce(lab, ids[start::producers], stop)) for start in range(producers)]
     try:
         yield
         if all(each.done() for each in producing):
-            lab.violation(TARGET, f"{jobs} jobs were enqueued before all was over")
+            lab.violation(TARGET, f"all {jobs} jobs were enqueued too early, before the block ended")
     finally:
         stop.set()
         longest = await asyncio.gather(*producing)
@@ -170,7 +172,7 @@ async def _producing(lab: Lab, jobs: int) -> AsyncIterator[None]:
 async def _produce(
     lab: Lab, ids: Sequence[UUID], stop: asyncio.Event, kinds: Sequence[str] = (WORK, WORK, EFFECT), payload: str = "{}"
 ) -> float:
-    """The longest that an enqueue took."""
+    """Return the longest time that an enqueue took."""
     connection = await lab.connect()
     longest = 0.0
     try:
@@ -183,7 +185,7 @@ async def _produce(
             longest = max(longest, time.monotonic() - started)
             lab.record.note(What.ACCEPTED, id)
             if row["id"] != id:
-                lab.violation(LOST, f"the enqueue of {id} was answered with {row['id']}", id)
+                lab.violation(LOST, f"the enqueue of {id} returned {row['id']}", id)
             await asyncio.sleep(_PRODUCER_SECONDS)
     finally:
         connection.terminate()

@@ -1,4 +1,4 @@
-"""What lies between a worker and its servers fails."""
+"""Failures of the network between workers and their servers."""
 
 import asyncio
 import math
@@ -28,7 +28,7 @@ _POLL_SECONDS = 1.0
 _QUIET_TIMES = 4
 _ANSWERED_SECONDS = 0.1
 _KEYED, _FINISH, _COMMIT = "is_new, ", ".finish(", "commit"
-"""What tells these statements from all others. Each is near its beginning, which is all that a fault shows of it."""
+"""Texts that identify these statements. Each is near the beginning, which is all that a fault shows of a statement."""
 _SHARES = {_KEYED: 0.1, _FINISH: 0.4, _COMMIT: 0.3}
 _NAMES = {_KEYED: "an enqueue", _FINISH: "a finish", _COMMIT: "a COMMIT"}
 
@@ -40,7 +40,7 @@ _NAMES = {_KEYED: "an enqueue", _FINISH: "a finish", _COMMIT: "a COMMIT"}
     large={"jobs": 1_000},
 )
 async def cut_commits(lab: Lab) -> None:
-    """Producers repeat an enqueue with its key until it is accepted. Every error is told to whom it concerns."""
+    """Producers repeat an enqueue with its key until it is accepted. Every cut must reach its producer as an error."""
     with lab.proxy() as proxy:
         async with lab.workers(2, url=proxy.url) as crew:
             producing = _Producing(lab, proxy.url)
@@ -53,12 +53,12 @@ async def cut_commits(lab: Lab) -> None:
             lab.check(f"cut {when} {_NAMES[of]}", number, at_least=1)
         cut_enqueues = cuts[_KEYED, "before"] + cuts[_KEYED, "after"]
         if producing.errors < cut_enqueues:
-            lab.violation(TARGET, f"{cut_enqueues} enqueues were cut, and only {producing.errors} producers were told")
+            lab.violation(TARGET, f"{cut_enqueues} enqueues were cut, but only {producing.errors} of them failed")
         lab.check("jobs for a key", await producing.most_jobs_of_a_key(), at_most=1)
         for each in crew.processes:
-            # A retry leaves no trace of its fence, so that one alone may be called stale when it is sent again.
+            # A written retry leaves no trace of its fence, so only a retry may be refused as stale when sent again.
             if any("outcome refused" in line and "outcome=succeed" in line for line in each.output().splitlines()):
-                lab.violation(TARGET, "a success whose answer was lost was taken for a stale one")
+                lab.violation(TARGET, "a success whose reply was lost was refused as stale")
 
 
 def _cuts(proxy: Proxy) -> dict[tuple[str, str], int]:
@@ -72,7 +72,7 @@ def _cuts(proxy: Proxy) -> dict[tuple[str, str], int]:
 
 
 class _Producing:
-    """Several producers, each with an app of its own, by way of the proxy."""
+    """Several producers, each with its own app, that go through the proxy."""
 
     def __init__(self, lab: Lab, url: str) -> None:
         self._lab = lab
@@ -117,7 +117,7 @@ class _Producing:
 
 @asynccontextmanager
 async def _opened(url: str, schema: str) -> AsyncIterator[Holdfast]:
-    """An app, also if the first connections are cut."""
+    """An app that opens even if its first connections are cut."""
     app = Holdfast(url, schema=schema)
     while True:
         try:
@@ -133,17 +133,17 @@ async def _opened(url: str, schema: str) -> AsyncIterator[Holdfast]:
 
 @case(
     "R14",
-    "every byte to the server is swallowed, and nobody is told",
+    "all bytes to the server are silently dropped",
     small={"times": 1},
     large={"times": 5},
-    # Of half a lease an outage may take 11/12 until it is noticed: so long that a busy machine can be late by the rest.
+    # Noticing an outage may take 11/12 of half a lease: with a long lease, a busy machine can be late by the rest.
     lease=10.0,
 )
 async def swallowed(lab: Lab) -> None:
-    """The worst moment is right after a renewal: the next one is as far away as can be."""
+    """The worst moment is right after a renewal, because the next one is as far away as it can be."""
     with lab.proxy() as proxy:
         for _ in range(lab.count("times")):
-            # Before there is a worker, so that one claim takes them all, and they are renewed together.
+            # Enqueued before there is a worker, so that one claim takes them all and they are renewed together.
             jobs = [await lab.enqueue(kind, {"seconds": 2 * lab.lease}) for kind in (WORK, HOLD_GIL, THREAD)]
             async with lab.workers(1, url=proxy.url) as crew:
                 starts = [await _started(lab, job) for job in jobs]
@@ -177,19 +177,19 @@ async def _swallowed(
     lab.check("noticed after", time.monotonic() - since, "s", at_most=lab.lease / 2)
     await lab.until(lambda: _has_ended(lab, in_loop), "the async handler is stopped", lab.lease)
     await lab.until(lambda: not _exists(in_process.pid), "the handler in a process is stopped", lab.lease)
-    lab.check("stopped before the lease's end", left - (time.monotonic() - since), "s", at_least=0.0)
-    words = f"thread cannot be stopped and keeps its slot  job_id={in_thread.job}"
+    lab.check("stopped before the end of the lease", left - (time.monotonic() - since), "s", at_least=0.0)
+    words = f"is still running; it keeps its slot until it ends  job_id={in_thread.job}"
     await lab.until(lambda: words in worker.output(), "the thread is reported", lab.lease)
 
 
 async def _just_renewed(lab: Lab) -> float:
-    """Waits until all leases were renewed a moment ago; how long the first of them lasts."""
+    """Wait until all leases have just been renewed. Returns how long the first of them lasts."""
     patience = time.monotonic() + 2 * lab.lease
     before = None
     while time.monotonic() < patience:
         ((left,),) = await lab.fetch("read_lease_left")
         if before is not None and left > before:
-            # Its answer is on the way: who is cut off before it comes has not renewed anything, as far as he knows.
+            # The reply is still on its way, and a worker cut off before it arrives has not renewed, as far as it knows.
             await asyncio.sleep(_ANSWERED_SECONDS)
             return float(left) - _ANSWERED_SECONDS
         before = left
@@ -211,12 +211,12 @@ def _exists(pid: int) -> bool:
 
 @case(
     "R16",
-    "the listener is killed, and jobs come while nobody listens",
+    "the listening connection is killed, and jobs arrive while no worker listens",
     small={"jobs": 100},
     large={"jobs": 100},
 )
 async def killed_listener(lab: Lab) -> None:
-    """The worker listens by way of a proxy, and does all else without it."""
+    """The worker listens through a proxy, and does everything else without it."""
     with lab.proxy() as proxy:
         async with lab.workers(1, poll=f"{_POLL_SECONDS:g}s", listen_url=proxy.url) as crew:
             (worker,) = crew.processes
@@ -226,28 +226,28 @@ async def killed_listener(lab: Lab) -> None:
             await lab.until(lambda: "no wake-ups" in worker.output(), "the listener's end is noticed", 5.0)
             jobs = []
             for _ in range(_QUIET_TIMES):
-                # Who has just ended a job looks for the next one, told or not: these are to come to an idle worker.
+                # A worker that just ended a job looks for the next one even unrung: let these come to an idle worker.
                 await asyncio.sleep(lab.random.uniform(0.4, 0.6))
                 jobs += [await lab.enqueue(WORK) for _ in range(lab.count("jobs") // _QUIET_TIMES)]
             await lab.until(lambda: latencies(lab.notes()).keys() >= set(jobs), "all of them are started", 10.0, STUCK)
             slowest = max((at for job, at in latencies(lab.notes()).items() if job in jobs), default=math.inf)
-            lab.check("slowest start while nobody listened", slowest, "s", at_most=_POLL_SECONDS + 1)
+            lab.check("slowest start while no worker listened", slowest, "s", at_most=_POLL_SECONDS + 1)
             proxy.flow()
             lab.faulted()
             back = time.monotonic()
-            await lab.until(lambda: "wake-ups are back" in worker.output(), "somebody listens again", 10.0)
+            await lab.until(lambda: "wake-ups are back" in worker.output(), "the worker listens again", 10.0)
             lab.check("listening again after", time.monotonic() - back, "s", at_most=5.0)
             await _rung(lab)
             await lab.drained(_DRAINED_SECONDS)
 
 
 async def _rung(lab: Lab) -> None:
-    """Rings reach whoever listens: of a few jobs that come one by one, most do not wait for a look."""
+    """Rings reach the listener: of a few jobs that come one by one, most start before the next look."""
     found = []
     for _ in range(5):
-        # Long enough that a worker without a listener would not look again by itself at once.
+        # Long enough that a worker without a listener would not look again by itself right away.
         await asyncio.sleep(lab.random.uniform(0.4, 0.6))
         job = await lab.enqueue(WORK)
         await lab.until(lambda job=job: job in latencies(lab.notes()), "a job is started")  # type: ignore[misc]
         found.append(latencies(lab.notes()).get(job or UUID(int=0), 60.0))
-    lab.check("usual start after a ring", statistics.median(found), "s", at_most=_POLL_SECONDS / 3)
+    lab.check("median start after a ring", statistics.median(found), "s", at_most=_POLL_SECONDS / 3)

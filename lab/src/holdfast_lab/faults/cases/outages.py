@@ -1,4 +1,4 @@
-"""PostgreSQL goes away, throws people out, lets nobody in, or writes nothing."""
+"""PostgreSQL goes away, drops connections, refuses logins, or writes nothing."""
 
 import asyncio
 import time
@@ -17,24 +17,24 @@ _DRAINED_SECONDS = 10.0
 _WINDOW_SECONDS = 3.0
 _TURN_SECONDS = 0.25
 _POLL_SECONDS = 5.0
-"""Long, so that whoever starts a job at once was told of it."""
+"""Long, so that a worker that starts a job at once must have been notified."""
 _TOLD_SECONDS = 1.0
 _KILLS_A_SECOND = 5
 _KILLED_SHARE = 0.8
 _SETTLED_SECONDS = 1.0
 _IDLE_SECONDS = 3.0
-"""Until the looks of an idle worker are far apart."""
+"""Until an idle worker looks only rarely."""
 
 
 @case(
     "R11",
-    "PostgreSQL is stopped as if the power had gone, and started again",
+    "PostgreSQL is stopped as in a power failure, and started again",
     small={"restarts": 2},
     large={"restarts": 10},
     needs={Need.OWN_SERVER},
 )
 async def restarts(lab: Lab) -> None:
-    """The rate is that of jobs that take a while, so that it depends on the slots and not on the machine."""
+    """Measures the rate with jobs that take a while, so that it depends on the slots and not on the machine."""
     number = lab.count("restarts")
     async with lab.workers(2) as crew:
         async with backlog(lab, [WORK, WORK, WORK, EFFECT], 80, seconds=0.2):
@@ -61,11 +61,11 @@ async def _restart(lab: Lab) -> None:
 
 
 async def _restart_while_one_starts(lab: Lab, crew: Crew) -> None:
-    """It has never met the server, and is to be there when it is back all the same."""
+    """Start a worker that has never met the server. It must work as soon as the server is back."""
     lab.cut_off()
     await lab.server.stop_immediately()
     (new,) = crew.add()
-    words = "trying again until it answers"
+    words = "retrying until it does"
     await lab.until(lambda: words in new.output() or not new.is_alive, "a worker starts without a server")
     await lab.server.start()
     lab.back()
@@ -73,7 +73,7 @@ async def _restart_while_one_starts(lab: Lab, crew: Crew) -> None:
 
 
 async def _recovered(lab: Lab, wanted: float) -> float:
-    """Seconds from the end of the outage until a whole window afterwards had that rate."""
+    """Return the seconds from the end of the outage until a whole window afterwards had this rate."""
     back = time.monotonic()
     while True:
         await asyncio.sleep(_TURN_SECONDS)
@@ -85,7 +85,7 @@ async def _recovered(lab: Lab, wanted: float) -> float:
 
 
 def _rate(lab: Lab) -> float:
-    """Jobs that ended well in the window that ends now, in a second. The recorder's clock is that of the machine."""
+    """Jobs per second that ended well in the window that ends now. The recorder uses this machine's clock."""
     now = time.monotonic()
     return sum(now - _WINDOW_SECONDS <= at <= now for at in ends(lab.notes())) / _WINDOW_SECONDS
 
@@ -98,12 +98,12 @@ def _nobody_left(lab: Lab, *crews: Crew) -> None:
 
 @case(
     "R12",
-    "connections to the server are killed, five in a second",
+    "connections to the server are killed, five per second",
     small={"seconds": 15},
     large={"seconds": 60},
 )
 async def killed_connections(lab: Lab) -> None:
-    """Some jobs are longer than their lease. In the end each worker is rung for a job that only it can do."""
+    """Some jobs are longer than their lease. At the end, each worker is notified of a job that only it can do."""
     common = f"{_POLL_SECONDS:g}s"
     async with (
         lab.workers(1, queues="default,first", poll=common) as first,
@@ -118,7 +118,7 @@ async def killed_connections(lab: Lab) -> None:
         for each in (*first.processes, *second.processes):
             said = each.output()
             if said.count("no wake-ups") != said.count("wake-ups are back"):
-                lab.violation(TARGET, f"process {each.pid} has lost its listener")
+                lab.violation(TARGET, f"process {each.pid} lost its listener and did not get it back")
 
 
 async def _kill_connections(lab: Lab, seconds: float) -> None:
@@ -131,12 +131,12 @@ async def _kill_connections(lab: Lab, seconds: float) -> None:
         if number and killed % 20 == 10:
             await lab.enqueue(WORK, {"seconds": 1.5 * lab.lease})
         await asyncio.sleep(max(0.0, killed / _KILLS_A_SECOND - passed) if number else 0.05)
-    # Few are left to be killed where all have just been.
+    # Right after a kill, few connections are left to kill.
     lab.check("connections killed", killed, at_least=_KILLED_SHARE * _KILLS_A_SECOND * seconds)
 
 
 async def _told(lab: Lab, queues: list[str]) -> None:
-    """Each of these queues has one worker, which hears of a job long before it would look by itself."""
+    """Each of these queues has one worker, which must hear of a job long before its next look."""
     await asyncio.sleep(_IDLE_SECONDS)
     jobs = [await lab.enqueue(WORK, {}, queue=queue) for queue in queues]
     await lab.until(lambda: all(job in latencies(lab.notes()) for job in jobs), "every worker does a job", 30.0)
@@ -150,7 +150,7 @@ async def _told(lab: Lab, queues: list[str]) -> None:
 
 
 async def _rescued(lab: Lab, workers: Sequence[FaultyProcess]) -> None:
-    """Whoever has begun the job is killed at it: the other one looks after what it leaves."""
+    """Kill the worker that has begun the job, so that the other one must rescue it."""
     jobs = await lab.enqueue_many(WORK, 1, {"seconds": 60, "again": 0})
     if not await lab.until_started(jobs):
         return
@@ -168,14 +168,14 @@ async def _rescued(lab: Lab, workers: Sequence[FaultyProcess]) -> None:
     needs={Need.OWN_SERVER},
 )
 async def read_only(lab: Lab) -> None:
-    """Nothing can be claimed, renewed or finished, and every log stays readable."""
+    """Nothing can be claimed, renewed or finished, and all logs must stay readable."""
     seconds = lab.size["seconds"]
     async with lab.workers(2) as crew, backlog(lab, [WORK, EFFECT], 60, seconds=0.2):
         await lab.until(lambda: bool(ends(lab.notes())), "the first job is done")
         lab.cut_off()
         await _set_read_only(lab, is_on=True)
         lines = [len(each.output().splitlines()) for each in crew.processes]
-        # A transaction that had begun before may write to its end.
+        # A transaction that began before may still write until it ends.
         await asyncio.sleep(_SETTLED_SECONDS)
         before = await lab.fetch("read_state")
         refused = await _refused(lab, seconds - _SETTLED_SECONDS)
@@ -194,7 +194,7 @@ async def read_only(lab: Lab) -> None:
 
 
 async def _refused(lab: Lab, seconds: float) -> float:
-    """The share of the enqueues in that time, one in a second."""
+    """Return the share of enqueues that were refused in this time, with one per second."""
     tries: list[bool] = []
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -204,7 +204,7 @@ async def _refused(lab: Lab, seconds: float) -> float:
 
 
 async def _set_read_only(lab: Lab, *, is_on: bool) -> None:
-    """For every session there is, by a reload. Ours may set it off all the same."""
+    """Set the default for all sessions by a reload. This session may change it even when it is on."""
     connection = await lab.connect()
     try:
         await connection.execute("SET default_transaction_read_only = off")
@@ -216,20 +216,20 @@ async def _set_read_only(lab: Lab, *, is_on: bool) -> None:
 
 @case(
     "R17",
-    "no connection is to be had any more, and those that were there are killed, but for the lease keepers'",
+    "new connections are refused, and existing ones are killed except those of the lease keepers",
     small={"leases": 2},
     large={"leases": 10},
     needs={Need.OWN_SERVER},
 )
 async def no_connections(lab: Lab) -> None:
-    """The workers have a role of their own, whose limit is lowered below what it has."""
+    """The workers use a separate role, whose connection limit drops below the connections it has."""
     role = f"fault_worker_{lab.random.getrandbits(32):08x}"
     await lab.server.execute(f"CREATE ROLE {role} LOGIN IN ROLE postgres")
     try:
         async with lab.workers(2, url=lab.url.replace("postgres@", f"{role}@")) as crew:
             await lab.enqueue_many(WORK, 16, {"seconds": lab.lease * lab.size["leases"]})
             await lab.until(lambda: len(_started(lab)) == 16, "16 jobs are started")
-            # So that both keepers have renewed, and are known by it.
+            # Gives both keepers time to renew, because they are recognized by that statement.
             await asyncio.sleep(lab.lease / 2)
             await lab.server.execute(f"ALTER ROLE {role} CONNECTION LIMIT 1")
             ((killed,),) = await lab.fetch("kill_all_but_keepers", role)
@@ -237,8 +237,8 @@ async def no_connections(lab: Lab) -> None:
             lab.check("connections killed", killed, at_least=2)
             await _all_done(lab, 16, lab.lease * lab.size["leases"] + 5)
             ((left, keepers),) = await lab.fetch("count_connections", role)
-            lab.check("connections left, all of them lease keepers'", left - keepers, at_most=0)
-            # Outcomes are to be written, and cannot be: their leases are kept all the same.
+            lab.check("connections left, except those of lease keepers", left - keepers, at_most=0)
+            # Outcomes cannot be written now, but their leases must be kept.
             await asyncio.sleep(lab.lease * 1.5)
             await lab.server.execute(f"ALTER ROLE {role} CONNECTION LIMIT -1")
             lab.faulted()
@@ -258,7 +258,7 @@ async def _all_done(lab: Lab, jobs: int, seconds: float) -> None:
 
 
 def _nothing_lost(lab: Lab, crew: Crew) -> None:
-    """By their own words, for a lease that is lost and found again in time starts no second attempt."""
+    """Check the logs, because a lease that is lost and regained in time leads to no second attempt."""
     for each in crew.processes:
         for words in ("stopping handler", "outcome refused", "rescued jobs"):
             if words in each.output():

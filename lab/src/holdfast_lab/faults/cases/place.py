@@ -1,6 +1,6 @@
-"""What the cases of bad input need of the laboratory, and a schema of their own.
+"""What the cases of bad input need from the laboratory, and a separate schema.
 
-Its own, because the judge knows nothing of their jobs and would call each of them unexpected.
+They need their own schema because the judge does not know their jobs and would report each one as unexpected.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Lab(Protocol):
 
 @asynccontextmanager
 async def schema_of_its_own(lab: Lab, name: str) -> AsyncIterator[str]:
-    """Made and migrated, and gone afterwards. One that is there already is somebody's, and left alone."""
+    """Create and migrate a schema, and drop it afterwards. An existing one belongs to others and is left alone."""
     await _execute(lab.url, f"CREATE SCHEMA {quoted(name)}")
     try:
         await migrate(lab.url, name)
@@ -66,7 +66,7 @@ async def _execute(url: str, sql: str) -> None:
 
 @asynccontextmanager
 async def working(lab: Lab, app: Holdfast) -> AsyncIterator[Process]:
-    """A worker in this process. That it ends before it is told to is a violation."""
+    """A worker in this process. Ending before it is stopped is a violation."""
     settings = app.worker_settings(concurrency=8, poll=timedelta(milliseconds=50), shutdown=timedelta(seconds=10))
     process = app.worker(settings)
     running = asyncio.create_task(process.run())
@@ -81,11 +81,11 @@ async def working(lab: Lab, app: Holdfast) -> AsyncIterator[Process]:
             lab.violation("stuck", f"the worker did not stop within {_STOP_SECONDS:g} s")
             running.cancel()
         elif running.exception() is None and running.result():
-            lab.violation("worker ended", "handlers that could not be stopped keep half of its slots")
+            lab.violation("worker ended", "handlers that could not be stopped still hold half of the worker's slots")
 
 
 async def drained(lab: Lab, app: Holdfast, seconds: float) -> bool:
-    """Whether every job is final in that time; if not, that is a violation."""
+    """Return whether all jobs became final in time; if they did not, report a violation."""
     patience = time.monotonic() + seconds
     while True:
         counts = await app.jobs.count()

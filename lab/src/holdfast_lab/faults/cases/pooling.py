@@ -1,9 +1,9 @@
-"""A pooler between Holdfast and PostgreSQL: everything that goes to the store goes through it."""
+"""A pooler between Holdfast and PostgreSQL, through which everything reaches the store."""
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import TypeVar
 from uuid import UUID
@@ -27,19 +27,19 @@ _DRAINED_SECONDS = 20.0
 _PATIENCE = 30.0
 _TURN_SECONDS = 0.05
 _UNHEARD = ("prepared statement", "lease keeper cannot reach the store", "Traceback")
-"""What no worker's log may have: the keeper goes past the pooler, and so does not know that it was killed."""
+"""Must not appear in any worker's log: the keeper bypasses the pooler, so it does not notice that it was killed."""
 
 Answer = TypeVar("Answer")
 
 
 @case(
     "R18",
-    "PgBouncer in transaction mode is before the server; it is killed once, and two workers are",
+    "everything goes through PgBouncer in transaction mode; PgBouncer is killed once, as are two workers",
     large={"rounds": 40},
     needs={Need.PGBOUNCER},
 )
 async def pooled(lab: Lab) -> None:
-    """A bit of everything in each round. Nobody is told of PgBouncer but by its address."""
+    """A bit of everything in each round. Only the address tells producers and workers that PgBouncer is there."""
     rounds = lab.count("rounds")
     keys: dict[UUID, str] = {}
     with lab.proxy() as server, Bouncer(server.url, lab.folder / "pgbouncer", pool=_POOL) as bouncer:
@@ -53,7 +53,7 @@ async def pooled(lab: Lab) -> None:
                 await lab.producer.schedules.pause(name)
             lab.faulted()
             await lab.drained(lab.lease + _DRAINED_SECONDS)
-            _nothing_unheard(lab, crew)
+            check_logs(lab, crew, _UNHEARD)
     rows = await lab.fetch("read_occurrences", EACH_SECOND, SCHEDULE_HEADER, OCCURRENCE_HEADER)
     lab.adopt(EACH_SECOND, (row["id"] for row in rows))
     check_occurrences(lab, [row["occurrence"] for row in rows], rounds)
@@ -66,7 +66,7 @@ async def pooled(lab: Lab) -> None:
 
 
 async def _fault(lab: Lab, number: int, rounds: int, bouncer: Bouncer, crew: Crew) -> None:
-    """A worker after a quarter and after three quarters of the rounds, PgBouncer in the middle."""
+    """Kill a worker after a quarter and after three quarters of the rounds, and PgBouncer in the middle."""
     pause = lab.random.uniform(0.0, 0.5)
     victim = lab.random.choice(crew.alive)
     if number == rounds // 2:
@@ -98,7 +98,7 @@ async def _round(lab: Lab, number: int, keys: dict[UUID, str]) -> None:
     waited = [id for id in (*singles, long if number % 4 == 0 else None) if id is not None]
     for job in (await _surely(lambda: lab.producer.wait_many(waited, f"{_PATIENCE:g}s"))).values():
         if job.state != "succeeded":
-            lab.violation(TARGET, f"job {job.id}: was waited for, and is {job.state}", job.id)
+            lab.violation(TARGET, f"job {job.id}: was waited for, but is {job.state}", job.id)
 
 
 async def _keyed(lab: Lab, key: str, keys: dict[UUID, str]) -> None:
@@ -110,7 +110,7 @@ async def _keyed(lab: Lab, key: str, keys: dict[UUID, str]) -> None:
 
 
 async def _canceled(lab: Lab) -> None:
-    """One that waits and one that runs."""
+    """Cancel one waiting and one running job."""
     waiting = await lab.enqueue(WORK, delay=timedelta(hours=1))
     running = await lab.enqueue(WORK, {"seconds": 60, "again": 60})
     if running is not None:
@@ -120,22 +120,22 @@ async def _canceled(lab: Lab) -> None:
     answers = await _surely(lambda: lab.producer.cancel(given))
     wanted = {Canceling.CANCELED, Canceling.REQUESTED, Canceling.FINAL}
     if not wanted.issuperset(answers):
-        lab.violation(TARGET, f"jobs that wait and run cannot be canceled: {answers}")
+        lab.violation(TARGET, f"waiting and running jobs could not be canceled: {answers}")
 
 
 async def _surely(ask: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Again while the pooler is away."""
+    """Repeat the call while the pooler is away."""
     patience = time.monotonic() + _PATIENCE
     while time.monotonic() < patience:
         try:
             return await ask()
         except StoreUnavailable:
             await asyncio.sleep(_TURN_SECONDS)
-    raise Broken("PgBouncer lets nobody through")
+    raise Broken("PgBouncer accepts no connections")
 
 
-def _nothing_unheard(lab: Lab, crew: Crew) -> None:
+def check_logs(lab: Lab, crew: Crew, unheard: Sequence[str]) -> None:
     for each in crew.processes:
-        for words in _UNHEARD:
+        for words in unheard:
             if words in each.output():
                 lab.violation(TARGET, f"{words!r} in the log of process {each.pid}")

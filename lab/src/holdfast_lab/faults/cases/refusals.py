@@ -1,4 +1,4 @@
-"""PostgreSQL says no: to logins, to privileges, to commits, or to notifications. None of it is a job's fault."""
+"""PostgreSQL refuses logins, privileges, commits or notifications. None of that may be blamed on a job."""
 
 import asyncio
 import contextlib
@@ -19,11 +19,11 @@ Refusal = Callable[[Lab, str], AbstractAsyncContextManager[None]]
 _SECONDS = (0.5, 2.0, 10.0)
 _DRAINED_SECONDS = 15.0
 _LEAD_SECONDS = 1.0
-"""From the enqueue to the first end of a handler: by then all of them have begun, and the fault is there."""
+"""From the enqueue to the first end of a handler: by then all handlers have started, and the fault is active."""
 _SPREAD = 0.6
-"""Of the fault: by then the last handler has ended."""
+"""Share of the fault's time: by then the last handler has ended."""
 _PAGES = 64
-"""Of the queue of notifications: the fewest that PostgreSQL takes, half a megabyte."""
+"""Size of the notification queue: the smallest that PostgreSQL allows, half a megabyte."""
 _LARGE = 7000
 _MOST = 1000
 _REFUSE_COMMITS = """
@@ -36,14 +36,14 @@ _TAKE_COMMITS = "DROP TRIGGER fault_refuse ON holdfast.lease; DROP FUNCTION hold
 
 @case(
     "R46",
-    "logins, privileges and commits are refused and notifications are not taken, for 0.5, 2 and 10 s",
+    "logins, privileges, commits and notifications are refused for 0.5, 2 and 10 s",
     small={"jobs": 40},
     large={"jobs": 60},
     needs={Need.OWN_SERVER},
     lease=30.0,
 )
 async def refused_for_a_while(lab: Lab) -> None:
-    """Handlers end while their outcomes cannot be written. Every one of them is to be written in the end, once."""
+    """Handlers end while their outcomes cannot be written. Each outcome must be written once in the end."""
     async with _small_queue_of_notifications(lab), _worker_role(lab) as role:
         url = lab.url.replace("postgres@", f"{role}@")
         async with lab.workers(2, url=url, concurrency=32) as crew:
@@ -64,9 +64,9 @@ async def _refused(lab: Lab, refusal: AbstractAsyncContextManager[None], seconds
     await lab.until_started(jobs)
     async with refusal:
         lab.faulted()
-        await lab.until(lambda: len(ends(lab.notes())) > done, "handlers end while they are refused")
+        await lab.until(lambda: len(ends(lab.notes())) > done, "handlers end during the refusal")
         if len(later := [await lab.enqueue(WORK) for _ in range(3)]) != len([job for job in later if job]):
-            lab.violation(TARGET, "a producer that is not refused cannot enqueue")
+            lab.violation(TARGET, "a producer that should not be refused cannot enqueue")
         await asyncio.sleep(seconds)
     lab.faulted()
     await lab.drained(_DRAINED_SECONDS)
@@ -74,19 +74,19 @@ async def _refused(lab: Lab, refusal: AbstractAsyncContextManager[None], seconds
 
 
 def _as_left(lab: Lab, crew: Crew) -> None:
-    """What the judge cannot see: that no lease was lost on the way, even if no second attempt came of it."""
+    """Check what the judge cannot see: that no lease was lost, even one that led to no second attempt."""
     for each in crew.processes:
         said = each.output()
         for words in ("lease was lost", "rescued jobs", "without its data", "keeping it"):
             if words in said:
-                lab.violation(TARGET, f"process {each.pid} said {words!r}")
+                lab.violation(TARGET, f"process {each.pid} logged {words!r}")
         if not each.is_alive:
             lab.violation(TARGET, f"a worker ended with {each.exit_code}: {said[-300:]}")
 
 
 @asynccontextmanager
 async def _worker_role(lab: Lab) -> AsyncIterator[str]:
-    """It may do whatever the owner of the tables may, as one of its members."""
+    """A role that has all rights of the tables' owner, as one of its members."""
     role = f"fault_worker_{lab.random.getrandbits(32):08x}"
     await lab.server.execute(f"CREATE ROLE {role} LOGIN IN ROLE postgres")
     try:
@@ -115,7 +115,7 @@ async def _privileges(lab: Lab, role: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _commits(lab: Lab, role: str) -> AsyncIterator[None]:  # noqa: ARG001 - of every role
+async def _commits(lab: Lab, role: str) -> AsyncIterator[None]:  # noqa: ARG001 - affects every role
     await lab.server.execute(_REFUSE_COMMITS, lab.url)
     try:
         yield
@@ -124,8 +124,8 @@ async def _commits(lab: Lab, role: str) -> AsyncIterator[None]:  # noqa: ARG001 
 
 
 @asynccontextmanager
-async def _notifications(lab: Lab, role: str) -> AsyncIterator[None]:  # noqa: ARG001 - of every role
-    """A listener in a transaction keeps what others notify, until no transaction that notifies can commit."""
+async def _notifications(lab: Lab, role: str) -> AsyncIterator[None]:  # noqa: ARG001 - affects every role
+    """Fill the queue: a listener in a transaction keeps notifications, until no notifying transaction can commit."""
     listener, other = await lab.connect(), await lab.connect()
     try:
         await listener.execute("LISTEN fault")
@@ -133,7 +133,7 @@ async def _notifications(lab: Lab, role: str) -> AsyncIterator[None]:  # noqa: A
         with contextlib.suppress(asyncpg.ProgramLimitExceededError):
             for number in range(_MOST):
                 await other.execute("SELECT pg_notify('fault', $1)", f"{number:0{_LARGE}}")
-            raise Broken("the queue of notifications does not get full")
+            raise Broken("the queue of notifications did not fill up")
         yield
     finally:
         listener.terminate()
@@ -142,7 +142,7 @@ async def _notifications(lab: Lab, role: str) -> AsyncIterator[None]:  # noqa: A
 
 @asynccontextmanager
 async def _small_queue_of_notifications(lab: Lab) -> AsyncIterator[None]:
-    """The usual one has eight gigabytes."""
+    """The default queue holds eight gigabytes, which would take too long to fill."""
     await lab.server.execute(f"ALTER SYSTEM SET max_notify_queue_pages = {_PAGES}")
     await _restart(lab)
     try:

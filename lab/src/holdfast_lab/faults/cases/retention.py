@@ -1,4 +1,4 @@
-"""A year of history, and a retention that something is always in the way of."""
+"""A year of history, and a retention that is always blocked by something."""
 
 import asyncio
 import time
@@ -33,7 +33,7 @@ _BYTES = 1_000_000
 _LARGE_JOBS = 5
 _TRANSACTION_SECONDS = 1.0
 _LONGEST_WAIT = 3.0
-"""What a drop that is overdue may take: two seconds for its locks, one behind them."""
+"""The longest that an overdue drop may take: two seconds for its locks, one behind them."""
 
 
 @case(
@@ -42,7 +42,7 @@ _LONGEST_WAIT = 3.0
     large={"days": 400, "claims": 500, "producers": 8, "blocked": 12},
 )
 async def a_year_of_history(lab: Lab) -> None:
-    """A store that keeps a week and one that keeps a year. On the first one retention is in trouble then."""
+    """Compares a store that keeps a week with one that keeps a year, and then blocks the retention of the first."""
     async with (
         schema_of_its_own(lab, f"{lab.schema}_week") as week_schema,
         schema_of_its_own(lab, f"{lab.schema}_year") as year_schema,
@@ -63,20 +63,20 @@ async def a_year_of_history(lab: Lab) -> None:
 
 @dataclass
 class _History:
-    """Days pass: each has its jobs, which are done at once, and its maintenance."""
+    """Passes days: each has its jobs, which are done at once, and its maintenance."""
 
     store: OpenStore
     retention: timedelta
     now: datetime
     ended: list[datetime] = field(default_factory=list)
-    """When each job ended."""
+    """The time at which each job ended."""
     keys: dict[str, datetime] = field(default_factory=dict)
-    """When the job with each key ended."""
+    """The time at which the job with each key ended."""
 
     def job(
         self, kind: str = _KIND, payload: Json | None = None, key: str | None = None, delay: timedelta | None = None
     ) -> NewJob:
-        """With an id of the day that it is."""
+        """A job with an id of the current day."""
         id = UUID(int=(int(self.now.timestamp() * 1000) << 80) + (uuid4().int & ((1 << 80) - 1)))
         return NewJob(kind=kind, payload=payload or encode({}), id=id, key=key, delay=delay)
 
@@ -92,7 +92,7 @@ class _History:
                 lab.violation(TARGET, f"maintenance: {report.error}")
 
     async def work(self, jobs: int) -> float:
-        """How long the claim took."""
+        """Claim and finish jobs. Returns how long the claim took."""
         request = ClaimRequest(uuid4(), jobs, ("default",), {_KIND: KindClaim(_LEASE, jobs)})
         asked = time.perf_counter()
         claimed = await self.store.store.claim(request)
@@ -102,20 +102,20 @@ class _History:
         return took
 
     async def check(self, lab: Lab, what: str) -> None:
-        """Nothing that ended is kept for much longer than it should be, and no key of it is held."""
+        """Check that no ended job is kept much longer than it should be, and that none of those holds a key."""
         limit = self.retention * 9 / 8 + 3 * _DAY
         too_old = sorted(key for key, at in self.keys.items() if self.now - at > limit)
         answers = await self.store.store.enqueue([self.job(key=key, delay=_LEASE) for key in too_old])
         for key, answer in zip(too_old, answers, strict=True):
             del self.keys[key]
             if not answer.is_new:
-                lab.violation(LOST, f"{what}: an enqueue with the key {key!r} is answered with {answer.id}", answer.id)
+                lab.violation(LOST, f"{what}: an enqueue with the key {key!r} returned job {answer.id}", answer.id)
         kept = (await self.store.reader.count())[JobState.SUCCEEDED]
         lab.check(f"{what}: jobs kept", kept, at_most=sum(self.now - at <= limit for at in self.ended))
 
 
 async def _compare_claims(lab: Lab, week: _History, year: _History) -> None:
-    """One by one, in turn, because no two seconds of a machine are alike."""
+    """Claim one by one from both in turn, because no two seconds of a machine are alike."""
     took: dict[str, list[float]] = {"week": [], "year": []}
     for _ in range(lab.count("claims")):
         for name, history in (("week", week), ("year", year)):
@@ -129,7 +129,7 @@ async def _compare_claims(lab: Lab, week: _History, year: _History) -> None:
 
 
 async def _get_in_the_way(lab: Lab, history: _History, schema: str) -> None:
-    """A day with large jobs that are due in a year, and producers."""
+    """Block the retention, first with a day of large jobs due in 300 days, then with producers."""
     large = [Json(f'"{lab.random.randbytes(_BYTES // 2).hex()}"') for _ in range(_LARGE_JOBS)]
     await history.store.store.enqueue([history.job(_LATER, each, delay=300 * _DAY) for each in large])
     for number in range(2 * _WEEK_DAYS):
@@ -143,15 +143,15 @@ async def _get_in_the_way(lab: Lab, history: _History, schema: str) -> None:
     await history.check(lab, "producers in the way")
     found = await examine(lab.url, schema, limits=Limits(retention=history.retention))
     if not any(each.check == "partitions" and "should have been dropped" in each.line for each in found):
-        lab.violation(TARGET, f"doctor does not say that a day cannot be dropped: {found}")
+        lab.violation(TARGET, f"doctor does not report that a day cannot be dropped: {found}")
     lab.note("days that could not be dropped", len(await history.store.maintenance.overdue_days(history.retention)))
 
 
 @asynccontextmanager
 async def _producing(lab: Lab, history: _History, schema: str) -> AsyncIterator[Sequence[float]]:
-    """Several producers whose transactions take a second each, so that one is always open.
+    """Run several producers whose transactions take a second each, so that one is always open.
 
-    Gives how long each enqueue was kept waiting.
+    Yields how long each enqueue had to wait.
     """
     over, waits = asyncio.Event(), [0.0]
 

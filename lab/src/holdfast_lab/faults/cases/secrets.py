@@ -1,4 +1,4 @@
-"""What must be said, and what must not: a server that can lose jobs, and secrets."""
+"""What must be reported, and what must not: a server that can lose jobs, and secrets."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ UNSAFE = "unsafe server not told"
     needs=[Need.OWN_SERVER],
 )
 async def unsafe_servers(lab: Lab) -> None:
-    """`doctor` fails, names the setting, and only warns if it is told that this is meant so."""
+    """`doctor` must fail and name the setting, or only warn if told that the setting is intended."""
     place = ["--store", lab.url, "--schema", lab.schema]
     await _expect(lab, place, "", code=0, level="ok")
     database = quoted(lab.url.partition("@/")[2].partition("?")[0])
@@ -50,15 +50,15 @@ async def _expect(lab: Lab, arguments: list[str], setting: str, *, code: int, le
     try:
         (finding,) = (each for each in json.loads(said.output)["findings"] if each["check"] == "durability")
     except ValueError:
-        lab.violation(UNSAFE, f"{what}: doctor says {said.output!r}")
+        lab.violation(UNSAFE, f"{what}: doctor prints {said.output!r}")
         return
     if (said.code, finding["level"]) != (code, level) or setting not in finding["line"]:
-        lab.violation(UNSAFE, f"{what}: doctor ends with {said.code} and says {finding}")
+        lab.violation(UNSAFE, f"{what}: doctor ends with {said.code} and reports {finding}")
 
 
 @dataclass(frozen=True, slots=True)
 class Canaries:
-    """Secrets of which each is in one place only."""
+    """Secrets, each of which is in one place only."""
 
     password: str
     broker_password: str
@@ -67,21 +67,21 @@ class Canaries:
     runner: str
 
     def found_in(self, text: str, *, allowed: frozenset[str] = frozenset()) -> list[str]:
-        """Which of them somebody said who must not."""
+        """Return the names of the secrets in this text that must not be there."""
         names = {name: getattr(self, name) for name in self.__slots__}
         return [name for name, canary in names.items() if name not in allowed and canary in text]
 
 
 _OF_A_JOB = frozenset({"payload", "header"})
-"""Whoever may look at a job may see these, and the messages of its errors, in which handlers put the payload."""
+"""Anyone who may look at a job may see these, and its error messages, in which handlers put the payload."""
 _OF_A_RUN = frozenset({"runner"})
 
 
-@case("S42", "secrets in payload, header, address and errors are looked for in all that is said", small={}, large={})
+@case("S42", "all output is searched for secrets from payload, header, address and errors", small={}, large={})
 async def secrets(lab: Lab) -> None:
-    """What a handler knows and what opens the database: neither in a log, nor where nobody asked for that job."""
+    """A job's secrets may appear only in output about that job, and the passwords nowhere: neither of them in a log."""
     canaries = Canaries(*(f"canary{number}{lab.random.getrandbits(64):016x}" for number in range(5)))
-    # A server of the user's may ask for the right password, so there it stays what it is.
+    # A user's server may ask for the right password, so this password is only used on the laboratory's own.
     store = lab.url.replace("postgresql://postgres@", f"postgresql://postgres:{canaries.password}@", 1)
     port = free_port()
     launch = Launch(arguments=["--log-level", "debug"], given={SECRET: canaries.runner})
@@ -92,6 +92,7 @@ async def secrets(lab: Lab) -> None:
         url=store,
         launch=launch,
         health_port=port,
+        log_attempts="all",
         rabbitmq_url=f"amqp://user:{canaries.broker_password}@127.0.0.1:1/",
     ) as crew:
         ids = await _enqueue(lab, canaries)
@@ -104,8 +105,8 @@ async def secrets(lab: Lab) -> None:
         await lab.drained(lab.lease + _DRAINED_SECONDS)
         await _until_the_runner_failed(lab)
     logs = "\n".join(each.output() for each in crew.processes)
-    if "dead letter" not in logs or "run did not succeed" not in logs:
-        lab.violation(TARGET, "the worker's log does not tell of what failed, so that nothing can be found in it")
+    if "dead letter" not in logs or "attempt succeeded" not in logs or "run did not succeed" not in logs:
+        lab.violation(TARGET, "the worker's log does not mention what failed, so the search proves nothing")
     lab.check("bytes of logs", len(logs), at_least=1000)
     _leaks(lab, canaries, "the worker's log", logs)
     _leaks(lab, canaries, "the health port", pages)
@@ -141,25 +142,25 @@ async def _commands(lab: Lab, canaries: Canaries, store: str, ids: Mapping[str, 
         (("runs", "list", *here), _OF_A_RUN),
         (("jobs", "show", str(ids["secret.raises"]), *here), _OF_A_JOB),
         (("doctor", "--store", refused), frozenset[str]()),
-        (("tick", _APP, "--store", refused, "--log-level", "debug", "--debug"), frozenset[str]()),
+        (("tick", "--app", _APP, "--store", refused, "--log-level", "debug", "--debug"), frozenset[str]()),
         (("jobs", "list", "--store", unreadable), frozenset[str]()),
         (("migrate", "--store", no_database, "--debug"), frozenset[str]()),
     ):
         said = await lab.command(*arguments)
         command = f"`holdfast {' '.join(arguments[:2])}`"
         _leaks(lab, canaries, command, said.output, allowed)
-        # Whoever says nothing, or what else could be asked for, cannot be trusted to keep a secret.
+        # An empty output, or a usage message, does not prove that the command keeps secrets.
         if not said.output.strip() or "Usage:" in said.output:
-            lab.violation(TARGET, f"{command} ends with {said.code} and says {said.output[:300]!r}")
+            lab.violation(TARGET, f"{command} ends with {said.code} and prints {said.output[:300]!r}")
         if arguments[1] == "show" and canaries.payload not in said.output:
-            lab.violation(TARGET, f"{command} does not show the payload, so that nothing is found in what it says")
+            lab.violation(TARGET, f"{command} does not show the payload, so the search for secrets proves nothing")
 
 
 def _leaks(lab: Lab, canaries: Canaries, where: str, text: str, allowed: frozenset[str] = frozenset()) -> None:
     for name in canaries.found_in(text, allowed=allowed):
         canary: str = getattr(canaries, name)
         line = next((line for line in text.splitlines() if canary in line), "").strip()
-        lab.violation(LEAK, f"{where} tells the {name.replace('_', ' ')}: {line[:300]}")
+        lab.violation(LEAK, f"{where} reveals the {name.replace('_', ' ')}: {line[:300]}")
 
 
 async def _page(port: int, path: str) -> str:

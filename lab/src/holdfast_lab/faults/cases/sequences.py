@@ -1,4 +1,4 @@
-"""Numbers that have outgrown 32 bits, which a busy queue does in weeks."""
+"""Sequence numbers beyond 32 bits, which a busy queue reaches in weeks."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ from holdfast_lab.faults.sql_files import fault_statement
 if TYPE_CHECKING:
     import asyncpg
 
-    from holdfast.store.contract import Enqueued
+    from holdfast.domain.enqueued import Enqueued
 
     Connection = asyncpg.Connection[asyncpg.Record]
 
@@ -39,7 +39,7 @@ _YEAR = timedelta(days=365)
     large={"jobs": 400, "conflicts": 1_000, "races": 100},
 )
 async def wide_sequences(lab: Lab) -> None:
-    """Every sequence starts beyond 2^31, everything works, and a producer that meets a key takes no number."""
+    """All sequences start beyond 2^31, everything must work, and a producer that meets a key must use no number."""
     async with schema_of_its_own(lab, f"{lab.schema}_wide") as schema:
         connection = await open_connection(lab.url)
         try:
@@ -62,7 +62,7 @@ async def _widen(lab: Lab, connection: "Connection", schema: str) -> None:
 
 
 async def _work(lab: Lab, schema: str) -> None:
-    """Jobs through every end, the counts that maintenance adds up, and the runs."""
+    """Run jobs to all kinds of ends, then maintenance, which adds up counts, and look at the runs."""
     number = int(lab.size["jobs"])
     app = Holdfast(lab.url, schema=schema)
 
@@ -100,7 +100,7 @@ async def _work(lab: Lab, schema: str) -> None:
             lab.violation("wrong count", f"counted {dict(counts)}, listed {listed}")
         for run in await app.runs.list(None, 10):
             if run.id <= _BEYOND:
-                lab.violation("narrow", f"run {run.id} has a number from elsewhere")
+                lab.violation("narrow", f"run {run.id} has a number that is not from its sequence")
 
 
 async def _meet_keys(lab: Lab, connection: "Connection", schema: str) -> None:
@@ -126,12 +126,12 @@ async def _meet_keys(lab: Lab, connection: "Connection", schema: str) -> None:
 
 
 async def _race(lab: Lab, app: Holdfast, looking: "Connection", schema: str, key: str, *, is_kept: bool) -> None:
-    """Several want a key at once that nobody has: all but one are on their way to a job of their own by then."""
+    """Several producers ask for a new key at once: all but one are about to make their own job when they collide."""
     holder = await open_connection(lab.url)
     try:
         transaction = holder.transaction()
         await transaction.start()
-        first = await app.enqueue_in(holder, "keyed", key=key)
+        first = await app.enqueue("keyed", conn=holder, key=key)
         asking = [asyncio.create_task(app.enqueue("keyed", key=key)) for _ in range(_PRODUCERS)]
         await _until_waiting(lab, looking, schema, asking)
         await (transaction.commit() if is_kept else transaction.rollback())
@@ -141,7 +141,7 @@ async def _race(lab: Lab, app: Holdfast, looking: "Connection", schema: str, key
     told = {each.id for each in answers}
     new = sum(each.is_new for each in answers)
     if len(told) != 1 or (is_kept and told != {first.id}) or new != (not is_kept):
-        lab.violation("two jobs", f"{key}: {_PRODUCERS} producers were told of {len(told)} jobs, {new} of them new")
+        lab.violation("two jobs", f"{key}: {_PRODUCERS} producers got the ids of {len(told)} jobs, {new} of them new")
 
 
 async def _until_waiting(
@@ -150,6 +150,6 @@ async def _until_waiting(
     patience = time.monotonic() + _WAITING_SECONDS
     while await looking.fetchval(fault_statement("count_waiting", schema)) < len(asking):
         if time.monotonic() > patience or any(each.done() for each in asking):
-            lab.violation("no race", f"of {len(asking)} producers of the same key not all wait for its holder")
+            lab.violation("no race", f"not all of {len(asking)} producers of the same key wait for its holder")
             return
         await asyncio.sleep(_TURN_SECONDS)

@@ -1,4 +1,4 @@
-"""What takes minutes or hours to go wrong: dead rows, leaks, growing tables, and commits that wait for wake-ups."""
+"""Problems that take minutes or hours to appear: dead rows, leaks, growing tables, and commits slowed by wake-ups."""
 
 import asyncio
 import re
@@ -26,18 +26,18 @@ _TURNS_A_SECOND = 10
 _BEFORE_SECONDS = 20.0
 _DRAINED_SECONDS = 30.0
 _NOISE_SECONDS = 0.005
-"""Below this a p99 says more about the machine than about us: Python lets another thread go on for as long."""
+"""Below this, a p99 says more about the machine than about Holdfast: Python lets another thread run for that long."""
 _CLAIMS_A_SECOND = 20
 _TOLD, _UNTOLD = "20ms", "4ms"
-"""The first is the default; a worker for which nobody rings, as jobs come too fast for that, looks after a fifth."""
+"""The first is the default. When jobs come too fast to be rung for, a worker looks after a fifth of that time."""
 _USUAL = 20
 _ENOUGH_MINUTES = 30
-"""Over less, a slope of memory is a guess, and tables have not seen a vacuum yet."""
+"""In less time, a slope of memory is a guess, and tables have not been vacuumed yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """`late`: seconds from the accepted enqueue to the start, by job, in their order."""
+    """`late`: seconds from each accepted enqueue to the job's start, in order of enqueue."""
 
     rate: float
     late: Sequence[float]
@@ -48,7 +48,7 @@ def _p99(seconds: Sequence[float]) -> float:
 
 
 async def _serve(lab: Lab, rate: int, seconds: float, on_over: Callable[[], object] = lambda: None) -> _Served:
-    """Enqueue evenly, and see how it was kept up with. `on_over`: when it has to be seen, which takes its time."""
+    """Enqueue evenly and measure how well workers keep up. `on_over` runs before the figures are evaluated."""
     began = asyncio.get_running_loop().time()
     ids: list[UUID] = []
     for turn in range(int(seconds * _TURNS_A_SECOND)):
@@ -57,7 +57,7 @@ async def _serve(lab: Lab, rate: int, seconds: float, on_over: Callable[[], obje
     until = time.monotonic()
     took = asyncio.get_running_loop().time() - began
     on_over()
-    # The recorder's clock is this one: there is one monotonic clock on a machine.
+    # The recorder uses the same monotonic clock, because a machine has only one.
     at: dict[UUID, dict[What, float]] = {id: {} for id in ids}
     for note in lab.notes():
         if note.job in at:
@@ -69,14 +69,14 @@ async def _serve(lab: Lab, rate: int, seconds: float, on_over: Callable[[], obje
 
 @case(
     "R20",
-    "a snapshot is held open for minutes while jobs come at a steady rate",
+    "a snapshot is held open for minutes while jobs arrive at a steady rate",
     large={"minutes": 10, "rate": 500},
     lease=10.0,
 )
 async def a_pinned_snapshot(lab: Lab) -> None:
-    """Nothing that is deleted meanwhile can be cleaned away, and every claim has to find its way past it."""
+    """Rows that are deleted meanwhile cannot be vacuumed away, and every claim must get past them."""
     rate, seconds = lab.count("rate"), lab.size["minutes"] * 60
-    # To read all that is final takes seconds in the end, and would be what is measured.
+    # Reading all final jobs takes seconds by the end, and would dominate the measurement.
     lab.is_sampled = False
     async with lab.workers(2):
         before, claims_before = await _serve_and_claim(lab, rate, min(_BEFORE_SECONDS, seconds))
@@ -96,7 +96,7 @@ async def a_pinned_snapshot(lab: Lab) -> None:
 
 
 def _check_p99(lab: Lab, what: str, before: Sequence[float], during: Sequence[float]) -> None:
-    """In the end, for as long as before: by then there is most of what cannot be cleaned away."""
+    """Compare the last part of the time, as long as the part before, when the most dead rows are in the way."""
     if not before or len(during) < len(before):
         raise Broken(f"{what}: measured {len(before)} times before and {len(during)} times while it was held")
     usual, last = _p99(before), _p99(during[-len(before) :])
@@ -105,9 +105,9 @@ def _check_p99(lab: Lab, what: str, before: Sequence[float], during: Sequence[fl
 
 
 async def _serve_and_claim(lab: Lab, rate: int, seconds: float) -> tuple[_Served, Sequence[float]]:
-    """Also how many seconds each claim of one more claimer took, one after the other."""
+    """Also measure how many seconds each claim of an extra claimer takes, one after another."""
     over = threading.Event()
-    # In a thread, because producers keep this one from looking at its watch in time.
+    # In a separate thread, because the producers would keep this one from reading the time promptly.
     claiming = lab.beside(asyncio.to_thread(lambda: asyncio.run(_claims(lab, over))))
     try:
         served = await _serve(lab, rate, seconds, over.set)
@@ -117,9 +117,9 @@ async def _serve_and_claim(lab: Lab, rate: int, seconds: float) -> tuple[_Served
 
 
 async def _claims(lab: Lab, over: threading.Event) -> Sequence[float]:
-    """Each for one job. A look once a second, as a worker makes it next to its claims.
+    """Claim single jobs in a loop. Look once a second, as a worker does next to its claims.
 
-    Timed from the first claim that got a job: a claimer that no look has shown a lane yet asks the server nothing.
+    Timed from the first claim that gets a job: before a look has shown it a lane, a claimer asks the server nothing.
     """
     took: list[float] = []
     has_claimed = False
@@ -150,10 +150,10 @@ async def _claims(lab: Lab, over: threading.Event) -> Sequence[float]:
     lease=10.0,
 )
 async def wake_ups(lab: Lab) -> None:
-    """In turns, because no two minutes of a machine are alike.
+    """Measured in turns, because no two minutes of a machine are alike.
 
-    Who is told of jobs looks for them as often as they come. Who is not told would look less often, and what that saves
-    is not what wake-ups cost: so it is to look as often.
+    A worker that is notified of jobs looks for them as often as they come. One that is not would look less often, which
+    saves time that is not a cost of wake-ups. So it is set to look as often.
     """
     rates: dict[bool, list[float]] = {True: [], False: []}
     connections: dict[bool, int] = {}
@@ -168,14 +168,14 @@ async def wake_ups(lab: Lab) -> None:
                 await lab.drained(lab.size["seconds"] + _DRAINED_SECONDS)
     lab.note("commits with wake-ups", median(rates[True]), "per s")
     lab.note("commits without", median(rates[False]), "per s")
-    # Within a turn, because from one to the next a machine may be twice as busy with something else.
+    # Compare within a turn, because the machine's other load may double from one turn to the next.
     cost = 1 - median(told / untold for told, untold in zip(rates[True], rates[False], strict=True))
     lab.check("wake-ups cost", 100 * cost, "% of the commits", at_most=10.0)
-    lab.check("connections that listening adds to a worker", connections[True] - connections[False], at_most=1)
+    lab.check("additional connections of a worker that listens", connections[True] - connections[False], at_most=1)
 
 
 async def _commits(lab: Lab, seconds: float) -> float:
-    """How many a second, while jobs that are due in an hour are waited for."""
+    """Return the commits per second, while waiters wait for jobs that are due in an hour."""
     awaited = await lab.enqueue_many(WORK, lab.count("waiters"), delay=timedelta(hours=1))
     before = (await lab.fetch("count_clients", lab.place.application))[0]["count"]
     waiting = [lab.beside(lab.producer.wait(id, "10m")) for id in awaited]
@@ -188,15 +188,15 @@ async def _commits(lab: Lab, seconds: float) -> float:
         try:
             while loop.time() < end:
                 job = lab.producer.job(WORK, {})
-                await lab.producer.enqueue_in(connection, job)
+                await lab.producer.enqueue(job, conn=connection)
                 made.append(job.id)
         finally:
             connection.terminate()
 
     await asyncio.gather(*(commit() for _ in range(16)))
     after = (await lab.fetch("count_clients", lab.place.application))[0]["count"]
-    # One to listen; whoever is busy, they or the worker, may open others of its pool.
-    lab.check("connections that all waiters add", after - before, at_most=8)
+    # One to listen; producers and the worker may open others of their pools when busy.
+    lab.check("additional connections of all waiters", after - before, at_most=8)
     lab.record.note_each(What.CANCEL, awaited)
     await lab.producer.cancel(awaited)
     await asyncio.gather(*waiting)
@@ -206,12 +206,12 @@ async def _commits(lab: Lab, seconds: float) -> float:
 
 @case(
     "R36",
-    "an hour of load: memory, descriptors and tables stay what they are",
+    "an hour of load: memory, descriptors and tables do not grow",
     large={"minutes": 60, "rate": 100},
     lease=10.0,
 )
 async def an_hour(lab: Lab) -> None:
-    """What is there after the first fifth is what there should be in the end."""
+    """What is there after the first fifth must still be the same at the end."""
     minutes = lab.size["minutes"]
     async with lab.workers(2) as crew:
         serving = lab.beside(_serve(lab, lab.count("rate"), minutes * 60))
@@ -233,12 +233,12 @@ async def an_hour(lab: Lab) -> None:
     lab.check("memory grows by", slope, "MB an hour", at_most=1.0 if is_enough else None)
     for pid in settled[0].descriptors:
         counts = [each.descriptors[pid] for each in settled]
-        # A connection is replaced now and then, and a sample may find it missing: the usual number has to stay.
+        # Connections are replaced now and then, and a sample may miss one, so compare medians.
         lab.check("descriptors grow by", median(counts[-_USUAL:]) - median(counts[:_USUAL]), at_most=0)
     for name, bytes in settled[0].tables.items():
         peak = max(each.tables[name] for each in settled[: max(1, len(settled) // 4)])
         last = median(each.tables[name] for each in settled[-10:])
-        # A page more or less is not what this is about.
+        # Changes of a few pages do not matter here.
         lab.check(f"{name} grows to", last / max(peak, bytes, 256 * 1024), "times", at_most=1.5 if is_enough else None)
 
 
@@ -262,7 +262,7 @@ async def _sample(lab: Lab, pids: Sequence[int]) -> _Sample:
 def _memory(pid: int) -> float:
     found = re.search(r"^VmRSS:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     if found is None:
-        raise Broken(f"process {pid} has ended while it was looked at")
+        raise Broken(f"process {pid} has ended, so its memory cannot be read")
     return int(found.group(1)) / 1024
 
 
@@ -271,7 +271,7 @@ def _descriptors(pid: int) -> int:
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """By how much it rises in an hour: the line of least squares."""
+    """The slope per hour, by least squares."""
     if len(points) < 2:
         return 0.0
     middle_x = sum(x for x, _ in points) / len(points)

@@ -1,4 +1,4 @@
-"""Writers that get in each other's way, without any fault."""
+"""Writers that get in each other's way, without any other fault."""
 
 import asyncio
 import time
@@ -39,7 +39,7 @@ _FAILED = JobError(code="NOT_YET", type="NotYet", message="one of many")
     large={"seconds": 60},
 )
 async def mixed_writers(lab: Lab) -> None:
-    """Days of the past come and are dropped, with jobs in them that are being worked on."""
+    """Past days are added and dropped while their jobs are being worked on."""
     mix = _Mix(lab)
     ((before,),) = await lab.fetch("count_deadlocks")
     until = time.monotonic() + lab.size["seconds"]
@@ -58,15 +58,15 @@ async def mixed_writers(lab: Lab) -> None:
                 break
             await mix.rescue(stores[0], Random(0))  # noqa: S311 - a plan
             await mix.claim_and_finish(stores[0], Random(0), is_last=True)  # noqa: S311 - a plan
-    # The server counts a deadlock a moment after it was found.
+    # The server counts a deadlock a moment after it finds it.
     await asyncio.sleep(_SETTLED_SECONDS)
     ((after,),) = await lab.fetch("count_deadlocks")
     lab.note("steps", sum(mix.steps.values()))
-    lab.check("deadlocks that the server found", after - before, at_most=0)
+    lab.check("deadlocks detected by the server", after - before, at_most=0)
     lab.check("errors that reached a writer", mix.errors, at_most=0)
     lab.check("days dropped under load", mix.dropped, at_least=1)
     for id in mix.past - mix.ended:
-        lab.violation(LOST, f"job {id} of a day that was dropped is gone, and nobody had ended it", id)
+        lab.violation(LOST, f"job {id} is gone with its dropped day, but had not ended", id)
 
 
 class _Mix:
@@ -74,7 +74,7 @@ class _Mix:
         self._lab = lab
         self._today: list[UUID] = []
         self.past: set[UUID] = set()
-        """Jobs with ids of the past may be pruned as soon as they have ended: the judge is not told to expect them."""
+        """Jobs with ids of past days may be pruned as soon as they end, so the judge does not expect to find them."""
         self.ended: set[UUID] = set()
         self._day = _DAYS_AGO
         self.dropped = 0
@@ -114,7 +114,7 @@ class _Mix:
         return random.choices(list(weights), list(weights.values()))[0]
 
     async def enqueue(self, store: OpenStore, random: Random) -> None:
-        """Two producers at once with the same new keys, each in an order of its own, and jobs without a key."""
+        """Two producers enqueue the same new keys at once in different orders, and then jobs without keys."""
         keys = [f"{random.getrandbits(64):x}" for _ in range(_KEYS)]
         await asyncio.gather(*(self._enqueue(store, random.sample(keys, _KEYS)) for _ in range(2)))
         await self._enqueue(store, [None] * 5)
@@ -155,14 +155,14 @@ class _Mix:
             if how == DONE:
                 self.ended.add(job.lease.id)
         while finishes:
-            # Somebody cancels it at this moment, or moves it: that is asked again, as a worker does.
+            # Another writer may be canceling or moving the job right now: ask again, as a worker does.
             answers = await store.store.finish(finishes)
             finishes = [each for each, fenced in zip(finishes, answers, strict=True) if fenced is Fenced.LOCKED]
             if Fenced.STALE in answers:
                 self._lab.violation(TARGET, "a finish was refused, although its lease was never lost")
 
     async def abandon(self, store: OpenStore, random: Random) -> None:
-        """Leave some to be rescued, each once: after two losses a job is a suspect, and nobody asks for those here."""
+        """Leave some jobs to be rescued, each once: after two losses a job is a suspect, and no writer claims those."""
         claimed = await self._claim(store)
         abandoned = [job for job in claimed if not job.losses][:_ABANDONED]
         for job in abandoned:
@@ -170,7 +170,7 @@ class _Mix:
         await self._finish(store, random, [job for job in claimed if job not in abandoned])
         ends = [Renewal(job.lease, _SHORT_LEASE) for job in abandoned]
         while ends:
-            # As with a finish: somebody may have the row just now.
+            # As in _finish: another writer may hold the row right now.
             answers = await store.store.renew(ends)
             ends = [each for each, answer in zip(ends, answers, strict=True) if answer.fenced is Fenced.LOCKED]
 
@@ -189,12 +189,12 @@ class _Mix:
         return PLAIN_SUCCESS if chance < 0.6 else Transition(Move.SUCCEED, result=encode({"fence": fence}))
 
     async def cancel(self, store: OpenStore, random: Random) -> None:
-        """Ready, running and final ones, as it happens."""
+        """Cancel ready, running and final jobs at random."""
         known = [*self._today[-100:], *list(self.past)[-100:]]
         ids = random.sample(known, min(5, len(known)))
         self._lab.record.note_each(What.CANCEL, ids)
         answers = await store.store.cancel(ids)
-        # One that was asked to end does so instead of its next attempt.
+        # A job whose cancel was requested ends instead of making its next attempt.
         ends = (Canceling.CANCELED, Canceling.REQUESTED)
         self.ended.update(id for id, answer in zip(ids, answers, strict=True) if answer in ends)
 
@@ -209,6 +209,6 @@ class _Mix:
 
 
 def _id_of(days_ago: int, random: Random) -> UUID:
-    """An id as it would have been made then."""
+    """An id as if it had been made that many days ago."""
     at = datetime.now(UTC) - timedelta(days=days_ago)
     return UUID(int=(int(at.timestamp() * 1000) << 80) | (7 << 76) | random.getrandbits(76))

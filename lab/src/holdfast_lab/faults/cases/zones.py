@@ -1,4 +1,4 @@
-"""Timetables in zones whose clocks jump."""
+"""Timetables in time zones whose clocks jump."""
 
 import asyncio
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from holdfast_lab.faults.cases.place import Lab
 from holdfast_lab.faults.oracle import YearsOfOccurrences
 
 EXPRESSIONS = ("30 2 * * *", "0 0 * * *", "*/30 2 * * 0", "0 */8 * * *")
-"""Two fixed times of day, of which one is often jumped over; two that follow the clock."""
+"""Two fixed times of day, one of which is often skipped, and two that follow the clock."""
 ZONES = (
     "Africa/Cairo", "Africa/Casablanca", "Africa/El_Aaiun", "Africa/Johannesburg", "America/Adak", "America/Asuncion",
     "America/Chicago", "America/Godthab", "America/Havana", "America/Los_Angeles", "America/Mexico_City",
@@ -27,24 +27,24 @@ _FIRST_YEAR = 2020
 
 @case(
     "R27",
-    "cron expressions in all kinds of time zones, against an oracle",
+    "cron expressions in all kinds of time zones, compared with an oracle",
     small={"zones": 40, "years": 5},
     large={"zones": 40, "years": 20},
 )
 async def zones(lab: Lab) -> None:
-    """Every occurrence of the years is the oracle's, and there is no other."""
+    """Over several years, Holdfast and the oracle must agree on every occurrence."""
     chosen = lab.random.sample(ZONES, int(lab.size["zones"]))
     first = datetime(_FIRST_YEAR, 1, 1, tzinfo=UTC)
     days = int(365 * lab.size["years"])
     compared = 0
     loop = asyncio.get_running_loop()
-    # In a process of its own, because it is long and the laboratory has other things to look at.
+    # In a separate process, because this takes long and the laboratory must stay responsive.
     with ProcessPoolExecutor(1, get_context("spawn")) as elsewhere:
         for number, zone in enumerate(chosen):
             for expression, expected, found in await loop.run_in_executor(elsewhere, _both, zone, first, days):
                 compared += len(expected)
                 for occurrence in sorted(set(expected) ^ set(found))[:3]:
-                    whose = "the oracle's alone" if occurrence in expected else "nobody else's"
+                    whose = "found only by the oracle" if occurrence in expected else "not found by the oracle"
                     lab.violation("wrong occurrence", f"{expression!r} in {zone}: {occurrence.isoformat()} is {whose}")
             lab.progress(f"{number + 1} of {len(chosen)} zones compared")
     lab.note("occurrences compared", compared)

@@ -1,4 +1,4 @@
-"""The release after this one: the same, with the migrations, the tables and the functions of this folder."""
+"""A synthetic later release: this one plus the migrations, tables and functions of this folder."""
 
 from dataclasses import replace
 from functools import cache
@@ -9,14 +9,14 @@ from holdfast.store.postgres.schema_files import Migration, SchemaFiles, read_fu
 from holdfast.store.postgres.schema_files import schema_files as of_this_release
 
 IN_LABORATORY = "FAULTS_LATER_RELEASE"
-"""Set where a store is the laboratory's own: no release knows one that was migrated by this."""
+"""Set only for the laboratory's own stores: no real release knows a store that this one migrated."""
 
 _HERE = Path(__file__).parent
 _COLUMNS = (
     ('    kind text COLLATE "C" NOT NULL\n) WITH (\n    fillfactor = 50,', "    zone text"),
     ("    headers json\n) PARTITION BY RANGE (id);", "    weight smallint"),
 )
-"""The end of a table in tables.sql, and the column that comes last in it from now on."""
+"""The end of a table in tables.sql, and the column that the later release adds there."""
 
 
 @cache
@@ -42,6 +42,6 @@ def _later_tables(tables: str) -> str:
 
 
 def take_over() -> None:
-    """This process is of the later release from now on."""
+    """Make this process belong to the later release."""
     for module in (schema_files, migrate):
         vars(module)["schema_files"] = later_schema_files

@@ -10,4 +10,4 @@ if __name__ == "__main__":
     if not os.environ.get(IN_LABORATORY):
         sys.exit("this is a release that does not exist, for `holdfast faults --cases R24`; use `holdfast` instead")
     take_over()
-    runpy.run_module("holdfast.cli", run_name="__main__", alter_sys=True)
+    runpy.run_module("holdfast", run_name="__main__", alter_sys=True)

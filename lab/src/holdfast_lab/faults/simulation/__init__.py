@@ -1,1 +1,1 @@
-"""The engine on the memory store under a virtual clock: random schedules and faults, each replayable by its seed."""
+"""Runs the engine on the memory store under a virtual clock, with random schedules and faults replayable by seed."""

@@ -1,4 +1,4 @@
-"""`python -m holdfast_lab.faults.simulation`: many schedules, or one again by its seed."""
+"""`python -m holdfast_lab.faults.simulation`: run many schedules, or replay one by its seed."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ from holdfast_lab.faults.simulation.world import World
 _MOST_SEED = 10**9
 _SHOWN_FAILURES = 20
 _INTERRUPTED = 130
-"""What a shell expects of a program that ended because of Ctrl-C."""
+"""The exit code that shells expect from a program ended by Ctrl-C."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,10 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m holdfast_lab.faults.simulation", description=__doc__)
     parser.add_argument("--schedules", type=_at_least_one, default=1000, metavar="N", help="how many (default 1000)")
-    parser.add_argument("--seed", type=int, metavar="N", help="of the first; each further one is one higher")
-    parser.add_argument("--replay", type=int, metavar="SEED", help="run one and tell the history of the job concerned")
-    parser.add_argument("--jobs", type=_at_least_one, metavar="N", help="processes (default: one for each core)")
-    parser.add_argument("--json", action="store_true", help="the result as JSON")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of the first schedule; each next one is one higher")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="run one and print the history of the failed job")
+    parser.add_argument("--jobs", type=_at_least_one, metavar="N", help="number of processes (default: one per core)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser
 
 
@@ -71,10 +71,10 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _too_small(results: Results) -> list[str]:
-    """A schedule in which little happened shows little: nothing may be concluded from it."""
+    """A schedule in which little happened proves little, so no conclusion may be drawn from it."""
     counts = (("jobs", results.fewest_jobs, FEWEST_JOBS), ("steps", results.fewest_steps, FEWEST_STEPS))
     return [
-        f"too small: a schedule had only {fewest} {what}, and needs {least}"
+        f"too small: a schedule had only {fewest} {what}, but needs {least}"
         for what, fewest, least in counts
         if fewest is not None and fewest < least
     ]
@@ -82,7 +82,7 @@ def _too_small(results: Results) -> list[str]:
 
 @contextmanager
 def _heard_interrupt() -> Iterator[Event]:
-    """Set by the first Ctrl-C or SIGTERM. Raised wherever it comes, it would be taken for what a handler did."""
+    """An event that the first Ctrl-C or SIGTERM sets. As an exception, it could be mistaken for a handler's error."""
     heard = Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -134,7 +134,7 @@ def _told(results: Results, seconds: float) -> str:
     ]
     if results.failures:
         seed = results.failures[0].seed
-        lines.append(f"{len(results.failures)} failed; see one again with --replay {seed}")
+        lines.append(f"{len(results.failures)} failed; replay one with --replay {seed}")
     else:
         lines.append("no violation")
     return "\n".join([*lines, *_too_small(results)]) + "\n"
@@ -150,7 +150,7 @@ def _replay(seed: int) -> int:
 
 
 def _say(text: str, end: str = "\n") -> None:
-    """Progress is for people: it does not mix with the result."""
+    """Print progress to standard error, to keep it apart from the result."""
     sys.stderr.write(text + end)
     sys.stderr.flush()
 

@@ -1,6 +1,6 @@
-"""The few names through which the engine reaches the real world, replaced while a schedule runs.
+"""Replaces the few names through which the engine reaches the real world while a schedule runs.
 
-Its clock, its randomness, its log and tracebacks, and the thread of its lease keeper; everything else is as it is.
+These are its clock, randomness, log, tracebacks, and the thread of its lease keeper. Everything else is unchanged.
 """
 
 import asyncio
@@ -13,9 +13,12 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.domain import budget, claim, failures
+from holdfast.domain.tracebacks import Traced
 from holdfast.runtime import background, queue_runner, queue_runs, tick
 from holdfast.scheduling import board, due, job_schedules
 from holdfast.worker import (
+    attempt_log,
+    blocked,
     claimer,
     executor,
     finisher,
@@ -24,6 +27,7 @@ from holdfast.worker import (
     looking,
     loop,
     losses,
+    not_stopped,
     store_time,
     suspects,
     unheard,
@@ -34,7 +38,8 @@ from holdfast_lab.faults.simulation.loop import Machine
 
 _MODULES: tuple[ModuleType, ...] = (
     *(budget, claim, failures),
-    *(claimer, executor, finisher, held, lease_keeper, looking, loop, losses, store_time, suspects, unheard, worker),
+    *(attempt_log, blocked, claimer, executor, finisher, held, lease_keeper, looking, loop, losses, not_stopped),
+    *(store_time, suspects, unheard, worker),
     *(background, queue_runner, queue_runs, tick),
     *(board, due, job_schedules),
 )
@@ -43,18 +48,21 @@ _FAILED_SECONDS = 0.5
 
 @contextmanager
 def replaced_names(machine: Machine, random: Random, tell: Callable[[str], None]) -> Iterator[None]:
-    """`tell` hears of errors that the engine has caught, logged with their traceback, and did not foresee."""
+    """`tell` gets the unforeseen errors: those that the engine caught and logged with a traceback."""
     replacements: dict[str, object] = {
         "time": SimpleNamespace(monotonic=machine.monotonic),
         "lease_now": machine.monotonic,
         "Random": lambda: random,
         "uuid4": lambda: UUID(int=random.getrandbits(128)),
         "log": _Log(tell),
-        # Nobody reads them, and they would take a twentieth of the time.
-        "traceback": SimpleNamespace(format_exception=_no_lines),
+        # Tracebacks are never read here, and would take a twentieth of the time.
+        "traced": lambda _raised: Traced("", ""),
+        "stack_of": lambda _frame: Traced("", ""),
         "LeaseKeeper": _KeeperInLoop,
-        # Half as often: in a second of a schedule little more happens than that somebody looks at the clock.
+        # Half as often as usual, because looking at the clock makes up most of what happens in a schedule.
         "_WATCH_SECONDS": 0.1,
+        # Leases are short here, and so are the times for which handlers block the loop.
+        "_BLOCKED_SECONDS": 0.1,
     }
     changed: list[tuple[ModuleType, str, object]] = []
     for module in _MODULES:
@@ -69,12 +77,8 @@ def replaced_names(machine: Machine, random: Random, tell: Callable[[str], None]
             setattr(module, name, value)
 
 
-def _no_lines(*_error: object, **_how: object) -> list[str]:
-    return []
-
-
 class _KeeperInLoop(LeaseKeeper):
-    """Its thread is the second event loop of its process: it is paused and dies with it, but nothing blocks it."""
+    """Runs on a second event loop instead of a thread: it pauses and dies with its process, but nothing blocks it."""
 
     _task: asyncio.Task[None] | None = None
 
@@ -87,10 +91,10 @@ class _KeeperInLoop(LeaseKeeper):
         return self._task is None or not self._task.done()
 
     def join(self, timeout: float) -> None:
-        """Nothing to wait for: it has heard that it is to stop."""
+        """Return at once: the keeper already knows that it must stop."""
 
     async def _pause(self, seconds: float) -> None:
-        """Twice as long, which its margins allow: its looks are most of what happens in a schedule."""
+        """Sleep twice as long, which its margins allow, because its looks are most of what happens in a schedule."""
         await asyncio.sleep(2 * seconds if self._held_jobs() else max(2 * seconds, self._default_lease / 8))
 
     async def _keep_on(self) -> None:
@@ -103,13 +107,19 @@ class _KeeperInLoop(LeaseKeeper):
 
 
 class _Log:
-    """Says nothing, but passes on what comes with a traceback: that is what nobody foresaw."""
+    """Logs nothing, but passes on messages with a traceback, because those errors were not foreseen."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
 
     def info(self, message: str, **values: object) -> None:
-        """Nobody reads it."""
+        """Ignore it."""
+
+    def failure(self, level: int, message: str, traceback: str, **values: object) -> None:
+        """Ignore it."""
+
+    def is_enabled_for(self, level: int) -> bool:  # noqa: ARG002
+        return False
 
     def warning(self, message: str, *, exc_info: Any = None, **_values: object) -> None:  # noqa: ANN401
         if exc_info:

@@ -1,13 +1,14 @@
-"""The memory store with lanes: claims see only what stands past their floors, as on PostgreSQL."""
+"""The memory store with lanes: claims see only the jobs past their floors, as on PostgreSQL."""
 
 from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
+from holdfast.domain.enqueued import Enqueued
 from holdfast.domain.job import JobState, NewJob
 from holdfast.domain.lifecycle import SUSPECT
 from holdfast.store.claims import Taken
-from holdfast.store.contract import ClaimRequest, Enqueued, Shard
+from holdfast.store.contract import ClaimRequest, Shard
 from holdfast.store.floors import MARGIN, First, Lane, Position, Starts
 from holdfast.store.memory.jobs import Entrance, Record
 from holdfast.store.memory.store import MemoryStore
@@ -19,14 +20,14 @@ class LanedStore(MemoryStore):
         self._starts: Starts | None = None
 
     def enqueue_late(self, jobs: Sequence[NewJob], began: datetime) -> list[Enqueued]:
-        """Commit a transaction that took its time from the store when it began."""
+        """Enqueue with the time at which the transaction began."""
         entrance = Entrance(self._jobs, self._keys, began)
         enqueued = [entrance.take(new) for new in jobs]
         entrance.admit()
         return enqueued
 
     def lost_before(self, id: UUID, losses: int) -> None:
-        """A new job that has lost leases in company."""
+        """Make a new job look as if it had already lost leases alongside other jobs."""
         record = self._jobs[id]
         record.attempt = record.losses = record.suspicion = losses
 

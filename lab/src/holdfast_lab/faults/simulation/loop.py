@@ -1,7 +1,7 @@
-"""Event loops under one virtual clock: several threads of several processes, run by turns in one real thread.
+"""Event loops under one virtual clock: several threads of several processes take turns in one real thread.
 
-Whose turn it is, and in some schedules also the order of what is ready in a loop, comes from a seeded random source, so
-a seed is a schedule. Time passes only when nobody has anything to do, and a little with every callback.
+A seeded random source chooses the next loop and, in some schedules, the order of ready callbacks within a loop, so a
+seed determines the schedule. Time passes only when all loops are idle, plus a little with every callback.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ from random import Random
 from typing import Any, Generic, TypeVar
 
 STEP_SECONDS = 0.00001
-"""What a callback takes. Without it a loop that never rests would stop the clock, and go unnoticed."""
+"""The duration of a callback. Without it, a loop that never rests would stop the clock and go unnoticed."""
 
 Owner = TypeVar("Owner")
 
 
 class Call:
-    """A callback that waits for its turn or its time: what asyncio calls a handle."""
+    """A callback that waits for its turn or its time. asyncio calls this a handle."""
 
     __slots__ = ("_when", "args", "call", "context", "is_canceled")
 
@@ -43,14 +43,14 @@ class Call:
 
 
 class Machine:
-    """The clock, everybody's timers, and whose turn it is."""
+    """The clock, all timers, and the choice of the next loop."""
 
     def __init__(self, random: Random, *, is_orderly: bool) -> None:
-        """`is_orderly`: each loop runs its callbacks in the order in which they came, as real loops do."""
+        """`is_orderly`: each loop runs its callbacks in the order of their arrival, as real loops do."""
         self.now = 1000.0
         self.steps = 0
         self.jolt_in = math.inf
-        """So many callbacks from now `on_jolt` is called with the loop that runs, between two of them."""
+        """After this many callbacks, `on_jolt` is called with the running loop, between two callbacks."""
         self.on_jolt: Callable[[VirtualLoop[Any]], None] = lambda _loop: None
         self.on_failure: Callable[[str], None] = lambda _what: None
         self.random = random
@@ -59,7 +59,7 @@ class Machine:
         self._timers: list[tuple[float, int, VirtualLoop[Any] | None, Call]] = []
         self._timers_made = 0
         self._running: VirtualLoop[Any] | None = None
-        # There is always a next one, however far away.
+        # A timer that is never due, so that the heap is never empty.
         self.add_timer(None, Call(math.inf, nothing, (), _NO_CONTEXT))
 
     def monotonic(self) -> float:
@@ -71,12 +71,12 @@ class Machine:
         return loop
 
     def close(self, loop: "VirtualLoop[Any]") -> None:
-        """Nothing of it runs any more, not even to clean up."""
+        """Close the loop so that nothing runs on it any more, not even cleanup."""
         loop.end()
         self._loops.remove(loop)
 
     def after(self, seconds: float, call: Callable[..., object], *args: object) -> None:
-        """Something that happens in the world outside of all processes."""
+        """Schedule an event in the world outside all processes."""
         self.add_timer(None, Call(self.now + seconds, call, args, _NO_CONTEXT))
 
     def add_timer(self, loop: "VirtualLoop[Any] | None", call: Call) -> None:
@@ -84,7 +84,7 @@ class Machine:
         heapq.heappush(self._timers, (call.when(), self._timers_made, loop, call))
 
     def run(self, is_over: Callable[[], bool], until: float) -> None:
-        """Until it is over, or the clock shows `until`. Asked whenever something has happened outside the loops."""
+        """Run until `is_over` or the time `until`. `is_over` is asked after each event outside the loops."""
         self.after(until - self.now, nothing)
         running = asyncio._get_running_loop()
         timers, loops, random = self._timers, self._loops, self.random.random
@@ -102,7 +102,7 @@ class Machine:
                     if able:
                         loop = able[0] if len(able) == 1 else able[int(random() * len(able))]
                         if loop is not self._running:
-                            # Only then, because it asks the system for the number of this process, which takes time.
+                            # Only on a change, because this asks the system for the process id, which takes time.
                             asyncio._set_running_loop(loop)
                             self._running = loop
                         loop.turn()
@@ -115,13 +115,13 @@ class Machine:
             self._running = None
 
     def _ring(self, _when: float, _number: int, loop: "VirtualLoop[Any] | None", call: Call) -> bool:
-        """What is due in a loop is ready now; what happens in the world outside happens. Whether it was that."""
+        """Make a loop's due callback ready, or run an event of the outside world. Returns whether it was the latter."""
         if loop is None:
             call.call(*call.args)
             return True
         if not call.is_canceled and not loop.is_ended:
             if call.call is _WAKE:
-                # The end of a sleep: what it wakes has a turn of its own.
+                # The end of a sleep: the task that it wakes gets its own turn.
                 call.call(*call.args)
             else:
                 loop.ready.append(call)
@@ -129,7 +129,7 @@ class Machine:
 
 
 def nothing() -> None:
-    """Happens only so that something does."""
+    """An event that does nothing, but makes the machine ask whether it is over."""
 
 
 _NO_CONTEXT = contextvars.Context()
@@ -137,18 +137,18 @@ _WAKE = asyncio.futures._set_result_unless_cancelled  # type: ignore[attr-define
 
 
 class VirtualLoop(asyncio.AbstractEventLoop, Generic[Owner]):
-    """One thread's event loop: as much of it as the engine needs."""
+    """One thread's event loop, with only those methods that the engine needs."""
 
     def __init__(self, machine: Machine, owner: Owner) -> None:
         self.owner = owner
         self.held_until = -math.inf
-        """It does not turn before: its process is paused, or a handler blocks it."""
+        """It does not turn before this time, because its process is paused or a handler blocks it."""
         self.ready: list[Call] = []
         self.is_ended = False
         self._machine = machine
 
     def turn(self) -> None:
-        """Run what is ready now; what that makes ready comes with the next turn."""
+        """Run the callbacks that are ready now. Those that become ready meanwhile run in the next turn."""
         machine = self._machine
         batch, self.ready = self.ready, []
         if not machine.is_orderly and len(batch) > 1:
@@ -161,7 +161,7 @@ class VirtualLoop(asyncio.AbstractEventLoop, Generic[Owner]):
             machine.jolt_in -= 1
             try:
                 call.context.run(call.call, *call.args)
-            except Exception as error:  # noqa: BLE001 - told to whoever judges
+            except Exception as error:  # noqa: BLE001 - reported to the oracle
                 machine.on_failure(f"{type(error).__name__} in a callback: {error}")
             if machine.jolt_in <= 0:
                 machine.on_jolt(self)
@@ -215,7 +215,7 @@ class VirtualLoop(asyncio.AbstractEventLoop, Generic[Owner]):
         func: Callable[..., Any],
         *args: object,
     ) -> asyncio.Future[Any]:
-        """At once: the engine only waits so for the end of a thread that is none here."""
+        """Run it at once: the engine only uses this to wait for the end of a thread, which does not exist here."""
         done = self.create_future()
         done.set_result(func(*args))
         return done
@@ -230,6 +230,6 @@ class VirtualLoop(asyncio.AbstractEventLoop, Generic[Owner]):
         return self.is_ended
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Nobody asked for the error of a task. A process that has died leaves such things behind."""
+        """Report a task's error that was never retrieved, unless its process has died, which leaves such errors."""
         if not self.is_ended:
             self._machine.on_failure(f"{context.get('message')}: {context.get('exception')!r}")

@@ -1,7 +1,7 @@
-"""A process's way to the store. A request travels on its own: it may take effect while its sender is paused or dead.
+"""A process's route to the store. A request travels on its own: it may take effect while its sender is paused or dead.
 
-It may be lost before it has taken effect or its answer after it, it may be slow, and it may take effect after its
-sender has been told that it failed. What the store answers is told to the oracle at the moment when it takes effect.
+The request may be lost before it takes effect, or its answer afterwards. It may be slow, or take effect after its
+sender was told that it failed. The oracle learns of each answer of the store at the moment when it takes effect.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ Answer = TypeVar("Answer")
 
 
 def done(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
-    """What a verb of the memory store returns: it never waits."""
+    """Return the result of a method of the memory store, which never waits."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -48,7 +48,7 @@ def done(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
 
 
 class _Fate(NamedTuple):
-    """Of one request, in seconds from now; None: it never takes effect."""
+    """The fate of one request, in seconds from now. `effect_in` None: it never takes effect."""
 
     effect_in: float | None
     known_in: float
@@ -87,7 +87,7 @@ class _Network:
         self._witness.cuts.append(Cut(what, now, now + seconds))
 
     def _take_effect_unheard(self, what: str, effect: Callable[[], object]) -> None:
-        """What a claim leases now is nobody's, however long ago its sender was told that it failed."""
+        """Note a cut again at this moment: jobs that a claim leases now have no worker, because its sender gave up."""
         self._is_cut(what, 0.0)
         effect()
 
@@ -110,7 +110,7 @@ class _Network:
         lease = self._world.plan.settings.lease.total_seconds()
         long = random.uniform(0.05, 1.2) * lease
         if self._process.is_cut_off:
-            # Refused at once, or swallowed.
+            # Either refused at once or swallowed.
             return _Fate(None, known_in if random.random() < 0.5 else long, fails=True)
         if chance >= weather.cut:
             return _Fate(long * random.random(), long * random.random(), is_slow=True)
@@ -124,7 +124,7 @@ class _Network:
 
 
 def tell(answer: "asyncio.Future[Answer]", value: Answer) -> None:
-    """Unless whoever waits for it has been interrupted meanwhile."""
+    """Set the result, unless the waiting task has been interrupted meanwhile."""
     if not answer.done():
         answer.set_result(value)
 
@@ -135,7 +135,7 @@ def _refuse(answer: "asyncio.Future[Any]", what: str) -> None:
 
 
 class Link(Claims):
-    """The store as one process sees it: as much of it as a worker asks for."""
+    """The store as one process sees it, with the methods that a worker calls."""
 
     def __init__(self, world: "World", process: "Process") -> None:
         self._world = world
@@ -216,7 +216,7 @@ class Link(Claims):
         await self._ask("absolve", effect)
 
     async def now(self) -> datetime:
-        """Asked before each rescue, whose own request meets the faults."""
+        """Never fails: a rescue asks for the time first, and the rescue's own request is subject to faults."""
         return await self._store.now()
 
     async def rescue(self, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
@@ -232,7 +232,7 @@ class Link(Claims):
 
 
 class _Connection(AbstractAsyncContextManager[Renewer]):
-    """The lease keeper's own."""
+    """The lease keeper's own connection."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -246,7 +246,7 @@ class _Connection(AbstractAsyncContextManager[Renewer]):
 
 
 class _ScheduleLink:
-    """As much of the schedules as a runner of job schedules asks for."""
+    """The schedules, with the methods that a runner of job schedules calls."""
 
     def __init__(self, world: "World", process: "Process") -> None:
         self._world = world
@@ -263,10 +263,16 @@ class _ScheduleLink:
     async def due(self, declared: Sequence[str]) -> DueSchedules:
         return await self._ask("due schedules", lambda: done(self._schedules.due(declared)))
 
+    async def list(self) -> list[Schedule]:
+        return await self._ask("list schedules", lambda: done(self._schedules.list()))
+
+    async def put_back(self, schedule: Schedule, next_occurrence: datetime) -> bool:
+        return await self._ask("put back a schedule", lambda: done(self._schedules.put_back(schedule, next_occurrence)))
+
     async def advance(
         self, schedule: Schedule, next_occurrence: datetime, jobs: Sequence[NewJob], run: NewRun, result: Json
     ) -> bool:
-        # With an id of the schedule's own: those of jobs begin with the real time, and would differ in every replay.
+        # Use the simulation's own ids: ordinary job ids begin with the real time and would differ in every replay.
         named = [replace(job, id=self._world.new_id()) for job in jobs]
 
         def effect() -> bool:

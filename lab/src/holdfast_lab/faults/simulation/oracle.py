@@ -1,17 +1,18 @@
-"""What must hold, judged from a record of its own: what was asked of the store and answered, and what handlers did.
+"""Judges a schedule from its own record of what was asked of the store, what it answered, and what handlers did.
 
-It keeps its own account of every job and never looks into the store before the end, so that a store or an engine that
-breaks a promise is found out by the first answer that does not fit. The first violation ends a schedule.
+It keeps its own account of every job and never looks into the store before the end. A store or an engine that breaks a
+promise is caught by the first answer that does not fit. The first violation ends a schedule.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from holdfast.domain.job import Job, JobState, Lease, LeasedJob, NewJob
-from holdfast.domain.json_text import Json, decode
+from holdfast.domain.json_text import decode
 from holdfast.domain.lifecycle import (
     CANCEL_REQUESTED,
     DEFAULT_ATTEMPTS,
@@ -25,20 +26,20 @@ from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Renewed,
 from holdfast_lab.faults.simulation.witness import Claimed, Ending, Witness, is_explained, seconds_of
 
 _NO_TIME = 1e-6
-"""The store counts in microseconds; the clock here does not."""
+"""Tolerance for rounding: the store counts in microseconds, but the clock here does not."""
 _RESCUE_EVERY = 1 / 3
-"""Of a lease, but not more often than the next."""
+"""Share of a lease between two rescues, if that is longer than _RESCUE_SECONDS."""
 _RESCUE_SECONDS = 0.2
 _LONGEST_REST_SECONDS = 0.7
-"""Of a process, after requests that failed; after a rescue that was slow it may be a lease."""
+"""How long a process rests after failed requests; after a slow rescue it may be a lease."""
 _TURN_SECONDS = 0.05
-"""More than all requests of one turn take that nothing befalls."""
+"""Longer than all requests of one undisturbed turn take."""
 
 _ENDED_BY: dict[Move, frozenset[Ending | None]] = {
     Move.SUCCEED: frozenset({Ending.RETURNED}),
     Move.FAIL: frozenset({Ending.PERMANENT}),
     Move.SNOOZE: frozenset({Ending.SNOOZED}),
-    # What a handler raises while it is being stopped does not count; without an end it ignores its interruption.
+    # Errors raised while a handler is being stopped do not count. A handler without an end ignores its interruption.
     Move.RETRY: frozenset(set(Ending) - {Ending.RETURNED} | {None}),
     Move.EXHAUST: frozenset(set(Ending) - {Ending.RETURNED} | {None}),
     Move.CANCEL: frozenset(set(Ending) - {Ending.RETURNED} | {None}),
@@ -60,7 +61,7 @@ _CANCEL_ANSWERED = {
     JobState.RUNNING: Canceling.REQUESTED,
     JobState.SUCCEEDED: Canceling.FINAL,
     JobState.CANCELED: Canceling.FINAL,
-    # A person gives the dead letter up.
+    # An operator gives up the dead letter.
     JobState.FAILED: Canceling.CANCELED,
     JobState.DEAD: Canceling.CANCELED,
 }
@@ -78,7 +79,7 @@ class Violation:
 
 @dataclass(slots=True)
 class Account:
-    """What is known of a job."""
+    """Everything known about one job."""
 
     label: str
     id: UUID
@@ -92,11 +93,11 @@ class Account:
     """Lost leases that may be absolved."""
     held: Claimed | None = None
     final_claim: UUID | None = None
-    """Of the claim that finished it."""
+    """The claim that finished it."""
     cancel_requested: bool = False
     result: object = None
     errors: list[tuple[str, str, int]] = field(default_factory=list)
-    """Code, message and attempt of each that was written."""
+    """Code, message and attempt of each written error."""
     claims: dict[UUID, Claimed] = field(default_factory=dict)
 
     @property
@@ -104,9 +105,12 @@ class Account:
         return self.suspicion >= SUSPECT
 
 
-def _error(stored: Json) -> tuple[str, str, int]:
-    read = decode(stored)
-    return read["code"], read["message"], read["attempt"]
+def _is_timeout(transition: Transition) -> bool:
+    return transition.error is not None and transition.error.code == "TIMEOUT"
+
+
+def _error(stored: Mapping[str, Any]) -> tuple[str, str, int]:
+    return stored["code"], stored["message"], stored["attempt"]
 
 
 class Oracle:
@@ -132,13 +136,13 @@ class Oracle:
         self.note("", job, f"VIOLATION {what}: {told}")
 
     def witness(self, name: str) -> Witness:
-        """Of a process that begins now."""
+        """Return a witness for a process that starts now."""
         witness = Witness(name, self._clock(), self._lease)
         self.witnesses.append(witness)
         return witness
 
     def enqueued(self, new: NewJob, *, is_killer: bool = False, losses: int = 0, by: str = "producer") -> None:
-        """The store has taken it, whether or not the producer has heard so."""
+        """Note that the store accepted a job, whether or not its producer knows."""
         account = Account(f"j{len(self.jobs)}", new.id, new.max_attempts or DEFAULT_ATTEMPTS, is_killer)
         account.attempt = account.losses = account.suspicion = losses
         if new.id in self.jobs or (new.key is not None and new.key in self._keys):
@@ -160,7 +164,7 @@ class Oracle:
             known.append(occurrence)
 
     def check_occurrences(self, schedule: str, expected: Sequence[datetime]) -> None:
-        """`expected`: all occurrences from the first to the last one that the schedule has left behind."""
+        """`expected`: all occurrences from the first to the last one that the schedule has passed."""
         missing = set(expected) - set(self._occurrences.get(schedule, ()))
         if missing:
             self.blame("lost", "", f"occurrence {min(missing).isoformat()} of {schedule} made no job")
@@ -174,7 +178,7 @@ class Oracle:
         for job in jobs:
             account = self.jobs.get(job.lease.id)
             if account is None:
-                self.blame("unexpected", "", f"{by.name} claimed {job.lease.id}, which nobody enqueued")
+                self.blame("unexpected", "", f"{by.name} claimed {job.lease.id}, which was never enqueued")
                 continue
             self.note(by.name, account.label, f"claimed, fence {job.lease.fence}, attempt {job.attempt}")
             if account.state is not JobState.READY:
@@ -185,15 +189,15 @@ class Oracle:
                 self.blame(
                     "attempt not counted",
                     account.label,
-                    f"claimed as attempt {job.attempt} with {job.losses} losses; "
-                    f"it is attempt {account.attempt} with {account.losses}",
+                    f"claimed as attempt {job.attempt} with {job.losses} losses, "
+                    f"but it is attempt {account.attempt} with {account.losses}",
                 )
             if job.lease.claim in account.claims:
                 self.blame("stale write accepted", account.label, f"claim {job.lease.claim} was issued twice")
             if any(job.lease.fence <= each.lease.fence for each in account.claims.values()):
                 self.blame("stale write accepted", account.label, f"fence {job.lease.fence} is not higher than before")
             if account.is_suspect is not suspects:
-                self.blame("unexpected", account.label, f"claimed by {by.name}, its suspicion is {account.suspicion}")
+                self.blame("unexpected", account.label, f"claimed by {by.name} with suspicion {account.suspicion}")
             account.held = Claimed(job.lease, by, now, now + lease_of(job.kind), is_suspect=suspects)
             account.claims[job.lease.claim] = account.held
             account.state = JobState.RUNNING
@@ -202,7 +206,7 @@ class Oracle:
         for account in self.jobs.values():
             held = account.held
             if held is not None and held.is_suspect and account.is_suspect and held.until > self._clock():
-                told = f"{by.name} was given suspects while {held.by.name} has this one"
+                told = f"{by.name} was given suspects while {held.by.name} holds this one"
                 self.blame("two at once", account.label, told)
 
     def ran_alone(self, lease: Lease, crash_limit: int, answer: Fenced, by: Witness) -> None:
@@ -222,7 +226,7 @@ class Oracle:
                     account.suspicion = max(0, account.suspicion - 1)
 
     def heard(self, jobs: Sequence[LeasedJob]) -> None:
-        """A process has read the answer to its claim."""
+        """Note that a process has read the answer to its claim."""
         for job in jobs:
             self.jobs[job.lease.id].claims[job.lease.claim].heard_at = self._clock()
 
@@ -230,7 +234,7 @@ class Oracle:
         account = self.jobs.get(lease.id)
         claim = account.claims.get(lease.claim) if account else None
         if account is None or claim is None or claim.by is not by:
-            self.blame("unexpected", account.label if account else "", f"{by.name} started what it has not claimed")
+            self.blame("unexpected", account.label if account else "", f"{by.name} started an unclaimed job")
             return
         self.note(by.name, account.label, f"started, fence {lease.fence}")
         if claim.has_started:
@@ -238,6 +242,8 @@ class Oracle:
         if self._clock() > claim.until + _NO_TIME:
             told = f"fence {lease.fence} started {self._clock() - claim.until:.3f} s after the end of its lease"
             self.blame("unexpected", account.label, told)
+        if claim.is_given_back:
+            self.blame("unexpected", account.label, f"fence {lease.fence} started after it was released")
         claim.has_started = claim.is_active = True
         claim.is_stubborn = is_stubborn
         self._check_alone(account, claim)
@@ -246,19 +252,19 @@ class Oracle:
             self._check_overlap(account, active)
 
     def _check_alone(self, account: Account, claim: Claimed) -> None:
-        """No other job may die with a suspect. What cannot be stopped any more is left out: it has lost its lease."""
+        """No other job may die with a suspect. Unstoppable handlers are excluded: they have lost their leases."""
         if claim.is_suspect and not claim.crash_limit:
-            self.blame("unexpected", account.label, f"{claim.by.name} started a suspect and has not noted it")
+            self.blame("unexpected", account.label, f"{claim.by.name} started a suspect without noting that")
         for other in self.jobs.values():
             held = other.held
             if held is None or held is claim or held.by is not claim.by or not held.is_active:
                 continue
             if claim.is_suspect or held.is_suspect:
-                told = f"started in {claim.by.name} beside {other.label}, and one of them is a suspect"
+                told = f"started in {claim.by.name} next to {other.label}, although one of them is a suspect"
                 self.blame("two at once", account.label, told)
 
     def _check_overlap(self, account: Account, active: Sequence[Claimed]) -> None:
-        """A handler whose lease has ended must not run on beside the next, unless nothing could stop it."""
+        """A handler whose lease has ended must not keep running next to the new one, unless nothing could stop it."""
         now = self._clock()
         newest = max(active, key=lambda each: each.lease.fence)
         for each in active:
@@ -283,7 +289,11 @@ class Oracle:
         held = account.held
         if self._is_wrong(account, lease, answer, f"{event} of {by.name}") or answer is not Fenced.DONE or held is None:
             return
-        if held.ending not in _ENDED_BY[event] or (event is Move.RELEASE and held.has_started):
+        # A value that a handler returns after its timeout is dropped.
+        is_late = (
+            held.ending is Ending.RETURNED and event in (Move.RETRY, Move.EXHAUST) and _is_timeout(finish.transition)
+        )
+        if (held.ending not in _ENDED_BY[event] and not is_late) or (event is Move.RELEASE and held.has_started):
             ending = held.ending or ("still runs" if held.has_started else "never started")
             self.blame("unexpected", account.label, f"{event} was written, but its handler {ending}")
         failures = account.attempt - account.losses
@@ -292,15 +302,16 @@ class Oracle:
             self.blame("attempt not counted", account.label, told)
         self._take_outcome(account, held, finish.transition)
         if event is Move.INTERRUPT and not self._was_troubled(held):
-            self.blame("attempt not counted", account.label, f"{event} was written, and nothing had befallen {by.name}")
+            self.blame("attempt not counted", account.label, f"{event} was written, although {by.name} had no trouble")
+        held.is_given_back = event is Move.RELEASE
         if event in (Move.SNOOZE, Move.RELEASE, Move.INTERRUPT):
             account.attempt -= not account.cancel_requested
         self._move(account, _AFTER[event], lease.claim)
 
     def _was_troubled(self, held: Claimed) -> bool:
-        """Also before the claim: a worker counts the lease from when it asked, and a slow look may come first."""
+        """Whether its worker has had trouble since the claim, or must stop."""
         now = self._clock()
-        return held.by.stops_at <= now or seconds_of(held.by.troubles(), held.claimed_at - self._lease, now) > 0
+        return held.by.stops_at <= now or seconds_of(held.by.troubles(), held.claimed_at, now) > 0
 
     def _take_outcome(self, account: Account, held: Claimed, transition: Transition) -> None:
         result = None if transition.result is None else decode(transition.result)
@@ -314,13 +325,13 @@ class Oracle:
             account.errors.append((error.code, error.message, account.attempt))
 
     def _is_wrong(self, account: Account, lease: Lease, answer: Fenced, what: str) -> bool:
-        """Whether the store's answer to a write under this lease is not the one that it must be."""
+        """Whether the store gave the wrong answer to a write under this lease."""
         is_held = account.held is not None and account.held.lease == lease
         if is_held and answer is not Fenced.DONE:
             self.blame("unexpected", account.label, f"{what} was answered {answer}, but fence {lease.fence} is held")
         elif not is_held and answer is Fenced.DONE:
             held = account.held.lease.fence if account.held else None
-            told = f"{what} with fence {lease.fence} took effect; the job is {account.state}, its fence {held}"
+            told = f"{what} with fence {lease.fence} took effect, but the job is {account.state} with fence {held}"
             self.blame("stale write accepted", account.label, told)
         elif answer is Fenced.ALREADY and account.final_claim != lease.claim:
             self.blame(
@@ -331,7 +342,7 @@ class Oracle:
         return True
 
     def _move(self, account: Account, state: JobState, claim: UUID | None) -> None:
-        """The attempt is over and its lease with it."""
+        """End the attempt and its lease."""
         self._check_rescue(account)
         if state is JobState.READY and account.cancel_requested:
             state = JobState.CANCELED
@@ -342,16 +353,16 @@ class Oracle:
             self.unfinished -= 1
 
     def _check_rescue(self, account: Account) -> None:
-        """A lease ends or is renewed only now. Should it have been rescued before?
+        """Whether a lease that ends or is renewed only now should have been rescued earlier.
 
-        Not if all processes were down, stopping, paused, blocked or cut off, or still rested after such a trouble.
+        Not if all processes were down, stopping, paused, blocked or cut off, or still resting after such trouble.
         """
         held, now = account.held, self._clock()
         if held is None or now <= held.until + self._rescued_within:
             return
         for witness in self.witnesses:
             if witness.was_undisturbed(self._longest_rest, held.until + self._rescued_within, now):
-                told = f"its lease had ended {now - held.until:.3f} s ago, and {witness.name} was free to rescue it"
+                told = f"its lease ended {now - held.until:.3f} s ago, and {witness.name} was free to rescue it"
                 self.blame("stuck", account.label, told)
                 return
 
@@ -378,7 +389,7 @@ class Oracle:
                 told = f"rescued {claim.until - now:.6f} s before the lease of {claim.by.name} ends"
                 self.blame("two at once", account.label, told)
             if not is_explained(claim):
-                told = f"{claim.by.name} lost the lease with fence {claim.lease.fence}, and too little had befallen it"
+                told = f"{claim.by.name} lost the lease with fence {claim.lease.fence} without enough trouble for that"
                 self.blame("unexplained duplicate", account.label, told)
             account.losses += 1
             account.errors.append((LEASE_LOST.code, LEASE_LOST.message, account.attempt))
@@ -390,7 +401,7 @@ class Oracle:
                 self.blame("unexpected", account.label, f"rescued as {job.state}, not as {account.state}")
 
     def _suspect(self, account: Account, lost: Claimed) -> bool:
-        """Whether this was one crash too many."""
+        """Count the loss, and return whether it was one crash too many."""
         before = account.suspicion
         if lost.crash_limit or before < SUSPECT:
             account.suspicion += 1
@@ -427,33 +438,33 @@ class Oracle:
         return held is not None and held.lease == lease and held.until > self._clock()
 
     def check_end(self, found: dict[UUID, Job], *, is_over: bool) -> None:
-        """The store's last word against the record. `is_over`: everything ended in the time that it may take."""
+        """Compare the store's final state with the record. `is_over`: everything ended within the allowed time."""
         now = self._clock()
         for id, account in self.jobs.items():
             job = found.pop(id, None)
             if job is None:
-                self.blame("lost", account.label, f"it was {account.state}, and is not in the store")
+                self.blame("lost", account.label, f"it was {account.state}, but is not in the store")
             elif job.state is not account.state:
                 what = "final state changed" if account.state.is_final else "unexpected"
-                self.blame(what, account.label, f"the store says {job.state}, and {account.state} was written last")
+                self.blame(what, account.label, f"the store says {job.state}, but {account.state} was written last")
             elif (job.attempt, job.losses) != (account.attempt, account.losses):
-                told = f"{job.attempt} attempts and {job.losses} losses; they were {account.attempt}, {account.losses}"
+                told = f"{job.attempt} attempts and {job.losses} losses, not {account.attempt} and {account.losses}"
                 self.blame("attempt not counted", account.label, f"the store says {told}")
             elif not account.state.is_final and job.suspicion != account.suspicion:
-                told = f"the store says a suspicion of {job.suspicion}; it was {account.suspicion}"
+                told = f"the store says a suspicion of {job.suspicion}, but it was {account.suspicion}"
                 self.blame("unexpected", account.label, told)
-            elif (result := None if job.result is None else decode(job.result)) != account.result:
-                told = f"the store has the result {result}, and {account.result} was written last"
+            elif job.result != account.result:
+                told = f"the store has the result {job.result}, but {account.result} was written last"
                 self.blame("final state changed", account.label, told)
             elif (errors := [_error(each) for each in job.errors]) != account.errors[-KEPT_ERRORS:]:
-                told = f"the store has the errors {errors}; {account.errors[-KEPT_ERRORS:]} were written"
+                told = f"the store has the errors {errors}, but {account.errors[-KEPT_ERRORS:]} were written"
                 self.blame("unexpected", account.label, told)
             elif not is_over and not account.state.is_final:
                 held = account.held
                 lease = f", its lease ended {now - held.until:.1f} s ago" if held else ""
                 self.blame("stuck", account.label, f"still {account.state} long after the last fault{lease}")
         if found:
-            self.blame("unexpected", "", f"{len(found)} jobs in the store that nobody enqueued")
+            self.blame("unexpected", "", f"{len(found)} jobs in the store were never enqueued")
 
     def history(self, job: str) -> list[str]:
         return [line for line, named in zip(self.lines(), self.trace, strict=True) if named[2] in (job, "")]

@@ -1,4 +1,4 @@
-"""What a seed decides before a schedule begins: the weather, the jobs, and what each attempt of each job does."""
+"""Everything a seed decides before a schedule begins: the weather, the jobs, and what each attempt of a job does."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -11,15 +11,15 @@ from holdfast.domain.json_text import Json
 from holdfast.worker.settings import WorkerSettings
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-"""The store's clock when the machine's shows 1000."""
+"""The time on the store's clock when the machine's clock shows 1000."""
 
 FEWEST_JOBS = 50
 FEWEST_STEPS = 200
-"""Until the last fault."""
+"""Up to the last fault."""
 TIMEOUT_SECONDS = 1.5
-"""Of every handler; longer than every lease."""
+"""The timeout of all handlers; longer than any lease."""
 USUAL, NARROW = "usual", "narrow"
-"""Two kinds: one without limits, one with a shorter lease of its own of which few run at once."""
+"""Two kinds: one without limits, and one with a shorter lease, of which only a few jobs run at once."""
 
 _EMPTY = Json("{}")
 _ALWAYS = 9
@@ -46,7 +46,7 @@ class Act(StrEnum):
 class Attempt:
     act: Act
     waits: tuple[float, ...] = ()
-    """Seconds in each of its awaits; none: it never lets the event loop turn."""
+    """The length of each await in seconds. If empty, the handler never yields to the event loop."""
 
 
 QUICK = Attempt(Act.RETURN, (0.01,))
@@ -57,9 +57,9 @@ AT_ONCE = Attempt(Act.RETURN)
 class PlannedJob:
     new: NewJob
     attempts: tuple[Attempt, ...]
-    """In the order of its starts; the last one is repeated."""
+    """One for each start, in order; the last one is repeated."""
     losses: int = 0
-    """Leases that it lost before the schedule begins, which is too short to make many suspects."""
+    """Leases lost before the schedule begins, because a schedule is too short to make many suspects."""
 
     @property
     def is_killer(self) -> bool:
@@ -69,12 +69,12 @@ class PlannedJob:
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """How bad it is, as chances: of each request, of each answer, of each wake-up."""
+    """How bad conditions are: chances per request, answer and wake-up, and numbers of faults."""
 
     cut: float
     slow: float
     late: float
-    """Of each commit: its transaction was open for a while, and its jobs have the time of its beginning."""
+    """The chance per commit that its transaction was open for a while and its jobs carry the time when it began."""
     pause: float
     jolt_every: int
     lost_wake_up: float
@@ -93,7 +93,7 @@ class Plan:
     settings: WorkerSettings
     processes: int
     seconds: float
-    """Until the last fault."""
+    """The time up to the last fault."""
     bursts: tuple[tuple[float, tuple[PlannedJob, ...]], ...]
     has_schedule: bool
 
@@ -119,7 +119,7 @@ def draw_plan(random: Random) -> Plan:
 
 
 def _weather(random: Random) -> Weather:
-    """Half of the schedules have few faults, so that most of what they show needs an explanation."""
+    """Half of the schedules have few faults, so that few oddities in them are excused."""
     rough = random.choice((0.2, 1.0))
     return Weather(
         cut=rough * random.choice((0.0, 0.05, 0.15)),
@@ -139,7 +139,7 @@ def _weather(random: Random) -> Weather:
 
 
 def _bursts(random: Random, lease: float, seconds: float) -> tuple[tuple[float, tuple[PlannedJob, ...]], ...]:
-    # One that kills twice makes suspects of itself and of what is claimed with it, and all of them are to succeed.
+    # A job that kills twice makes suspects of itself and the jobs claimed with it, and all of them must succeed.
     kills = random.choice((*[0] * 17, _ALWAYS, 2, 2))
     jobs = [_job(random, lease, number, kills if number == 20 else 0) for number in range(FEWEST_JOBS)]
     has_past = random.choice((0.0, 0.0, 0.2))

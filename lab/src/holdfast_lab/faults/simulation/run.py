@@ -1,4 +1,4 @@
-"""Runs many schedules, in several processes: each is a seed, and only those that went wrong are worth a word."""
+"""Runs many schedules in several processes, one per seed, and reports those that fail."""
 
 import gc
 import multiprocessing
@@ -16,7 +16,7 @@ _AT_ONCE = 50
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The first violation of a schedule; what follows it is of no worth."""
+    """The first violation of a schedule. Later ones may only be its consequences."""
 
     seed: int
     violation: Violation
@@ -36,7 +36,7 @@ class Results:
     steps: int = 0
     fewest_jobs: int | None = None
     fewest_steps: int | None = None
-    """Of schedules that went to their end."""
+    """Counted only over schedules that ran to their end."""
     failures: list[Failure] = field(default_factory=list)
 
     def add(self, other: "Results") -> None:
@@ -59,38 +59,38 @@ def run_schedules(seeds: Sequence[int]) -> Results:
                 results.add(Results(1, jobs, steps, failures=[Failure(seed, oracle.violations[0])]))
             else:
                 results.add(Results(1, jobs, steps, jobs, steps))
-            # What is left of a schedule would be looked through for tasks by the next ones.
+            # Otherwise later schedules would search the remains of this one for tasks.
             del world, oracle
             gc.collect()
     return results
 
 
 def run_in_processes(seeds: range, processes: int) -> Iterator[Results]:
-    """The results of a part of the schedules at a time."""
+    """Yield results for one part of the schedules at a time."""
     parts = [seeds[start : start + _AT_ONCE] for start in range(0, len(seeds), _AT_ONCE)]
     if processes == 1:
         yield from map(run_schedules, parts)
         return
-    # Not forked: a child would have whatever threads and loops the caller has, in whatever state.
+    # Not forked, because a child would inherit the caller's threads and loops in an unknown state.
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _ignore_interrupt)
     try:
         yield from pool.map(run_schedules, parts)
     finally:
-        # Whoever is interrupted takes no more than what it has.
+        # When interrupted, finish only the parts that are running.
         pool.shutdown(cancel_futures=True)
 
 
 def _ignore_interrupt() -> None:
-    """Ctrl-C is meant for whoever started this process, which ends it."""
+    """Leave Ctrl-C to the parent process, which then ends this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
-    """Garbage is collected between schedules only, which is faster, and can do nothing to what is being simulated."""
+    """Collect garbage only between schedules: that is faster, and a collection cannot affect the simulation."""
     was_enabled, was_frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.disable()
-    # What is there already is not looked at again: that would take half of the time.
+    # Exempt existing objects, because scanning them again would take half of the time.
     gc.freeze()
     try:
         yield

@@ -1,7 +1,7 @@
-"""What befell a process and its leases, as seen from outside, and what of it excuses whom.
+"""What happened to a process and its leases, as seen from outside, and what that excuses.
 
-The engine's promises in numbers: a lease is renewed after a third of it, a renewal that is not answered within an
-eighth is tried again, and an expired lease is rescued within two rescue intervals by whoever can reach the store.
+The engine's promises in numbers: a lease is renewed after a third of it, a renewal without an answer within an eighth
+is tried again, and an expired lease is rescued within two rescue intervals by any process that can reach the store.
 """
 
 import math
@@ -16,19 +16,19 @@ Span = tuple[float, float]
 
 _RENEWED_AFTER = 1 / 3
 _LOOK_EVERY = 1 / 6
-"""Of a lease, between two looks of a lease keeper: as long as the simulation lets it rest at most."""
+"""Share of a lease between two looks of a lease keeper: the longest rest that the simulation gives it."""
 _WAITS_AT_MOST = {"renew": 1 / 8, "connect": 1 / 3, "pause": math.inf}
-"""What holds a lease keeper up: its own requests, for such a share of a lease at most, and pauses for as long."""
+"""What delays a lease keeper: its own requests, for at most this share of a lease each, and pauses, for any time."""
 _REST = 1 / 10
-"""Of a lease, after a request of the keeper that failed, be it by a pause."""
+"""Share of a lease that the keeper rests after a failed request, even one that failed because of a pause."""
 _TRIP_SECONDS = 0.01
-"""More than two requests take that nothing befalls."""
+"""Longer than two undisturbed requests take."""
 _LAST_WRITES_SECONDS = 0.5
-"""A quarter of the time that a process which stops takes at least for writing what it has left."""
+"""A quarter of the least time that a stopping process takes to write its remaining outcomes."""
 
 
 class Ending(StrEnum):
-    """How a handler ended, as it knows itself."""
+    """How a handler ended, from its own point of view."""
 
     RETURNED = "returned"
     RAISED = "raised"
@@ -39,7 +39,7 @@ class Ending(StrEnum):
 
 
 class Cut(NamedTuple):
-    """A request that failed or was slow, from when it was sent until its end was known."""
+    """A failed or slow request, from the time it was sent until its end was known."""
 
     what: str
     since: float
@@ -47,20 +47,20 @@ class Cut(NamedTuple):
 
 
 class Witness:
-    """What is known from outside about one process: when it could not do its duty."""
+    """What is known about one process from outside: when it could not do its work."""
 
     def __init__(self, name: str, born_at: float, lease: float) -> None:
         self.name = name
         self.born_at = born_at
         self.lease = lease
-        """The longest that it has; some kinds have shorter ones."""
+        """Its longest lease; some kinds have shorter ones."""
         self.stops_at = math.inf
         """When it was asked to stop."""
         self.died_at = math.inf
         self.pauses: list[Span] = []
-        """The whole process stood still."""
+        """When the whole process was paused."""
         self.blocks: list[Span] = []
-        """A handler blocked its event loop; the lease keeper has a thread of its own."""
+        """When a handler blocked the event loop; that does not affect the lease keeper, which has its own thread."""
         self.cuts: list[Cut] = []
 
     def could_not_turn(self, since: float, until: float) -> bool:
@@ -70,12 +70,12 @@ class Witness:
         return any(cut.what == what and cut.since <= at <= cut.until for cut in self.cuts)
 
     def troubles(self, *whats: str) -> list[Span]:
-        """All of them, or those of its event loop and of these requests."""
+        """Its pauses, its blocks, and the cuts of these requests, or of all requests if none is named."""
         cuts = [(cut.since, cut.until) for cut in self.cuts if not whats or cut.what in whats]
         return [*self.pauses, *self.blocks, *cuts]
 
     def was_undisturbed(self, seconds: float, after: float, until: float) -> bool:
-        """Whether it had served for so long without any trouble at some time from `after` to `until`."""
+        """Whether at some time from `after` to `until` it had served this long without any trouble."""
         end = min(until, self.stops_at, self.died_at)
         free_since = self.born_at
         for start, stop in (*sorted(self.troubles()), (end, end)):
@@ -86,9 +86,9 @@ class Witness:
         return False
 
     def troubles_of_keeper(self, lease: float, known_at: float) -> list[Span]:
-        """When its lease keeper could not renew such a lease, if it waits and rests no longer than it may.
+        """When its lease keeper could not renew such a lease, if it waits and rests no longer than allowed.
 
-        That goes by the shortest lease that it knows of, and of this one it knows only from `known_at` on.
+        The limits depend on the shortest lease that it knows, and it knows this one only from `known_at` on.
         """
         troubles = []
         for what, since, until in (*(Cut("pause", *pause) for pause in self.pauses), *self.cuts):
@@ -101,46 +101,47 @@ class Witness:
 
 @dataclass(slots=True)
 class Claimed:
-    """One lease, as its claim and its renewals were answered."""
+    """One lease, according to the answers to its claim and renewals."""
 
     lease: Lease
     by: Witness
     since: float
     until: float
     heard_at: float = math.inf
-    """When its process read the answer to the claim: only from then on can it keep the lease."""
+    """When its process read the answer to the claim. It cannot renew the lease before."""
     claimed_at: float = field(init=False)
-    """Unlike `since` it stays when the lease is renewed. No loss is judged by it."""
+    """Unlike `since`, a renewal does not change it. It is not used to judge losses."""
     is_suspect: bool = False
     crash_limit: int = 0
-    """Of one that runs alone, as it was noted."""
+    """The noted limit of a job that runs alone."""
     has_started: bool = False
+    is_given_back: bool = False
     is_active: bool = False
     is_stubborn: bool = False
     ending: Ending | None = None
     result: object = None
-    """What its handler returned."""
+    """The value that its handler returned."""
 
     def __post_init__(self) -> None:
         self.claimed_at = self.since
 
 
 def is_explained(lost: Claimed) -> bool:
-    """Whether enough happened to its holder to cost this lease.
+    """Whether its holder had enough trouble to lose this lease.
 
-    What befell it counts from the time on at which the lease was to be renewed. It must have lasted so long that no
-    renewal fitted in before the end: a single one that failed, or a pause shorter than what was left, costs no lease.
-    A blocked event loop does not either, unless it kept the holder from reading in time that it has the lease.
+    Trouble counts from the time when a renewal was due. It must have lasted so long that no renewal fitted in before
+    the end: a single failed renewal, or a pause shorter than the rest of the lease, is not enough. A blocked event loop
+    is not enough either, unless it kept the holder from reading in time that it has the lease.
     """
     by, lease = lost.by, lost.until - lost.since
     if by.died_at <= lost.until:
         return True
     claim = "claim of suspects" if lost.is_suspect else "claim"
     if lost.heard_at == math.inf and by.was_cut(claim, at=lost.since):
-        # It asks for such leases and gives them back, but not before a claim that takes effect late.
+        # The process asks for such leases and releases them, but perhaps before its claim took effect.
         return True
     if seconds_of(by.troubles(), by.stops_at, lost.until) >= _LAST_WRITES_SECONDS:
-        # What it could not write in its last moments is left to the rescue.
+        # Outcomes that it could not write in its last moments are left to a rescue.
         return True
     unread = seconds_of(by.troubles(claim), lost.since, min(lost.heard_at, lost.until))
     read_at = min(lost.heard_at, lost.since + unread + _TRIP_SECONDS)
@@ -152,7 +153,7 @@ def is_explained(lost: Claimed) -> bool:
 
 
 def seconds_of(spans: Iterable[Span], since: float, until: float) -> float:
-    """How much of the time they cover together."""
+    """How many seconds from `since` to `until` these spans cover together."""
     covered, end = 0.0, since
     for start, stop in sorted(spans):
         covered += max(0.0, min(stop, until) - max(start, end))

@@ -1,6 +1,6 @@
-"""The world of one schedule: processes of the real engine, producers and people, and everything that befalls them.
+"""The world of one schedule: processes of the real engine, producers and operators, and all faults that hit them.
 
-`network.py` is the way from a process to the store, `plan.py` what a seed decides beforehand, `oracle.py` the judge.
+Neighbors: `network.py` connects processes to the store, `plan.py` decides everything beforehand, `oracle.py` judges.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ from holdfast_lab.faults.simulation.witness import Ending
 SCHEDULE = "every second"
 MOST_STEPS = 300_000
 _PATIENCE_SECONDS = 90.0
-"""How long after the last fault everything must be over: retries, snoozes and the turns of suspects take their time."""
+"""How long everything may take after the last fault, including retries, snoozes and the turns of suspects."""
 _STOP_SECONDS = 30.0
 _LONGEST_COMMIT_SECONDS = 1.0
 _MORE_SECONDS = 0.1
@@ -67,7 +67,7 @@ _FAILURES = Failures()
 
 class World:
     def __init__(self, seed: int) -> None:
-        self.random = Random(seed)  # noqa: S311 - a schedule is to be drawn again from its seed
+        self.random = Random(seed)  # noqa: S311 - a schedule must be repeatable from its seed
         self.plan: Plan = draw_plan(self.random)
         self.machine = Machine(self.random, is_orderly=self.plan.weather.is_orderly)
         self.oracle = Oracle(self.machine.monotonic, self.plan.settings.lease.total_seconds())
@@ -143,20 +143,20 @@ class World:
             self.oracle.check_occurrences(schedule.name, expected)
 
     def _stop_last(self) -> None:
-        """An orderly end, with nothing in the way, leaves nothing behind. What stopped before may have been cut off.
+        """Check that an undisturbed orderly end leaves nothing behind. Earlier ends may have been disturbed.
 
-        One is enough: by now all are alike.
+        One process is enough, because they are all alike by now.
         """
         machine = self.machine
         process = self.random.choice([process for process in self.processes if process.is_serving])
         process.background.stop()
-        # For whoever runs the machine: the end of a process is something that happens outside of it.
+        # The machine asks whether it is over only after an event outside the loops, so make the end one.
         process.task.add_done_callback(lambda _: machine.after(0.0, nothing))
         machine.run(process.task.done, until=machine.now + _STOP_SECONDS)
         if not process.task.done():
-            self.oracle.blame("stuck", "", f"{process.witness.name} does not stop")
+            self.oracle.blame("stuck", "", f"{process.witness.name} did not stop")
         elif process.worker.unwritten or not process.worker.is_empty:
-            self.oracle.blame("lost", "", f"{process.witness.name} stopped and had something left")
+            self.oracle.blame("lost", "", f"{process.witness.name} stopped with unfinished work")
 
     def bear(self) -> None:
         self._born += 1
@@ -172,17 +172,17 @@ class World:
         self._ids += 1
         return UUID(int=(2 << 120) + self._ids)
 
-    # What producers and people do.
+    # Actions of producers and operators.
 
     def _begin_late(self, jobs: tuple[PlannedJob, ...]) -> None:
-        """A transaction that commits when claims have gone past the time of its jobs."""
+        """Begin a transaction that commits after claims have passed the time of its jobs."""
         self.oracle.note("", "", "late commit")
         self.machine.after(
             self.random.uniform(0.0, _LONGEST_COMMIT_SECONDS), self._enqueue, jobs, self.store.clock.read()
         )
 
     def _enqueue(self, jobs: tuple[PlannedJob, ...], began: datetime | None = None) -> None:
-        """A request may be lost on its way or its answer on the way back; a producer with keys asks again."""
+        """Enqueue jobs. The request or its answer may be lost; a producer with keys then asks again."""
         chance = self.random.random()
         is_lost, is_unanswered = chance < self.plan.weather.cut, 0.8 < chance < 0.8 + self.plan.weather.cut
         fresh = [job for job in jobs if job.new.id not in self._planned]
@@ -234,12 +234,12 @@ class World:
             (answer,) = done(self.store.retry([id]))
             self.oracle.revived(id, answer)
 
-    # What befalls processes.
+    # Faults that hit processes.
 
     def _calm_down(self) -> None:
-        """The last fault is over; what is paused goes on, and what waits has mostly waited long enough."""
+        """End all faults: paused processes go on, and most waiting handlers stop waiting."""
         if self.machine.steps < FEWEST_STEPS:
-            # Everybody was paused or cut off for most of the time.
+            # All processes were paused or cut off most of the time.
             self.machine.after(_MORE_SECONDS, self._calm_down)
             return
         self.is_calm = True
@@ -250,7 +250,7 @@ class World:
             process.is_cut_off = False
             process.pause(0.0)
         for process, lease, rest in self._resting:
-            # Whoever is to stop, or has lost its lease, must still be stopped.
+            # A handler whose process must stop, or that has lost its lease, must still be stopped.
             if process.is_serving and self.oracle.holds(lease):
                 tell(rest, None)
         if not any(process.is_serving for process in self.processes):
@@ -292,7 +292,7 @@ class World:
             self.oracle.note(process.witness.name, "", "reaches the store again")
 
     def _jolt(self, loop: VirtualLoop["Process"]) -> None:
-        """Between two callbacks of a process: it is paused, or dies."""
+        """Pause or kill a process between two of its callbacks."""
         self.machine.jolt_in = self.random.expovariate(1 / self.plan.weather.jolt_every)
         if loop.owner in self._exposed():
             if self.random.random() < 0.1 and self.plan.weather.deaths:
@@ -301,7 +301,7 @@ class World:
                 self.pause(loop.owner)
 
     def pause(self, process: "Process") -> None:
-        """Shorter or longer than the lease, or until the very moment at which one of its leases ends."""
+        """Pause for less or more than a lease, or until just about the end of one of the process's leases."""
         lease, chance = self.plan.settings.lease.total_seconds(), self.random.random()
         ends = [
             account.held.until
@@ -317,7 +317,7 @@ class World:
         if seconds > 0:
             process.pause(seconds)
 
-    # What handlers do.
+    # Actions of handlers.
 
     async def perform(self, process: "Process", job: RunningJob[Json]) -> object:
         oracle, witness = self.oracle, process.witness
@@ -325,7 +325,7 @@ class World:
         starts = sum(claim.has_started for claim in oracle.jobs[job.id].claims.values())
         attempt = attempts[min(starts, len(attempts) - 1)]
         if self.is_calm and attempt.act is not Act.KILL:
-            # Nothing can befall it any more, so whatever it did would only take time.
+            # There are no more faults, so anything longer would only take time.
             attempt = AT_ONCE
         oracle.started(job.lease, witness, is_stubborn=attempt.act is Act.IGNORE)
         try:
@@ -374,7 +374,7 @@ class World:
         return None
 
     async def _rest(self, process: "Process", lease: Lease, seconds: float) -> None:
-        """A handler waits for so long. After the last fault nothing can befall it, so it would only take time."""
+        """Let a handler wait. After the last fault waiting tests nothing and would only take time."""
         if self.is_calm:
             await asyncio.sleep(0)
             return
@@ -385,14 +385,14 @@ class World:
 
 
 class _Broken(Exception):
-    """What a planned failure raises."""
+    """The error of a planned failure."""
 
 
 _ENDINGS = {Permanent: Ending.PERMANENT, Snooze: Ending.SNOOZED, Cancel: Ending.GAVE_UP}
 
 
 class Process:
-    """One process of an app: its own event loop, its lease keeper's, and its way to the store."""
+    """One process of an app: its event loop, its lease keeper's loop, and its route to the store."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -419,7 +419,7 @@ class Process:
             self._signals.wake(QUEUE)
 
     def pause(self, seconds: float) -> None:
-        """All of its threads stand still from now on for so long; zero ends a pause."""
+        """Pause all its threads for this long from now on; zero ends a pause."""
         world, now = self.world, self.world.machine.now
         pauses = self.witness.pauses
         is_paused = bool(pauses) and pauses[-1][1] > now
@@ -435,24 +435,24 @@ class Process:
         self.loop.held_until = max(now + seconds, blocked_until)
 
     def block(self, seconds: float) -> None:
-        """A handler keeps the event loop, and the lease keeper goes on."""
+        """Let a handler block the event loop while the lease keeper goes on."""
         world, now = self.world, self.world.machine.now
         self.witness.blocks.append((now, now + seconds))
         world.oracle.note(self.witness.name, "", f"event loop blocked for {seconds:.3f} s")
         self.loop.held_until = now + seconds
 
     def end(self) -> None:
-        """Without a word to anybody."""
+        """End without telling the store or any other process."""
         if self.is_alive:
             self.is_alive = self.is_serving = False
-            # Kept, because a task that nobody refers to any more closes its coroutine, and so runs on a little.
+            # Keep references, because a task without any closes its coroutine, which runs some more code.
             self._left = [*asyncio.all_tasks(self.loop), *asyncio.all_tasks(self.keeper_loop)]
             self.world.machine.close(self.loop)
             self.world.machine.close(self.keeper_loop)
             self.world.retire(self)
 
     def bury(self) -> None:
-        """Close what it left behind, when nothing that this does can be seen any more."""
+        """Close what it left behind, once that can no longer affect the schedule."""
         self.worker.stop()
         asyncio._set_running_loop(self.loop)
         for task in self._left:
@@ -485,7 +485,7 @@ _DECLARED = [Declared(SCHEDULE, to_timing("every 1s", "UTC", Missed.ALL, 1000), 
 
 
 class _VirtualClock(MemoryClock):
-    """The store's clock: the machine's, from another beginning."""
+    """The store's clock: the machine's clock with a different start."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
--- $1 ids of jobs that are final: in how many claims they came. All that a claim takes begins at the same moment.
+-- How many claims took these final jobs. All jobs of one claim have the same start time. $1 ids
 SELECT count(DISTINCT started_at) FROM (
     SELECT id, started_at FROM holdfast.finished
     UNION ALL

@@ -1,4 +1,4 @@
--- $1 application name, $2 at most, $3 what decides which of them
+-- $1 application name, $2 most connections to kill, $3 seed that decides which ones
 SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
     SELECT pid FROM (
         SELECT pid, row_number() OVER (ORDER BY backend_start, pid) AS place FROM pg_stat_activity

@@ -1,4 +1,4 @@
--- Those of these jobs whose lease an open transaction is about to end.
+-- Which of these jobs have a lease that an open transaction is about to end.
 -- $1 ids
 SELECT id FROM holdfast.lease WHERE id = ANY ($1)
 EXCEPT

@@ -1,4 +1,4 @@
--- Columns that take their numbers from a sequence and could not hold them.
+-- Columns that take their numbers from a sequence but are too narrow for them.
 SELECT format('%s.%s', table_name, column_name) AS name
 FROM information_schema.columns
 WHERE table_schema = $1 AND data_type IN ('integer', 'smallint')

@@ -1,4 +1,4 @@
--- Nothing is ever suspected, for a comparison.
+-- Never make a job a suspect, for comparison.
 DO $$
 BEGIN
     CREATE FUNCTION holdfast.acquit() RETURNS trigger LANGUAGE plpgsql AS $acquit$

@@ -1,4 +1,4 @@
--- Every job that is final. `fence`: of the claim that finished it. `result_fence`: which attempt said it was the one that did.
+-- All final jobs. `fence`: of the claim that finished the job. `result_fence`: of the attempt that wrote the result.
 SELECT job.id, job.kind, finished.state::text AS state,
        CASE WHEN finished.claim IS NOT NULL THEN finished.fence END AS fence, finished.attempt, finished.losses,
        (finished.result ->> 'fence')::bigint AS result_fence,

@@ -1,4 +1,4 @@
--- Bytes of the tables that do not keep history, with their indexes.
+-- Bytes of the tables that keep no history, including their indexes.
 SELECT relname::text AS name, pg_total_relation_size(oid) AS bytes FROM pg_class
 WHERE relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'holdfast.ready'::regclass)
   AND relname IN ('ready', 'lease', 'sleeper', 'waiter', 'schedule', 'maintenance')

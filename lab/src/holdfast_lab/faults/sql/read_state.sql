@@ -1,4 +1,4 @@
--- Every job with all that claiming, renewing and finishing change of it.
+-- All jobs, each with everything that claiming, renewing and finishing change.
 SELECT id, 'ready', attempt::bigint, run_at FROM holdfast.ready
 UNION ALL
 SELECT id, 'running', fence, until FROM holdfast.lease
