@@ -1,6 +1,6 @@
-"""`python -m bench.invoicing`: many clients wait for PDFs. How soon are those who leave forgotten, and others served?
+"""`python -m bench.invoicing`: many clients wait for PDFs. Measures how soon their waits end and the PDFs come.
 
-The API and its worker are processes of their own, on an embedded PostgreSQL that is gone afterwards.
+The API and its worker run as separate processes on an embedded PostgreSQL that is removed afterwards.
 """
 
 import argparse
@@ -29,8 +29,8 @@ _LINE = {"description": "Consulting", "quantity": "2", "unitPrice": "90.00", "ta
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.invoicing", description=__doc__)
-    parser.add_argument("--clients", type=int, default=200, help="that wait at once (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=10, help="of coming and leaving (default: %(default)s)")
+    parser.add_argument("--clients", type=int, default=200, help="clients that wait at once (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=10, help="times that all come and leave (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser.parse_args()
 
@@ -55,7 +55,7 @@ def service(*mode: str, **variables: str) -> Iterator[None]:
 
 @asynccontextmanager
 async def api(folder: str) -> AsyncIterator[tuple[httpx.AsyncClient, dict[str, str]]]:
-    """A client of a running API, and what its worker needs to know."""
+    """A client of a running API, and the settings that its worker needs."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     variables = {
@@ -82,7 +82,7 @@ async def answers(client: httpx.AsyncClient) -> bool:
 
 
 async def until(is_so: Any) -> float:  # noqa: ANN401
-    """How long it took, in seconds."""
+    """Wait for the condition. Returns how many seconds that took."""
     started = time.perf_counter()
     async with asyncio.timeout(_PATIENCE_SECONDS):
         while not await is_so():  # noqa: ASYNC110 - it happens in another process
@@ -108,7 +108,7 @@ async def issued(client: httpx.AsyncClient, number: int) -> list[str]:
 
 
 async def leave(client: httpx.AsyncClient, invoices: list[str]) -> float:
-    """All come, wait and leave at once: how long it takes until nobody is waited for."""
+    """Let all clients come, wait and leave at once. Returns the seconds until the API counts no waits."""
 
     async def has(number: int) -> bool:
         return await waiting(client) == number
@@ -122,7 +122,7 @@ async def leave(client: httpx.AsyncClient, invoices: list[str]) -> float:
 
 
 async def stay(client: httpx.AsyncClient, invoices: list[str], variables: dict[str, str]) -> dict[str, Any]:
-    """All wait, ask again when told to, and get their PDFs from a worker that starts then."""
+    """Let all clients wait, ask again on 202, and get their PDFs from a worker that starts only now."""
     answered: list[float] = []
     told: list[int] = []
 
@@ -134,7 +134,7 @@ async def stay(client: httpx.AsyncClient, invoices: list[str], variables: dict[s
 
     with service(**variables):
         await asyncio.gather(*map(ask, invoices))
-    # From the first one on: before, the worker has still been starting.
+    # Counted from the first answer on, because before that the worker was still starting.
     rate = (len(invoices) - 1) / (max(answered) - min(answered))
     return {"PDFs per second": round(rate, 1), "answered with 202 meanwhile": len(told)}
 
@@ -151,7 +151,7 @@ async def main() -> None:
             for number in range(chosen.rounds):
                 freed.append(await leave(client, invoices))
                 say(f"round {number + 1} of {chosen.rounds}: freed after {freed[-1] * 1000:.0f} ms")
-            say("now with a worker")
+            say("starting a worker")
             stayed = await stay(client, invoices, variables)
     figures = {"clients": chosen.clients, "cores": os.cpu_count(), "freed": spread(freed), **stayed}
     if chosen.json:

@@ -1,7 +1,7 @@
-"""`python -m bench.waiting`: how soon waiters are woken, with how many connections, and what rings cost a finish.
+"""`python -m bench.waiting`: measures how soon waiters wake up, how many connections they need, and the cost of rings.
 
-On an embedded PostgreSQL that is gone afterwards or, with --url, in schemas of its own on another one. The jobs are
-finished by the process that waits, which is the harder case: both need its event loop.
+Uses an embedded PostgreSQL that is removed afterwards or, with --url, its own schemas on another server. The waiting
+process finishes the jobs itself, which is the harder case: both need its event loop.
 """
 
 import argparse
@@ -39,10 +39,10 @@ _HOUR = timedelta(hours=1)
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.waiting", description=__doc__)
-    parser.add_argument("--url", help="a PostgreSQL to measure on (default: an embedded one)")
-    parser.add_argument("--waiters", type=int, default=500, help="waits at once (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=5, help="in which their jobs end (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=200, help="of finishing with and without (default: %(default)s)")
+    parser.add_argument("--url", help="PostgreSQL server to measure on (default: an embedded one)")
+    parser.add_argument("--waiters", type=int, default=500, help="number of waits at once (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=5, help="time in which the jobs end (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=200, help="finishes with and without (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser.parse_args()
 
@@ -55,7 +55,7 @@ async def _leased(app: Holdfast, store: Store, number: int) -> list[LeasedJob]:
 
 
 async def woken(place: Place, waiters: int, seconds: float) -> dict[str, Any]:
-    say(f"{waiters} waits, whose jobs end within {seconds:g} s")
+    say(f"{waiters} waits for jobs that end within {seconds:g} s")
     random = Random(waiters)
     finisher = PostgresStore(place.url, place.schema)
     await finisher.open()
@@ -80,13 +80,13 @@ async def woken(place: Place, waiters: int, seconds: float) -> dict[str, Any]:
         extra = await place.connection.fetchval(_CONNECTIONS) - before
         await asyncio.gather(*(finish(each) for each in leased), *waits)
         await finisher.close()
-    # A ring can be faster than the reply to the finisher.
+    # A ring can arrive before the reply to the finisher.
     late = [max(0.0, woken_at[id] - at) for id, at in ended.items()]
     return {"from the finish to the wake-up": spread(late), "connections more": extra}
 
 
 async def ring_cost(place: Place, rounds: int) -> dict[str, Any]:
-    """The same finish by the function as it is and without its look at waiters, in a schema each, in turns."""
+    """Compare the finish function with a copy that does not look for waiters, in turns and in separate schemas."""
     say(f"finishing with and without rings, {rounds} rounds each")
     quiet = f"{place.schema}_quiet"
     await migrate(place.url, quiet)
@@ -137,7 +137,7 @@ async def _finish(connection: Any, finish: str, leased: Sequence[LeasedJob]) -> 
 
 
 def _quiet(function: str) -> str:
-    """Without the look at waiters."""
+    """The function without its look for waiters."""
     ringing = re.compile(r"^ *IF EXISTS \(SELECT FROM holdfast.waiter .*?^ *END IF;\n", re.MULTILINE | re.DOTALL)
     quiet, number = ringing.subn("", function)
     assert number == 1
@@ -145,7 +145,7 @@ def _quiet(function: str) -> str:
 
 
 def _ratio(one: Sequence[float], other: Sequence[float]) -> float:
-    """Of neighbours, so that what else the machine did meanwhile is in both."""
+    """Compare adjacent measurements, so that the machine's other load affects both."""
     return statistics.median(mine / theirs for mine, theirs in zip(one, other, strict=True))
 
 
@@ -175,7 +175,7 @@ async def main() -> None:
         server = {
             "postgresql": await place.connection.fetchval("SHOW server_version"),
             "cores": os.cpu_count(),
-            # What else the machine does is a part of every figure here.
+            # The machine's other load affects every figure here.
             "load": f"{load_before:.1f} before, {os.getloadavg()[0]:.1f} after",
         }
     print(

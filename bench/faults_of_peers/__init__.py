@@ -1,1 +1,1 @@
-"""The judge of `holdfast faults` on other job systems: the same faults, their own workers, their own recovery."""
+"""Applies the judge of `holdfast faults` to other job systems: same faults, but their own workers and recovery."""

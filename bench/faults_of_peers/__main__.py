@@ -1,7 +1,7 @@
-"""`python -m bench.faults_of_peers`: the judge of `holdfast faults` on PgQueuer, Procrastinate and awa-pg.
+"""`python -m bench.faults_of_peers`: applies the judge of `holdfast faults` to PgQueuer, Procrastinate and awa-pg.
 
-run does the cases one peer after the other, the same faults for each, and keeps what the judge found; report writes the
-table. `python -m bench.peers setup` installs the peers.
+`run` runs the cases on one peer after another, with the same faults for each, and stores the judge's findings; `report`
+writes the table. `python -m bench.peers setup` installs the peers.
 """
 
 import argparse
@@ -36,11 +36,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--environments", type=Path, help="where the peers are installed (default: the user's cache)")
     parser.add_argument("--results", type=Path, default=_RESULTS, help="default: %(default)s")
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="what is in the results already is not run again")
+    run = commands.add_parser("run", help="run the cases that are not in the results yet")
     run.add_argument("--cases", default=",".join(case.name for case in CASES), help="default: %(default)s")
     run.add_argument("--only", default=",".join(systems()), help="default: %(default)s")
     run.add_argument("--seed", type=int, default=5)
-    run.add_argument("--again", action="store_true", help="run also what is in the results")
+    run.add_argument("--again", action="store_true", help="also repeat cases that are in the results")
     report = commands.add_parser("report", help="write the table")
     report.add_argument("--out", type=Path, default=_TABLE, help="default: %(default)s")
     return parser.parse_args()
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace, environments: Environments) -> None:
                 continue
             say(f"{key}: {case.title}")
             found = asyncio.run(_until_stopped(run_case(case, system, options.seed, environments, say)))
-            # Another run may have written meanwhile.
+            # Another run may have written to the file meanwhile.
             results = _read(options.results)
             results["runs"][key] = found
             results["machine"] = machine()
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace, environments: Environments) -> None:
 
 
 async def _until_stopped(running: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
-    """SIGTERM ends it as Ctrl-C does: neither workers nor a server stay behind."""
+    """Treat SIGTERM like Ctrl-C, so that no workers and no server are left behind."""
     task = asyncio.ensure_future(running)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await task
@@ -102,7 +102,7 @@ def main() -> None:
     except (SetupError, HoldfastError, OSError) as error:
         sys.exit(f"error: {error}")
     except (KeyboardInterrupt, asyncio.CancelledError):
-        sys.exit("stopped; the same results carry on")
+        sys.exit("stopped; run again with the same results to continue")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The faults, of the same sizes as in Holdfast's own laboratory. The same seed gives every peer the same ones."""
+"""The faults, in the same sizes as in Holdfast's own laboratory. The same seed gives all peers the same faults."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ _RATE = 40
 _ENOUGH = 0.95
 _RECOVERY_SECONDS = 8.0
 _PAUSED_JOBS = 16
-"""Enough for two workers, so that there are slots for what a third one held."""
+"""Enough for two workers, so that slots are left for the jobs that a third one held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,16 @@ async def kills(lab: PeerLab, jobs: int = 2_000, number: int = 10) -> None:
 
 
 async def _enqueue(lab: PeerLab, jobs: int, batch: int = 50) -> None:
-    # In turn and not by lot: who draws first would depend on the time, and the seed would not give the same faults.
+    # In turn rather than at random: the order of random draws would depend on timing, and the faults on that order.
     seconds = cycle((0, 0, 0.05, 0.2))
     for first in range(0, jobs, batch):
         await lab.enqueue(min(batch, jobs - first), next(seconds))
-        # So slowly that there is work for as long as workers are killed.
+        # Slow enough that there is work until the last kill.
         await asyncio.sleep(0.25)
 
 
 async def pauses(lab: PeerLab, number: int = 5) -> None:
-    """A worker is stopped until another one has started one of its jobs anew, and then goes on while that one runs."""
+    """Stop a worker until another one has started one of its jobs again, then continue it while that one runs."""
     async with lab.workers() as crew:
         for count in range(number):
             await lab.enqueue(_PAUSED_JOBS, LEASE_SECONDS)
@@ -69,7 +69,7 @@ async def pauses(lab: PeerLab, number: int = 5) -> None:
 
 
 async def blocks(lab: PeerLab, each: int = 1) -> None:
-    """Handlers that block the event loop for three leases; and the same in plain handlers, which get a thread."""
+    """Block the event loop for three leases, and then do the same in plain handlers, which get a thread."""
     async with lab.workers():
         for how in ("sleep", "spin"):
             await lab.enqueue(each, 3 * LEASE_SECONDS, how=how)
@@ -98,7 +98,7 @@ async def restarts(lab: PeerLab, number: int = 2) -> None:
         over.set()
         await loading
         await lab.drained()
-    # Looked for afterwards: reading the notes meanwhile would slow the producer down.
+    # Computed afterwards, because reading the notes meanwhile would slow down the producer.
     notes = lab.notes()
     times = [at_rate_after(notes, moment, _RECOVERY_SECONDS) for moment in moments]
     lab.figures["at its rate again after, s"] = (
@@ -131,7 +131,7 @@ CASES: Sequence[PeerCase] = (
 
 
 def _unfinished(notes: Sequence[Note]) -> set[str]:
-    """Tokens of attempts that have not ended."""
+    """The tokens of attempts that have not ended."""
     started = {note.more["token"] for note in notes if note.what is What.START}
     return started - {note.more["token"] for note in notes if note.what is What.END}
 
@@ -146,14 +146,14 @@ def _are_running(lab: PeerLab, number: int) -> bool:
 
 
 def _is_taken(lab: PeerLab, held: Sequence[Note], pid: int) -> bool:
-    """Whether somebody else has started one of those jobs anew."""
+    """Whether another process has started one of those jobs again."""
     jobs = {note.job for note in held}
     starts = [note for note in number_attempts(lab.notes()) if note.what is What.START and note.job in jobs]
     return any(note.fence > 1 and note.pid != pid for note in starts)
 
 
 def at_rate_after(notes: Sequence[Note], moment: float, seconds: float) -> float | None:
-    """How long after the moment workers did as many jobs in a second as were accepted in it; None: not in that time."""
+    """Seconds until workers did as many jobs per second as were accepted, or None if that took too long."""
     ends = [note.at for note in notes if note.what is What.END and note.more["how"] == DONE and note.at > moment]
     accepted = [note.at for note in notes if note.what is What.ACCEPTED and note.at > moment]
     for begin in ends:

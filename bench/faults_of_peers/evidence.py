@@ -1,8 +1,8 @@
-"""From the notes and the tables of a peer to what the judge of Holdfast can judge. Pure.
+"""Converts a peer's notes and tables into evidence for Holdfast's judge. Pure.
 
-Most peers' tables tell no fence. An attempt's number among those of its job, in the recorder's order, stands for it;
-a job was finished by the newest attempt that had ended well when the store says that it became final. So a stale write
-is seen where a job is final while a newer attempt of it had started.
+Most peers' tables have no fence. Instead, attempts of a job are numbered in the recorder's order, and the newest
+attempt that had ended well when the job became final counts as the one that finished it. A stale write thus shows as a
+job that is final although a newer attempt had started.
 """
 
 from collections import defaultdict
@@ -16,12 +16,12 @@ from holdfast_lab.faults.record import DONE, Note, What
 SUCCEEDED, FAILED = "succeeded", "failed"
 _GOOD = frozenset({"succeeded", "successful", "completed"})
 _CLOCKS_SECONDS = 0.005
-"""How far the server's clock, read as the recorder's, may be off."""
+"""How far the server's clock, converted to the recorder's, may be off."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A job became final, as the peer's tables have it. `at` is the recorder's clock; `job` may need a look-up."""
+    """A job that became final, according to the peer's tables. `at` is the recorder's clock; `job` may be unknown."""
 
     job: UUID | None
     id: str
@@ -48,7 +48,7 @@ def evidence(notes: Sequence[Note], ends: Iterable[End], open_jobs: Iterable[UUI
 
 
 def number_attempts(notes: Sequence[Note]) -> list[Note]:
-    """With a fence in each note of an attempt: its number among the starts of its job."""
+    """Add a fence to each note of an attempt: its number among the starts of its job."""
     numbers: dict[str, int] = {}
     starts: dict[UUID, int] = defaultdict(int)
     numbered = []
@@ -70,7 +70,7 @@ def run_more_than_once(notes: Iterable[Note]) -> int:
 
 
 def started_again(notes: Sequence[Note]) -> Mapping[str, int]:
-    """How many attempts after the first, by the kind of the job and what its handler does."""
+    """How many attempts came after the first ones, by the kind of job and what its handler does."""
     kinds = {note.job: note.more["kind"] for note in notes if note.what is What.ENQUEUING}
     counts: dict[str, int] = defaultdict(int)
     for note in notes:

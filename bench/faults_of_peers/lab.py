@@ -1,4 +1,4 @@
-"""A peer under fault: its database, producer and workers, the recorder of Holdfast's laboratory, and a supervisor."""
+"""A peer under test: its database, producer and workers, the recorder of Holdfast's laboratory, and a supervisor."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,6 @@ from holdfast_lab.faults.judge import STUCK, Evidence, Violation, judge
 from holdfast_lab.faults.processes import FaultyProcess
 from holdfast_lab.faults.record import EVERYBODY, RECORD, Note, Record, What
 from holdfast_lab.faults.server import FaultServer
-from holdfast_lab.faults.sql_files import fault_statement
 
 LEASE_SECONDS = 3.0
 WORKERS = 3
@@ -36,10 +35,12 @@ _LOOK_SECONDS = 0.2
 _STARTED_SECONDS = 20.0
 _REPLY_SECONDS = 40.0
 _RESTART_SECONDS = 1.0
-"""As systemd does it; PgQueuer's example has 5 s."""
+"""The supervisor's pause before a restart, as systemd does it; PgQueuer's example has 5 s."""
 _LAST_WORDS = 400
 _PATIENCE_SECONDS = 40.0
-"""After the last fault: what is not final by then is stuck."""
+"""Time after the last fault: jobs that are not final by then are stuck."""
+
+_KILL_CONNECTIONS = Path(__file__).parent / "sql" / "kill_connections.sql"
 
 
 @dataclass
@@ -59,7 +60,7 @@ class PeerLab:
     exits: int = 0
     errors: list[str] = field(default_factory=list)
     said_last: list[str] = field(default_factory=list)
-    """By workers that ended by themselves."""
+    """The last output of workers that ended by themselves."""
     _producer: "asyncio.subprocess.Process | None" = None
 
     def variables(self) -> dict[str, str]:
@@ -85,13 +86,13 @@ class PeerLab:
         self.faulted()
 
     async def kill_connections(self, number: int) -> None:
-        await self._fetch(fault_statement("kill_connections", "holdfast"), number)
+        await self._fetch(_KILL_CONNECTIONS.read_text(encoding="utf-8"), number)
         self.faulted()
 
     # The producer
 
     async def enqueue(self, number: int, seconds: float, *, how: str = "wait", kind: str = "work") -> list[UUID]:
-        """The jobs, or none if nobody knows whether they are there, because the reply was lost."""
+        """Return the jobs, or none if the reply was lost and they may or may not exist."""
         jobs = [uuid4() for _ in range(number)]
         for job in jobs:
             self.record.note(What.ENQUEUING, job, kind=kind)
@@ -131,7 +132,7 @@ class PeerLab:
             await self._producer.wait()
 
     async def load(self, per_second: int, until: asyncio.Event) -> None:
-        """Small jobs at a steady rate, as far as the producer keeps up."""
+        """Enqueue small jobs at a steady rate, as far as the producer keeps up."""
         batch = max(1, per_second // 10)
         while not until.is_set():
             due = time.monotonic() + batch / per_second
@@ -156,7 +157,7 @@ class PeerLab:
         return await self._fetch(self.system.sql("open"))
 
     async def emptied(self) -> "Sequence[asyncpg.Record]":
-        """Wait until every job is final. What is not, after as much patience as there is from the last fault on."""
+        """Wait until every job is final. Returns the jobs that are not, once patience after the last fault runs out."""
         left: Sequence[asyncpg.Record] = ()
         while time.monotonic() - self.last_fault < _PATIENCE_SECONDS:
             with contextlib.suppress(OSError, asyncpg.PostgresError):
@@ -167,7 +168,7 @@ class PeerLab:
         return left
 
     async def drained(self) -> None:
-        """What is not final in good time is stuck."""
+        """Report every job that is not final in time as stuck."""
         left = await self.emptied()
         passed = time.monotonic() - self.last_fault
         self.figures["drained after, s"] = None if left else round(passed, 1)
@@ -176,7 +177,7 @@ class PeerLab:
             self.violations.append(Violation(STUCK, f"job {row['job']}: {text}", row["job"]))
 
     async def judged(self) -> tuple[Evidence, list[Violation]]:
-        # The server's clock is this machine's; the recorder notes the monotonic one.
+        # The server uses this machine's clock; the recorder notes the monotonic one.
         offset = time.time() - time.monotonic()
         ends = [
             End(row["job"], row["id"], row["state"], row["at"] - offset)
@@ -218,7 +219,7 @@ class PeerLab:
 
 
 class PeerCrew:
-    """Workers, and a supervisor that starts another one for each that ended by itself."""
+    """Workers, and a supervisor that replaces each one that ends by itself."""
 
     def __init__(self, lab: PeerLab) -> None:
         self._lab = lab
@@ -252,7 +253,7 @@ class PeerCrew:
         while True:
             for gone in [each for each in self._processes if not each.is_alive]:
                 self._processes.remove(gone)
-                # It ended by itself: its leases run out as those of a killed one, which explains what follows.
+                # It ended by itself. Its leases run out like those of a killed worker, which explains what follows.
                 self._lab.record.note(What.KILL, pid=gone.pid, exit_code=gone.exit_code)
                 self._lab.exits += 1
                 self._lab.said_last.append(f"exit code {gone.exit_code}: {gone.output()[-_LAST_WORDS:]}")

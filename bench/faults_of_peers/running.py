@@ -1,4 +1,4 @@
-"""One case on one peer, on a server of its own, and what the judge says."""
+"""Runs one case on one peer, on a separate server, and collects the judge's findings."""
 
 import re
 import tempfile
@@ -42,7 +42,7 @@ async def run(
                 url=url,
                 folder=folder,
                 record=record,
-                # Not of the peer: all of them meet the same faults.
+                # The seed does not depend on the peer, so all of them get the same faults.
                 random=Random(seed ^ zlib.crc32(case.name.encode())),
                 say=say,
             )
@@ -79,14 +79,14 @@ async def run(
 
 
 def _last_words(folder: Path) -> dict[str, int]:
-    """What the workers' logs say of errors: the last line of each traceback, and how often it was said."""
+    """The errors in the workers' logs: the last line of each traceback, and how often it occurs."""
     said: dict[str, int] = {}
     for log in folder.glob("worker-*.log"):
         for line in log.read_text(errors="replace").splitlines():
             words = bare(line.strip(" |│"))
             head = words.partition(":")[0]
             if head.endswith(("Error", "Exception", "Closed", "Shutdown", "NoResult")) and " " not in head:
-                # Without the job's number, so that the same error is one entry.
+                # Without the job's number, so that equal errors become one entry.
                 words = re.sub(r"\d+", "…", words)[:160]
                 said[words] = said.get(words, 0) + 1
     return dict(sorted(said.items(), key=lambda each: -each[1])[:_SHOWN_LINES])

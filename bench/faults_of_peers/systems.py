@@ -1,4 +1,4 @@
-"""Who is put under fault, and how each is set up."""
+"""The job systems under test, and how each one is set up."""
 
 import sys
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """`settings`: what was set, in words, and for whom it makes recovery faster than by default."""
+    """`settings`: the chosen settings in words, with the defaults of those that make recovery faster."""
 
     peer: Peer
     settings: str

@@ -1,4 +1,4 @@
-"""The results as the part of docs/reliability.md that is about peers."""
+"""Writes the results as the part of docs/reliability.md about peers."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -11,11 +11,11 @@ from holdfast_lab.faults.judge import CHANGED, DUPLICATE, LOST, STALE_WRITE, STU
 _COLUMNS = (LOST, DUPLICATE, STALE_WRITE, STUCK)
 _AT_RATE = "at its rate again after, s"
 _NOT_JUDGED = """\
-Not judged, because the peers have nothing that it could be judged by: *job and effect disagree* (no finish in the
-handler's transaction), *innocent death* and *attempt not counted* (no number of losses), the refusal of stale renewals
-and the gap between renewals (not to be seen from outside), and a handler that holds the GIL (no process isolation).
-They count as neither passed nor failed. *Stale write accepted* is judged by time, since most peers' tables tell no
-fence: the job became final while a newer attempt of it had started. *Unexplained duplicate*: a job was started again
+Some rules are not applied, because the peers provide nothing to judge them by: *job and effect disagree* (no finish in
+the handler's transaction), *innocent death* and *attempt not counted* (no number of losses), the refusal of stale
+renewals and the gap between renewals (invisible from outside), and a handler that holds the GIL (no process isolation).
+They count as neither passed nor failed. *Stale write accepted* is judged by time, because most peers' tables have no
+fence: the job became final after a newer attempt of it had started. *Unexplained duplicate*: a job was started again
 although its worker had neither ended nor been stopped."""
 
 
@@ -29,12 +29,12 @@ def _introduction(results: Mapping[str, Any]) -> Iterator[str]:
     shown = ", ".join(f"seed {seed}" for seed in seeds)
     yield (
         f"{results['date']}, {machine['cores']} cores, Python {machine['python']}, three workers and a supervisor "
-        f"that starts another one a second after one has ended by itself, {shown}: "
+        f"that replaces a worker one second after it has ended by itself, {shown}: "
         f"`python -m bench.peers setup && python -m bench.faults_of_peers run --seed {seeds[0]}`."
     )
     yield _remarks()["how"]
     yield ""
-    yield "Heartbeats and recovery are as short for everybody (defaults in brackets):"
+    yield "Heartbeats and recovery are equally fast for all systems (defaults in brackets):"
     yield ""
     for system in _present(results):
         yield f"- {system.peer.name} {system.peer.version}: {system.settings}."

@@ -1,1 +1,1 @@
-"""Holdfast beside other PostgreSQL job systems, each through its own public interface (docs/benchmarks.md)."""
+"""Compares Holdfast with other PostgreSQL job systems, each through its public interface (docs/benchmarks.md)."""

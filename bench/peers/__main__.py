@@ -1,6 +1,7 @@
-"""`python -m bench.peers`: Holdfast beside PgQueuer, Procrastinate, graphile-worker and awa-pg (docs/benchmarks.md).
+"""`python -m bench.peers`: compares Holdfast with PgQueuer, Procrastinate, graphile-worker and awa-pg.
 
-setup installs the peers into environments of their own, run measures, report writes the tables and the plot.
+`setup` installs the peers into separate environments, `run` measures, and `report` writes the tables and the plot of
+docs/benchmarks.md.
 """
 
 import argparse
@@ -39,23 +40,21 @@ def arguments() -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("setup", help="install the peers")
     run = commands.add_parser("run", help="measure, and append each figure to a file of results")
-    run.add_argument("--url", help="a PostgreSQL server to measure on (default: an embedded one, gone afterwards)")
-    run.add_argument("--rounds", type=_number, default=3, help="over all peers and settings (default: %(default)s)")
-    run.add_argument(
-        "--pairs", type=_number, default=7, help="drains side by side, of each pair (default: %(default)s)"
-    )
-    run.add_argument("--pairs-only", action="store_true", help="leave out the rounds")
-    run.add_argument("--only", help="these peers or settings: holdfast,graphile/best")
-    run.add_argument("--measures", help=f"in the rounds: some of {','.join(plan.MEASURES)} (default: all)")
-    run.add_argument("--share", type=_share, default=1.0, help="of the sizes, to try things out (default: %(default)s)")
-    run.add_argument("--out", type=Path, help="the results; what is in there already is not measured again")
+    run.add_argument("--url", help="PostgreSQL server to measure on (default: an embedded one, removed afterwards)")
+    run.add_argument("--rounds", type=_number, default=3, help="rounds over all settings (default: %(default)s)")
+    run.add_argument("--pairs", type=_number, default=7, help="side-by-side drains of each pair (default: %(default)s)")
+    run.add_argument("--pairs-only", action="store_true", help="skip the rounds")
+    run.add_argument("--only", help="measure only these peers or settings: holdfast,graphile/best")
+    run.add_argument("--measures", help=f"measure only these in the rounds: {','.join(plan.MEASURES)} (default: all)")
+    run.add_argument("--share", type=_share, default=1.0, help="share of the sizes, for trials (default: %(default)s)")
+    run.add_argument("--out", type=Path, help="file of results; measurements already in it are skipped")
     report = commands.add_parser("report", help="write the tables and the plot of docs/benchmarks.md")
     report.add_argument("results", type=Path)
     report.add_argument(
         "--docs",
         type=Path,
         default=_DOCS,
-        help="the folder (default: docs); try-outs need another one with such a page",
+        help="folder of the page (default: docs); trials need another folder that has such a page",
     )
     return parser.parse_args()
 
@@ -77,7 +76,7 @@ def _share(text: str) -> float:
 
 
 def setup(settings: Settings, environments: Environments) -> None:
-    """Install what is missing. Peers that cannot be installed here are left out, unless nobody would be left."""
+    """Install missing peers. Skip those that cannot be installed here, unless that leaves none."""
     others = [peer for peer in settings.peers if not peer.is_own]
     failed = []
     for peer in others:
@@ -125,7 +124,7 @@ def run(settings: Settings, environments: Environments, options: argparse.Namesp
 
 
 def command(options: argparse.Namespace) -> str:
-    """The run as somebody else can repeat it: without what is of this machine only."""
+    """The command for others to repeat the run, without anything specific to this machine."""
     words = ["run", "--rounds", str(options.rounds), "--pairs", str(options.pairs)]
     words += ["--pairs-only"] if options.pairs_only else []
     words += ["--only", options.only] if options.only else []
@@ -141,7 +140,7 @@ def report(settings: Settings, results: Path, docs: Path) -> None:
         raise RecordError(f"{results} has no results")
     if docs.resolve() == _DOCS and (objections := publishing.objections(settings, record)):
         shown = "; ".join(objections[:_SHOWN]) + ("; …" if len(objections) > _SHOWN else "")
-        raise RecordError(f"{results} is not for the project's page, name another folder with --docs: {shown}")
+        raise RecordError(f"{results} is not fit for the project's page, choose another folder with --docs: {shown}")
     page, image = docs / _PAGE, docs / _IMAGE
     page.write_text(tables.put(page.read_text(), tables.section(settings, record)))
     image.parent.mkdir(exist_ok=True)
@@ -166,7 +165,7 @@ def _measure(bench: Bench, record: Record, tasks: Sequence[plan.Task]) -> None:
         try:
             figures = task(bench)
         except (MeasureError, psycopg.Error) as error:
-            # One that fails must not cost the others their figures; the report shows the gap.
+            # A failed task must not cost the others their figures; the report shows the gap.
             record.add(line | {"error": str(error)})
             say(f"{what}: {error}")
         else:
@@ -200,7 +199,7 @@ def main() -> None:
     options = arguments()
     settings = Settings.load()
     environments = Environments(options.environments) if options.environments else Environments.default()
-    # As for Ctrl-C: what was measured is kept, workers and server do not stay behind.
+    # Treat SIGTERM like Ctrl-C: keep the figures, and leave no workers and no server behind.
     signal.signal(signal.SIGTERM, _stop)
     try:
         match options.command:
@@ -213,7 +212,7 @@ def main() -> None:
     except (SetupError, RecordError, HoldfastError, psycopg.Error, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        sys.exit("stopped; the same --out carries on")
+        sys.exit("stopped; run again with the same --out to continue")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Scratch databases on one server: a peer's state is built once through its own interface and cloned for every run."""
+"""Scratch databases on one server: each peer's state is built once through its interface and cloned for every run."""
 
 import secrets
 from collections.abc import Callable, Iterator
@@ -13,9 +13,9 @@ _PREFIX = "holdfast_bench_peers"
 
 
 def with_database(url: str, name: str) -> str:
-    """The address of another database of the server.
+    """Return the address of another database on the server.
 
-    The user of a server on a socket goes into the query: not every driver reads an address with a user and no host.
+    For a server on a socket, the user goes into the query: not every driver accepts an address with a user but no host.
     """
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
@@ -34,7 +34,7 @@ class Databases:
         self._templates: dict[str, str] = {}
 
     def template(self, key: str, build: Callable[[str], object]) -> str:
-        """The name of the database that `build` has filled; built when it is first asked for."""
+        """Return the name of the database that `build` fills. It is built on first use."""
         if key not in self._templates:
             name = f"{self._prefix}_{len(self._templates)}"
             self._do("CREATE DATABASE {}", name)
@@ -46,7 +46,7 @@ class Databases:
 
     @contextmanager
     def clone(self, template: str) -> Iterator[str]:
-        """The address of a copy, which is gone afterwards; whoever is still connected is thrown out."""
+        """Yield the address of a copy, which is dropped afterwards along with any open connections."""
         name = f"{self._prefix}_run"
         self._do("DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
         self._do("CREATE DATABASE {} TEMPLATE {}", name, template)

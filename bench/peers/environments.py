@@ -1,6 +1,6 @@
-"""Environments of their own for the peers, in the user's cache: a venv for Python packages, an npm project for node's.
+"""Separate environments for the peers in the user's cache: a venv for Python packages, an npm project for node's.
 
-They are made once for each list of packages; a change of a version makes a new one."""
+Each list of packages gets its own environment, so changing a version creates a new one."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ _FAILED = "failed"
 
 
 class SetupError(Exception):
-    """What was asked for cannot be set up; the message says why."""
+    """The requested setup is not possible; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Environments:
         (folder / _DONE).touch()
 
     def missing(self, peer: Peer) -> str | None:
-        """Why the peer cannot be measured here; None if it can."""
+        """Why the peer cannot be measured here, or None if it can."""
         folder = self._folder(peer)
         if peer.is_own or (folder / _DONE).exists():
             return None
@@ -60,7 +60,7 @@ class Environments:
         return failed.read_text() if failed.exists() else "not installed: run python -m bench.peers setup"
 
     def command(self, peer: Peer) -> list[str]:
-        """What runs the peer's adapter; the adapter's own arguments follow."""
+        """The command that runs the peer's adapter, to be followed by the adapter's own arguments."""
         folder = self._folder(peer)
         if peer.is_own:
             program = sys.executable
@@ -71,14 +71,14 @@ class Environments:
         return [program, "-m", f"bench.peers.adapters.{peer.adapter.stem}"]
 
     def variables(self, peer: Peer) -> dict[str, str]:
-        """The environment that the adapter runs in, without what was set for Holdfast or for other Pythons."""
+        """The adapter's environment variables, without those set for Holdfast, PostgreSQL or other Pythons."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "PYTHON", "PG"))}
         if peer.is_own:
             return kept | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         return kept | {"BENCH_PACKAGES": str(self._folder(peer)), "NODE_ENV": "production"}
 
     def versions(self, peer: Peer) -> dict[str, str]:
-        """What is really installed, for the record."""
+        """The versions that are really installed, for the record."""
         if peer.is_own:
             return {}
         folder = self._folder(peer)

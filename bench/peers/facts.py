@@ -1,4 +1,4 @@
-"""What the figures depend on beside the peers: the machine, the server, the versions that are really installed."""
+"""What the figures depend on besides the peers: the machine, the server, and the versions that are really installed."""
 
 import os
 import platform
@@ -47,7 +47,7 @@ def machine() -> dict[str, Any]:
 
 
 def bare(text: str) -> str:
-    """Without addresses and paths, which are nobody's business but this machine's."""
+    """Remove addresses and paths, because they concern only this machine."""
     return re.sub(r"\w+://\S+|(?<!\w)/\S+", "…", text)
 
 

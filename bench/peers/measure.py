@@ -1,7 +1,7 @@
-"""The measurements of one peer with one setting; the same definition for all of them, Holdfast included.
+"""The measurements of one peer with one setting, defined the same way for all peers, including Holdfast.
 
 A drain begins with the first job of the worker that is last to start one, and ends when the database shows no
-unfinished job, whatever the handlers say. Jobs that another worker has started before do not count."""
+unfinished job, whatever the handlers report. Jobs that other workers started earlier do not count."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ _CALL_SECONDS = 120.0
 _LAST_PICKUP_SECONDS = 10.0
 _TURN_SECONDS = 0.005
 _COUNT_LAG = 500
-"""By how much a worker's count may be behind, as in commands.py."""
+"""How far a worker's count may lag behind, as in commands.py."""
 _WARM_UP_JOBS = 10
 _STARTED = struct.Struct("<qd")
 
@@ -38,7 +38,7 @@ Figures = dict[str, float | int | bool]
 
 
 class MeasureError(Exception):
-    """A peer did not do what was asked; the message has its last words."""
+    """A peer failed to do what was asked; the message contains its last output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Bench:
             return _rate(self._ask(peer, url, "single", self.sizes.single_seconds)) | busy
 
     def pickup(self, setting: Setting) -> Figures:
-        """Milliseconds from the return of the enqueue to the start of the handler; the worker is idle."""
+        """Measure the milliseconds from the return of the enqueue to the start of the handler in an idle worker."""
         with self._empty(setting.peer, tuned=setting.tuned) as url, self._workers(setting, url, "pickup", 1) as workers:
             time.sleep(self.sizes.pickup_settle_seconds)
             busy = _rest()
@@ -68,10 +68,10 @@ class Bench:
             while len(started := workers.starts()) < jobs + _WARM_UP_JOBS and time.monotonic() < end:
                 workers.check()
                 time.sleep(_TURN_SECONDS)
-        # A handler can be faster than the reply to whoever enqueued its job.
+        # A handler can start before its enqueuer gets the reply.
         waits = sorted(max(0.0, started[number] - at) * 1000 for number, at in returned if number in started)
         if len(waits) < jobs:
-            raise MeasureError(f"{len(waits)} of {jobs} jobs were started")
+            raise MeasureError(f"only {len(waits)} of {jobs} jobs were started")
         at = {name: waits[math.ceil(share * jobs) - 1] for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))}
         return {"jobs": jobs, **{name: round(wait, 3) for name, wait in at.items()}, **busy}
 
@@ -98,7 +98,7 @@ class Bench:
             while left:
                 time.sleep(_TURN_SECONDS)
                 running.check()
-                # The database is asked only near the end: looking is not free, least of all for the fast ones.
+                # Ask the database only near the end, because looking costs time, which matters most for fast peers.
                 if running.count(math.inf) >= jobs - workers * _COUNT_LAG and not _is_any(connection, peer):
                     left = 0
                 elif time.monotonic() - begun > cap_seconds:
@@ -157,7 +157,7 @@ class Bench:
                         processes.append(process)
                 yield _Workers(folder, processes)
             finally:
-                # Nothing to save: their database goes as well.
+                # Kill them right away: their database is dropped too, so there is nothing to save.
                 for process in processes:
                     if process.poll() is None:
                         os.killpg(process.pid, signal.SIGKILL)
@@ -170,12 +170,12 @@ class _Workers:
     processes: "list[subprocess.Popen[bytes]]"
 
     def wait_for_all(self, jobs: int) -> float:
-        """When the last of the workers started its first job; an error if the others left it none."""
+        """Return when the last worker started its first job. Raises an error if the others left it none."""
         end = time.monotonic() + _START_SECONDS
         while len(counts := self._counts()) < len(self.processes):
             self.check()
             if self.count(math.inf) > jobs - _COUNT_LAG:
-                raise MeasureError("too few jobs: they were gone before every worker had started")
+                raise MeasureError("too few jobs: they were all started before every worker had one")
             if time.monotonic() > end:
                 raise MeasureError(
                     f"not every worker started a job within {_START_SECONDS:.0f} s: {self._last_words()}"
@@ -184,11 +184,11 @@ class _Workers:
         return max(points[0][1] for points in counts)
 
     def count(self, moment: float) -> int:
-        """How many jobs were started before the moment, by straight lines between the times that are known."""
+        """How many jobs were started before this moment, interpolated linearly between the known times."""
         return sum(_at(points, moment) for points in self._counts())
 
     def starts(self) -> dict[int, float]:
-        # A job that is started again keeps its first start.
+        # A job that is started again keeps its first start time.
         return dict(reversed(_records(self.folder / "started")))
 
     def check(self) -> None:
@@ -224,7 +224,7 @@ def _key(peer: Peer, *, tuned: bool) -> str:
 
 
 def _rest() -> Figures:
-    """Wait until the server has written what building or the run before has left; alike before every measured run."""
+    """Wait until the server has written what earlier steps left to write, so that all runs start alike."""
     return {"busy": round(asyncio.run(rest()), 3)}
 
 

@@ -1,4 +1,4 @@
-"""What a run measures, in which order: first the pairs, then the rounds over everybody."""
+"""What a run measures, and in which order: first the pairs, then the rounds over all settings."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -17,7 +17,7 @@ def pairs(chosen: Sequence[Pair], number: int, share: float) -> Iterator[Task]:
     for turn in range(number):
         for pair in chosen:
             for workers in WORKERS:
-                # Each side goes first as often as second, so that a drift of the machine favours neither.
+                # Each side goes first as often as second, so that drift of the machine favors neither.
                 for setting in (pair.of, pair.against) if turn % 2 == 0 else (pair.against, pair.of):
                     line = _line("pairs", turn, setting.slug, "drain", workers) | {"pair": pair.slug}
                     yield line, _drain(setting, workers, int(pair.jobs * share), paired=True)
@@ -27,7 +27,7 @@ def rounds(chosen: Sequence[Setting], number: int, share: float, measures: Seque
     for turn in range(number):
         first = turn * len(chosen) // number
         settings = [*chosen[first:], *chosen[:first]]
-        # How jobs are enqueued does not depend on how a worker is set.
+        # Enqueuing does not depend on worker settings, so it is measured once per peer.
         peers = list(dict.fromkeys(setting.peer for setting in settings))
         for measure in measures:
             match measure:

@@ -1,4 +1,4 @@
-"""The results as one picture: an SVG of horizontal bars that can be read on light and on dark pages."""
+"""The results as one picture: an SVG of horizontal bars that is readable on light and dark pages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """`measures` names the bars of each row, the first one dark and the second light."""
+    """`measures` names the bars of each row; the first is dark, the second light."""
 
     title: str
     measures: Sequence[str]
@@ -104,7 +104,7 @@ def _full(rows: Sequence[Row]) -> list[Row]:
 
 
 def _drain(parts: list[str], panel: Panel, y: float) -> float:
-    """Names on the left, two bars for each; returns where it ends."""
+    """Draw names on the left with two bars each. Returns the bottom edge."""
     left, right = _MARGIN + 218, _WIDTH - _MARGIN - 62
     scale = _scale(panel, right - left)
     parts.append(_text(_MARGIN, y, panel.title, "title"))
@@ -127,7 +127,7 @@ def _drain(parts: list[str], panel: Panel, y: float) -> float:
 
 
 def _small(parts: list[str], panel: Panel, x: float, y: float, width: float) -> float:
-    """Names above the bars, for a narrow column."""
+    """Draw names above the bars, for a narrow column. Returns the bottom edge."""
     parts.append(_text(x, y, panel.title, "title").replace('class="title"', 'class="title" style="font-size:13.5px"'))
     _legend(parts, panel, x + width, y)
     top = y + 24
@@ -135,7 +135,7 @@ def _small(parts: list[str], panel: Panel, x: float, y: float, width: float) -> 
     for index, row in enumerate(panel.rows):
         line = top + index * 42
         parts.append(_text(x, line + 8, row.name, "name own small" if row.is_own else "name small"))
-        # The second is never below the first here, so the first lies on it.
+        # Here the second value is never less than the first, so the first bar is drawn on top.
         for number, spread in reversed(list(enumerate(row.spreads))):
             _rectangle(parts, row, number, spread, x, line + 14, 17, scale)
         end = _whisker(parts, row.spreads[-1], x, line + 14, 17, scale)
@@ -162,9 +162,9 @@ def _rectangle(
 
 
 def _whisker(parts: list[str], spread: Spread, x: float, y: float, height: float, scale: float) -> float:
-    """From the least to the most; returns where the bar and the whisker both have ended."""
+    """Draw a line from the least to the most. Returns the end of the bar and the whisker."""
     least, most, middle = x + spread.least * scale, x + spread.most * scale, y + height / 2
-    if spread.number > 1 and most - least > 6:  # a shorter one is only a blot
+    if spread.number > 1 and most - least > 6:  # a shorter line would only be a blot
         ends = "".join(f"M{end:.1f} {middle - 2.5:.1f}v5" for end in (least, most))
         parts.append(f'<path class="whisker" fill="none" d="M{least:.1f} {middle:.1f}H{most:.1f}{ends}"/>')
     return max(x + 1.5, most)

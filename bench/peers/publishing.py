@@ -1,4 +1,4 @@
-"""What keeps a record off the project's own page: a try-out or half a run would be read as a result."""
+"""Objections that keep a record off the project's page, because a trial or half a run would be read as a result."""
 
 from bench.peers import plan
 from bench.peers.record import Line, Record
@@ -8,18 +8,18 @@ from bench.peers.settings import Settings
 def objections(settings: Settings, record: Record) -> list[str]:
     found = []
     if (share := record.facts["share"]) < 1:
-        found.append(f"it is a try-out with {share:g} of the sizes")
+        found.append(f"it is a trial with {share:g} of the sizes")
     if record.facts["settings"] != settings.stated():
         found.append("settings.toml has changed since")
     return [*found, *(f"no {part}" for part in _gaps(settings, record))]
 
 
 def _gaps(settings: Settings, record: Record) -> list[str]:
-    """Parts of which a turn is missing. One that failed was tried: the page says so."""
+    """Parts with a missing turn. A failed turn is not missing, because the page reports it."""
     facts = record.facts
     chosen = [setting for setting in settings.settings if setting.peer.slug not in facts["missing"]]
     sides = [pair for pair in settings.pairs if pair.of in chosen and pair.against in chosen]
-    # A part of which nothing was asked for is missing too.
+    # A part that was never requested is missing too.
     tasks = [
         *plan.pairs(sides, max(1, facts["pairs"]), facts["share"]),
         *plan.rounds(chosen, max(1, facts["rounds"]), facts["share"], plan.MEASURES),

@@ -1,4 +1,4 @@
-"""The results of a run, one JSON line for each measurement, so that a run that was cut off can be carried on."""
+"""The results of a run, one JSON line per measurement, so that an interrupted run can continue."""
 
 import json
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ _SAME = {
     "installed": "versions of the peers",
     "settings": "settings",
 }
-"""What figures must have in common to be set beside each other, and what a person calls it."""
+"""What figures must have in common to be compared, and how messages name it."""
 _FACTS = {*_SAME, "date", "commands", "rounds", "pairs", "missing"}
 
 
 class RecordError(Exception):
-    """A file does not hold what a run writes."""
+    """The file does not contain the results of a run."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Record:
             try:
                 line = json.loads(text)
             except ValueError as error:
-                raise RecordError(f"{path} is no file of results: {text[:60]!r}") from error
+                raise RecordError(f"{path} is not a file of results: {text[:60]!r}") from error
             match line:
                 case {"facts": dict(facts)}:
                     if lacking := _FACTS - facts.keys():
@@ -47,12 +47,12 @@ class Record:
                 case {"part": _, "round": _}:
                     record._keep(line)
                 case _:
-                    raise RecordError(f"{path} is no file of results: {text[:60]!r}")
+                    raise RecordError(f"{path} is not a file of results: {text[:60]!r}")
         return record
 
     def begin(self, facts: Mapping[str, Any]) -> None:
-        """State what the figures depend on; an error if those that are there already depend on something else."""
-        # As it will be read again: a tuple would differ from its own list.
+        """Record what the figures depend on. Raises an error if the existing ones depend on something else."""
+        # Compare the value as it will be read back, because a tuple differs from the list that it becomes.
         now: dict[str, Any] = json.loads(json.dumps(facts))
         if self.facts:
             if changed := [shown for name, shown in _SAME.items() if self.facts[name] != now[name]]:

@@ -1,4 +1,4 @@
-"""settings.toml as values: the peers, their versions and settings, the pairs, and how much is measured."""
+"""settings.toml as values: the peers, their versions and settings, the pairs, and the sizes."""
 
 import tomllib
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class Sizes:
     pair_cap_seconds: float
 
     def reduced(self, share: float) -> "Sizes":
-        """For trying things out: smaller everywhere, and no figure to show to anybody."""
+        """Smaller sizes for trials, whose figures must not be published."""
         return Sizes(
             self.batch,
             max(self.batch, int(self.bulk_jobs * share)),
@@ -42,10 +42,10 @@ class Peer:
     name: str
     adapter: Path
     unfinished: str
-    """One row for each job that is not finished."""
+    """A query with one row per unfinished job."""
     packages: tuple[str, ...]
     node: str | None
-    """The version of node that it needs; None for a Python package."""
+    """The version of node that it needs, or None for a Python package."""
 
     @property
     def is_own(self) -> bool:
@@ -54,13 +54,13 @@ class Peer:
 
     @property
     def version(self) -> str:
-        """The pinned one; Holdfast's is that of the working copy."""
+        """The pinned version, or that of the working copy for Holdfast."""
         return self.packages[0].replace("==", "@").rpartition("@")[2] if self.packages else metadata.version("holdfast")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A peer with the settings of its workers: what is drained and waited for."""
+    """A peer with the settings of its workers, for drains and pick-ups."""
 
     peer: Peer
     name: str
@@ -68,7 +68,7 @@ class Setting:
     jobs: int
     worker: Mapping[str, Any]
     tuned: bool = False
-    """Whether its tables are set as the peer advises, which its installation alone does not do."""
+    """Whether its tables get the settings that the peer recommends but does not install by itself."""
 
     @property
     def slug(self) -> str:
@@ -114,7 +114,7 @@ class Settings:
         return cls(Sizes(**text["sizes"]), tuple(settings.values()), tuple(pairs))
 
     def stated(self) -> dict[str, Any]:
-        """All that a figure depends on, in the form in which a record keeps it."""
+        """Everything that a figure depends on, in the form that a record stores."""
         return {
             "sizes": asdict(self.sizes),
             "settings": {

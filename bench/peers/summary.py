@@ -1,4 +1,4 @@
-"""Medians and spread of the results, for the tables and for the plot."""
+"""Medians and spreads of the results, for the tables and the plot."""
 
 import statistics
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Summary:
         return Spread.of([line["rate"] for line in self._matching(wanted)])
 
     def ratios(self, pair: str, of: str, against: str, workers: int) -> Spread | None:
-        """One side's rate divided by the other's, turn by turn; a turn of which one side is missing does not count."""
+        """One side's rate divided by the other's, per turn. Turns without both sides do not count."""
         rates = {
             setting: {
                 line["round"]: line["rate"]

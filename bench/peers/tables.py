@@ -1,4 +1,4 @@
-"""The generated part of docs/benchmarks.md: what was measured, in tables."""
+"""The generated part of docs/benchmarks.md: the measurements, in tables."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -12,8 +12,8 @@ BEGIN = "<!-- begin: python -m bench.peers report -->"
 END = "<!-- end -->"
 _NONE = "–"
 _SIDE_BY_SIDE = """\
-The rate of Holdfast divided by that of the other: the median of the ratios of pairs that ran one after the other
-(least–most), and the median rates."""
+The rate of Holdfast divided by that of the other system: the median ratio (least–most) of pairs that ran one after the
+other, and the median rates."""
 _EVERYBODY = """\
 Jobs per second, and milliseconds from the return of the enqueue to the start of the handler, over {pickup_jobs} jobs:
 medians (least–most). A drain is cut off after {cap_seconds:g} s."""
@@ -27,7 +27,7 @@ def section(settings: Settings, record: Record) -> str:
         "### Side by side",
         _SIDE_BY_SIDE,
         _pairs(settings, summary, share),
-        "### Everybody",
+        "### All systems",
         _EVERYBODY.format(pickup_jobs=sizes.pickup_jobs, cap_seconds=sizes.cap_seconds),
         _workers(settings, summary, share),
         _enqueue(settings, summary, sizes),
@@ -60,7 +60,7 @@ def _about(record: Record) -> str:
         f"Measured on {record.facts['date']} with {commands}, Holdfast at `{commit}`{changes}: "
         f"{machine['cores']} cores ({machine['processor']}), "
         f"{machine['memory_gib']:g} GiB, Python {machine['python']}, node {_node(record)}; PostgreSQL "
-        f"{server['server_version']} on the same cores, {server['which']}: {options}. Every single figure is in "
+        f"{server['server_version']} on the same cores, {server['which']}: {options}. All figures are in "
         f"`{path}`."
     )
     return "\n".join(textwrap.wrap(text, 120, break_on_hyphens=False))
@@ -72,7 +72,7 @@ def _node(record: Record) -> str:
 
 def _pairs(settings: Settings, summary: Summary, share: float) -> str:
     return _table(
-        ["Holdfast, default settings, against", "jobs", "1 worker", "2 workers"],
+        ["Holdfast, default settings, compared with", "jobs", "1 worker", "2 workers"],
         (
             [
                 f"{pair.against.peer.name}, {pair.against.name} settings",
@@ -124,7 +124,7 @@ def _versions(settings: Settings) -> str:
 
 
 def _missing(settings: Settings, record: Record) -> list[str]:
-    """Who has no figures, and why: a gap without a word would look like a choice."""
+    """The peers without figures, and the reasons: an unexplained gap would look like a choice."""
     missing = record.facts["missing"]
     return [
         f"{peer.name} was not measured here: `{' '.join(missing[peer.slug].split())[-300:]}`"
@@ -134,7 +134,7 @@ def _missing(settings: Settings, record: Record) -> list[str]:
 
 
 def _failed(record: Record) -> list[str]:
-    """What was tried in vain, and never succeeded when it was tried again."""
+    """Measurements that failed and never succeeded in a later try."""
     failed = [line for line in record.failures if record.failed(line)]
     named = [f"{line['measure']} of {line['setting']}" for line in failed]
     return [f"Failed in at least one turn, which does not count: {', '.join(dict.fromkeys(named))}."] if named else []

@@ -1,1 +1,1 @@
-"""Measures what the runtime promises about time: schedules beside other work, shutdown, pick-up without a listener."""
+"""Measures the runtime's promises about time: schedules under load, shutdown, and pick-up without a listener."""

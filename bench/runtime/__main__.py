@@ -1,6 +1,6 @@
-"""`python -m bench.runtime`: progress on stderr, a table (or JSON) on stdout.
+"""`python -m bench.runtime`: prints progress on stderr and a table (or JSON) on stdout.
 
-On an embedded PostgreSQL that is gone afterwards or, with --url, in a schema of its own on another one.
+Uses an embedded PostgreSQL that is removed afterwards or, with --url, its own schema on another server.
 """
 
 import argparse
@@ -23,7 +23,7 @@ PARTS = ("lateness", "stopping", "waking", "crowd")
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.runtime", description=__doc__)
-    parser.add_argument("--url", help="a PostgreSQL to measure on (default: an embedded one)")
+    parser.add_argument("--url", help="PostgreSQL server to measure on (default: an embedded one)")
     parser.add_argument("--seconds", type=float, default=60, help="length of the slow job (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=20, help="how often to send SIGTERM (default: %(default)s)")
     parser.add_argument("--only", action="append", choices=PARTS, help="measure only this part; may be repeated")
@@ -71,7 +71,7 @@ async def main() -> None:
         server = {
             "postgresql": await place.connection.fetchval("SHOW server_version"),
             "cores": os.cpu_count(),
-            # What else the machine does is a part of every figure here.
+            # The machine's other load affects every figure here.
             "load": f"{load_before:.1f} before, {os.getloadavg()[0]:.1f} after",
         }
     print(json.dumps({"server": server, **figures}, indent=1) if chosen.json else tables(server, figures))

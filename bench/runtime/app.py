@@ -1,4 +1,4 @@
-"""What the measured workers run."""
+"""The app of the measured workers."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ app = Holdfast()
 
 @app.handler("nothing")
 async def nothing(job: RunningJob[object]) -> None:
-    """What is measured is everything but the work."""
+    """Measures everything except the work."""
 
 
 @app.handler("sleep", timeout="1h")
@@ -20,15 +20,15 @@ async def sleep(job: RunningJob[float]) -> None:
 
 @app.handler("stamp")
 async def stamp(_job: RunningJob[object]) -> float:
-    """When it was started, by the clock that it shares with the process that enqueued it."""
+    """Return when the handler started, on the clock that it shares with the enqueuing process."""
     return time.time()
 
 
 @app.handler("scheduled")
 async def scheduled(job: RunningJob[object]) -> None:
-    """Its lateness is in the store."""
+    """Do nothing: the store knows how late the job was."""
 
 
 @app.runner("inline runner", "every 1s", missed="all")
 async def inline() -> None:
-    """Its lateness is in the store."""
+    """Do nothing: the store knows how late the run was."""

@@ -1,4 +1,4 @@
-"""What a job costs the server while many workers idle, and how soon one of them has it."""
+"""What a job costs the server while many workers are idle, and how soon one of them picks it up."""
 
 import asyncio
 import json
@@ -17,18 +17,18 @@ _WORKERS = (1, 24)
 _ROUNDS = 3
 _JOBS, _APART = 200, 0.04
 _ALL_ASLEEP = "SELECT count(DISTINCT holder) >= $1 FROM holdfast.sleeper"
-# Longer than the doubling waits of a worker that ran out of work.
+# Longer than the growing waits of a worker that ran out of work.
 _SETTLE_SECONDS, _IDLE_SECONDS = 8.0, 10.0
 
 
 async def idle_crowd(scene: Scene) -> dict[str, Any]:
-    """In turns, because the machine has its moods."""
+    """Alternate between crews, because the machine's speed varies over time."""
     runs: dict[int, list[tuple[float, float, list[float]]]] = {workers: [] for workers in _WORKERS}
     for number in range(_ROUNDS):
         for workers in _WORKERS:
             runs[workers].append(await _measured(scene, workers))
             idle, each, _ = runs[workers][-1]
-            say(f"round {number + 1}, {workers} idle: {each:.2f} ms of the server per job, {idle:.1f} ms/s without")
+            say(f"round {number + 1}, {workers} idle: {each:.2f} ms of server time per job, {idle:.1f} ms/s when idle")
     figures: dict[str, Any] = {}
     for workers, found in runs.items():
         figures[f"pick-up, {workers} idle"] = spread([late for _, _, times in found for late in times])
@@ -39,7 +39,7 @@ async def idle_crowd(scene: Scene) -> dict[str, Any]:
 
 
 async def _measured(scene: Scene, workers: int) -> tuple[float, float, list[float]]:
-    """Milliseconds of server time per second without jobs; per job, that of idling included; how late each job was."""
+    """Return the server's milliseconds per second without jobs, those per job with idling, and each job's lateness."""
     returned: dict[object, float] = {}
     async with _crew(scene, workers):
         await scene.until(lambda: scene.value(_ALL_ASLEEP, workers), "all sleep")
@@ -63,13 +63,13 @@ async def _measured(scene: Scene, workers: int) -> tuple[float, float, list[floa
 
 
 class Server:
-    """The processor time of one PostgreSQL on this machine: of all its processes."""
+    """The CPU time of all processes of one PostgreSQL on this machine."""
 
     def __init__(self, backend: int) -> None:
         self._postmaster = _parent(Path(f"/proc/{backend}"))
 
     def seconds(self) -> float:
-        """Without those that have ended, of which there are few."""
+        """CPU seconds of the running processes. Few processes end during a measurement."""
         processes = [process for process in Path("/proc").iterdir() if process.name.isdigit()]
         return sum(_seconds(process) for process in processes if _parent(process) == self._postmaster)
 
@@ -82,7 +82,7 @@ def _parent(process: Path) -> int | None:
 
 
 def _seconds(process: Path) -> float:
-    """To the nanosecond: what a job takes is far less than a tick."""
+    """CPU seconds in nanosecond resolution, because a job takes far less than a clock tick."""
     try:
         return int((process / "schedstat").read_text().split()[0]) / 1e9
     except (FileNotFoundError, ProcessLookupError):
@@ -91,7 +91,7 @@ def _seconds(process: Path) -> float:
 
 @asynccontextmanager
 async def _crew(scene: Scene, workers: int) -> AsyncIterator[None]:
-    """So many workers in a process of their own."""
+    """Run this many workers in a separate process."""
     settings = json.dumps({"store": scene.place.url, "db_schema": scene.place.schema})
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "bench.runtime.crowd", str(workers), settings, cwd=ROOT, stdin=asyncio.subprocess.PIPE
@@ -100,7 +100,7 @@ async def _crew(scene: Scene, workers: int) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        # It works until its input ends.
+        # The process works until its input ends.
         process.stdin.close()
         await process.wait()
     assert process.returncode == 0

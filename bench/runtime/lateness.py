@@ -1,4 +1,4 @@
-"""How late a one-second job schedule and a one-second inline runner are beside other work, by the store's clock."""
+"""How late a one-second job schedule and a one-second inline runner are under other load, by the store's clock."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ _BACKLOG = 20_000
 
 
 async def beside_a_slow_job(scene: Scene, seconds: float) -> Figures:
-    say(f"a one-second schedule beside a job of {seconds:g} s")
+    say(f"a one-second schedule next to a job of {seconds:g} s")
     await _save_schedule()
     async with scene.worker("--concurrency", "2"):
         await app.enqueue("sleep", seconds)
@@ -25,8 +25,8 @@ async def beside_a_slow_job(scene: Scene, seconds: float) -> Figures:
 
 
 async def beside_a_drain(scene: Scene, seconds: float) -> Figures:
-    """At full speed: the producer never lets the worker run out of jobs."""
-    say(f"a one-second schedule beside a drain of {seconds:g} s")
+    """Measure at full speed: the producer never lets the worker run out of jobs."""
+    say(f"a one-second schedule during a drain of {seconds:g} s")
     await scene.top_up("nothing", None, _BACKLOG)
     await _save_schedule()
     async with scene.worker():
@@ -42,8 +42,8 @@ async def beside_a_drain(scene: Scene, seconds: float) -> Figures:
 
 
 async def _save_schedule() -> None:
-    # More urgent than the drain, in whose order its jobs would rightly wait for their turn. Saved anew before each
-    # measurement, so that no occurrence was missed before.
+    # More urgent than the drain, behind whose jobs its own would otherwise have to wait. Saved again before each
+    # measurement, so that no occurrence was missed earlier.
     if any(schedule.name == SCHEDULE for schedule in await app.schedules.list()):
         await app.schedules.remove(SCHEDULE)
     await app.schedules.save(SCHEDULE, "every 1s", kind="scheduled", priority=0, missed="all")
@@ -59,7 +59,7 @@ async def _lateness(scene: Scene, since: datetime) -> Figures:
     )
     runs = await scene.rows(
         "SELECT extract(epoch FROM started_at - occurrence)::float8 FROM holdfast.run"
-        " WHERE name = 'inline runner' AND slot > $1",
+        " WHERE name = 'inline runner' AND occurrence > $1",
         since,
     )
     return {

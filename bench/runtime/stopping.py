@@ -1,4 +1,4 @@
-"""SIGTERM under load: how soon the process ends, and how soon what it had not started is claimed by another worker."""
+"""SIGTERM under load: how soon the process ends, and how soon another worker claims the jobs it had not started."""
 
 import signal
 import time
@@ -10,7 +10,7 @@ from bench.runtime.workers import Scene, say, spread
 _SHORT_SECONDS, _LONG_SECONDS = 0.005, 0.2
 _BACKLOG, _LONG_JOBS = 4_000, 4
 _SHUTDOWN = "2s"
-# A claim begins with its holder, as the worker's log names it.
+# A claim begins with the name of its holder, as in the worker's log.
 _OF_HOLDER = "left(claim::text, 18) = left($1::text, 18)"
 
 
@@ -26,9 +26,7 @@ async def stopped_under_load(scene: Scene, rounds: int) -> dict[str, Any]:
             exits.append(seconds)
             again += claimed
             wasted += attempts
-            say(
-                f"SIGTERM {number + 1} of {rounds}: ended after {seconds * 1000:.0f} ms, {len(claimed)} jobs given back"
-            )
+            say(f"SIGTERM {number + 1} of {rounds}: ended after {seconds * 1000:.0f} ms, {len(claimed)} jobs released")
     await scene.empty()
     return {
         "exit": spread(exits),
@@ -38,7 +36,7 @@ async def stopped_under_load(scene: Scene, rounds: int) -> dict[str, Any]:
 
 
 async def _round(scene: Scene) -> tuple[float, list[float], int]:
-    """Seconds to its end, seconds until each job that it gave back was claimed again, and attempts lost by those."""
+    """Return the seconds to its end, those until each released job was claimed again, and the attempts lost by them."""
     async with scene.worker("--concurrency", "8", "--runners", "queue", "--shutdown", _SHUTDOWN) as worker:
         await _under_load(scene, worker.holder)
         held = await scene.rows(f"SELECT id, claim FROM holdfast.lease WHERE {_OF_HOLDER}", worker.holder)
@@ -48,7 +46,7 @@ async def _round(scene: Scene) -> tuple[float, list[float], int]:
         await worker.ended()
         seconds = time.monotonic() - started
     await _none_left(scene, [row["id"] for row in held])
-    # Finished by another claim: claimed again. With an error, it had been started, and was interrupted.
+    # Finished by another claim means claimed again. With an error, it had been started and was interrupted.
     rows = await scene.rows(
         "SELECT extract(epoch FROM started_at - $3)::float8 AS after, attempt FROM holdfast.finished"
         " JOIN unnest($1::uuid[], $2::uuid[]) AS held (id, claim) USING (id)"
@@ -61,7 +59,7 @@ async def _round(scene: Scene) -> tuple[float, list[float], int]:
 
 
 async def _under_load(scene: Scene, holder: str) -> None:
-    """It holds more than it can run."""
+    """Wait until the worker holds more jobs than it can run."""
     held = f"SELECT count(*) FROM holdfast.lease WHERE {_OF_HOLDER}"
     await scene.until(lambda: scene.value(f"SELECT ({held}) >= 20", holder), "the worker is under load")
 

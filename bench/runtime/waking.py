@@ -1,4 +1,4 @@
-"""Pick-up while the listener's connection is lost: how late jobs are, and how soon it listens again."""
+"""Pick-up while the listener's connection is lost: how late jobs start, and how soon the worker listens again."""
 
 import asyncio
 import time
@@ -50,16 +50,16 @@ async def _measured(scene: Scene, listen_url: str, fault: Callable[[], Awaitable
         finished = "SELECT count(*) >= $1 FROM holdfast.finished"
         await scene.until(lambda: scene.value(finished, len(returned)), "all jobs are done")
     stamps = await scene.rows("SELECT id, result::text AS at FROM holdfast.finished")
-    # A handler can be faster than the reply to its enqueuer.
+    # A handler can start before its enqueuer gets the reply.
     late = [max(0.0, decode(row["at"]) - returned[row["id"]]) for row in stamps if row["id"] in returned]
     await scene.empty()
     return {"pick-up": spread(late), "listening again": spread([back])}
 
 
 async def _break(fault: Callable[[], Awaitable[None]], at: float, is_back: Callable[[], bool]) -> float:
-    """Seconds from the fault until it listens again."""
+    """Return the seconds from the fault until the worker listens again."""
     await asyncio.sleep(at - time.monotonic())
     await fault()
     broken = time.monotonic()
-    await until(is_back, "it listens again")
+    await until(is_back, "the worker listens again")
     return time.monotonic() - broken

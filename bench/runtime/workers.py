@@ -28,7 +28,7 @@ def say(text: str) -> None:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """In milliseconds; the share of the values that are not above it."""
+    """Percentiles and the maximum, in milliseconds."""
     ordered = sorted(values)
     at = {name: ordered[math.ceil(share * len(ordered)) - 1] for name, share in (("p50", 0.5), ("p99", 0.99))}
     return {
@@ -57,7 +57,7 @@ class WorkerProcess:
         await until(lambda: "worker started" in self.log, "the worker starts")
 
     async def ended(self) -> None:
-        # Without a timeout of its own, with which it would look only every 50 ms.
+        # Without the timeout of `wait`, which would check only every 50 ms.
         async with asyncio.timeout(_PATIENCE_SECONDS):
             code = await asyncio.to_thread(self._process.wait)
         assert code == 0, self.log
@@ -69,7 +69,7 @@ class WorkerProcess:
 
 
 class Scene:
-    """A schema of its own on a PostgreSQL, and the workers on it."""
+    """A schema on a PostgreSQL, and the workers on it."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -83,7 +83,7 @@ class Scene:
         if listen_url is not None:
             environment["HOLDFAST_LISTEN_URL"] = listen_url
         where = ["--store", self.place.url, "--schema", self.place.schema]
-        command = [sys.executable, "-m", "holdfast.cli", "worker", "bench.runtime.app", *where, *options]
+        command = [sys.executable, "-m", "holdfast", "worker", "--app", "bench.runtime.app", *where, *options]
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: ASYNC220 - starting one does not block
                 command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
@@ -98,7 +98,7 @@ class Scene:
             worker.kill()
 
     async def rows(self, sql: str, *arguments: object) -> list[Any]:
-        """`holdfast.` in the SQL stands for the schema."""
+        """Run SQL in which `holdfast.` stands for the schema."""
         return await self.place.connection.fetch(sql.replace("holdfast.", f"{quoted(self.place.schema)}."), *arguments)
 
     async def value(self, sql: str, *arguments: object) -> Any:  # noqa: ANN401
@@ -111,18 +111,18 @@ class Scene:
             await asyncio.sleep(0.005)
 
     async def top_up(self, kind: str, payload: object, ready: int) -> None:
-        """Enqueue until that many jobs are ready, a thousand at a time."""
+        """Enqueue jobs, a thousand at a time, until that many are ready."""
         missing = ready - await self.value("SELECT count(*) FROM holdfast.ready")
         while missing > 0:
             await app.enqueue_many([app.job(kind, payload) for _ in range(min(1_000, missing))])
             missing -= 1_000
 
     async def empty(self) -> None:
-        """Throw away what is left, so that the next measurement begins with nothing."""
+        """Delete all remaining jobs, so that the next measurement starts empty."""
         await self.rows("TRUNCATE holdfast.ready, holdfast.lease, holdfast.job, holdfast.finished")
 
     def listen_url(self, proxy: Proxy | None = None) -> str:
-        """The place's address for a listener that can be told from other connections."""
+        """The place's address for a listener, with a name that sets it apart from other connections."""
         parts = urlsplit(self.place.url)
         options = {name: values[-1] for name, values in parse_qs(parts.query).items()} | {"application_name": LISTENER}
         url = urlunsplit(parts._replace(query=urlencode(options)))

@@ -1,1 +1,1 @@
-"""Measures Holdfast against the speed that it promises: ratios within one run, the median of interleaved pairs."""
+"""Measures Holdfast against its promised speed: ratios within one run, as the median of interleaved pairs."""

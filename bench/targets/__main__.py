@@ -1,6 +1,6 @@
-"""`python -m bench.targets`: progress on stderr, tables on stdout, everything with --json FILE.
+"""`python -m bench.targets`: prints progress on stderr and tables on stdout, and writes everything with --json FILE.
 
-On an embedded PostgreSQL that is gone afterwards or, with --url, in databases of its own on another one.
+Uses an embedded PostgreSQL that is removed afterwards or, with --url, its own databases on another server.
 """
 
 import argparse
@@ -52,16 +52,20 @@ PAIRS = 7
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.targets", description=__doc__)
-    parser.add_argument("--url", help="a PostgreSQL whose user may create databases (default: an embedded one)")
+    parser.add_argument("--url", help="PostgreSQL whose user may create databases (default: an embedded one)")
     parser.add_argument(
-        "--only", action="append", choices=LINES, metavar="NAME", help=f"repeatable: {', '.join(LINES)}"
+        "--only",
+        action="append",
+        choices=LINES,
+        metavar="NAME",
+        help=f"measure only this line; repeatable: {', '.join(LINES)}",
     )
-    parser.add_argument("--skip", action="append", default=[], choices=LINES, metavar="NAME", help="all but this one")
-    parser.add_argument("--pairs", type=_number, help=f"interleaved pairs (default: {PAIRS}; {FITTING})")
-    parser.add_argument("--minutes", type=_minutes, help="how long a snapshot is held open (default: 5)")
-    parser.add_argument("--quick", action="store_true", help="one small pair of everything, to see that it works")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    parser.add_argument("--report", action="store_true", help=f"and then their tables into {PAGE.name}; needs --json")
+    parser.add_argument("--skip", action="append", default=[], choices=LINES, metavar="NAME", help="skip this line")
+    parser.add_argument("--pairs", type=_number, help=f"number of interleaved pairs (default: {PAIRS}; {FITTING})")
+    parser.add_argument("--minutes", type=_minutes, help="how long to hold a snapshot open (default: 5)")
+    parser.add_argument("--quick", action="store_true", help="take one small pair of everything, as a smoke test")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
+    parser.add_argument("--report", action="store_true", help=f"write the tables into {PAGE.name}; needs --json")
     add_options(parser)
     chosen = parser.parse_args()
     if chosen.report and chosen.json is None:
@@ -88,7 +92,7 @@ def _minutes(text: str) -> float:
 
 
 async def measure(chosen: argparse.Namespace) -> tuple[str, int]:
-    """The tables, and the exit code: 1 if something broke."""
+    """Return the tables, and the exit code: 1 if something broke."""
     sizes = QUICK if chosen.quick else Sizes()
     if chosen.minutes is not None:
         sizes = replace(sizes, snapshot_minutes=chosen.minutes)
@@ -113,10 +117,10 @@ async def measure(chosen: argparse.Namespace) -> tuple[str, int]:
                 bench.busy.clear()
                 line = await LINES[name](bench)
                 lines[name] = replace(line, details={**line.details, "busy_before_runs": list(bench.busy)})
-            except Exception as error:  # noqa: BLE001 - told below; the other lines still say something
+            except Exception as error:  # noqa: BLE001 - reported below; the other lines are still useful
                 problems[name] = " ".join(f"{type(error).__name__}: {error}".split())
                 say(f"{name} broke: {problems[name]}")
-            # After each line: whatever stops a run of an hour, the figures so far are there.
+            # Write after each line, to keep the figures so far if something stops an hour's run.
             if chosen.json is not None:
                 chosen.json.write_text(json.dumps(_for_programs(environment, lines, problems), indent=1) + "\n")
     title = ", ".join(f"{name} {value}" for name, value in environment.items())
@@ -135,7 +139,7 @@ def _for_programs(environment: Figures, lines: Mapping[str, Line], problems: Map
 
 
 def _command(chosen: argparse.Namespace) -> str:
-    """Without the addresses and files of this machine."""
+    """The command without the addresses and files of this machine."""
     words = ["python -m bench.targets"]
     words += [f"--only {name}" for name in chosen.only or ()] + [f"--skip {name}" for name in chosen.skip]
     words.append("--quick" if chosen.quick else f"--pairs {chosen.pairs or PAIRS}")
@@ -145,7 +149,7 @@ def _command(chosen: argparse.Namespace) -> str:
 
 
 def _commit() -> str:
-    """Nothing where there is no repository."""
+    """The commit of the working tree, or nothing where there is no repository."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     try:
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
@@ -155,7 +159,7 @@ def _commit() -> str:
 
 
 async def _until_told_to_stop(work: Coroutine[Any, Any, tuple[str, int]]) -> tuple[str, int]:
-    """SIGTERM unwinds it, so that no server and no worker is left behind."""
+    """Cancel the work on SIGTERM, so that no server and no worker is left behind."""
     task = asyncio.create_task(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await task
@@ -165,7 +169,7 @@ def main() -> int:
     chosen = arguments()
     try:
         if chosen.json is not None:
-            # Before an hour is spent on what could then not be written.
+            # Fail now if the file cannot be written, not after an hour.
             chosen.json.touch()
         work = measure(chosen) if chosen.against is None else compare(chosen)
         shown, exit_code = uvloop.run(_until_told_to_stop(work))

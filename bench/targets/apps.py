@@ -1,4 +1,4 @@
-"""What the measured workers run: an app for each handler, because every further kind is one more lane to look at."""
+"""The apps of the measured workers, one per handler, because each further kind adds a lane to look at."""
 
 import asyncio
 import time
@@ -23,18 +23,18 @@ limited = Holdfast()
 @limited.handler(NOTHING)
 @nothing.handler(NOTHING)
 async def do_nothing(job: RunningJob[object]) -> None:
-    """What is measured is everything but the work."""
+    """Measures everything except the work."""
 
 
 @stamping.handler(STAMP)
 async def stamp(_job: RunningJob[object]) -> float:
-    """When it was started, by the clock that it shares with the process that enqueued it."""
+    """Return when the handler started, on the clock that it shares with the enqueuing process."""
     return time.time()
 
 
 @threads.handler(THREAD)
 def do_nothing_in_a_thread(job: RunningJob[object]) -> None:
-    """What is measured is the way to the thread and back."""
+    """Measures the way to the thread and back."""
 
 
 @sleeping.handler(SLEEP)
@@ -55,5 +55,5 @@ def _no_room() -> Room:
     return Room(0)
 
 
-# There is no command that pauses a kind. A handler without room leaves its jobs in the store, as a pause would.
+# No command pauses a kind, but a handler without room leaves its jobs in the store, just as a pause would.
 pausing.handlers.add(replace(make_handler(BLOCKED, never), room=_no_room))

@@ -1,4 +1,4 @@
-"""Draining beside jobs that must not matter: history, jobs for later, jobs that nobody may run now."""
+"""Drains with jobs around that must not matter: history, future jobs, and jobs that no worker may run now."""
 
 from collections import Counter
 from dataclasses import replace
@@ -47,7 +47,7 @@ async def history(bench: Bench) -> Line:
 
 
 async def _fill_history(bench: Bench, stage: Stage) -> None:
-    # A day that is over is dropped once all of it is older than the retention.
+    # A past day is dropped once all of it is older than the retention.
     days = Settings.model_fields["retention"].default.days + 1
     await stage.value(
         f"SELECT {SCHEMA}.add_partitions((clock_timestamp() AT TIME ZONE 'UTC')::date - $1::integer, $1)", days
@@ -59,9 +59,9 @@ async def _fill_history(bench: Bench, stage: Stage) -> None:
 
 
 async def _keep_retention(stage: Stage) -> Counter[str]:
-    """All chores of maintenance, from this process.
+    """Run all chores of maintenance in this process.
 
-    A worker does them within a minute of its start, at random, and by then the drain is over.
+    A worker runs them at a random time within a minute of its start, when the drain is already over.
     """
     counts: Counter[str] = Counter()
     settings = Settings()
@@ -81,13 +81,13 @@ async def _keep_retention(stage: Stage) -> Counter[str]:
 
 
 async def behind(bench: Bench) -> Line:
-    """Jobs of another kind that are due earlier and stay where they are, and jobs that are more urgent but not due."""
+    """Drain behind jobs of another kind that are due earlier but stay, and behind more urgent jobs that are not due."""
     jobs = bench.sizes.behind
     await bench.server.prepare(_ALONE, backlog_of(jobs))
     await bench.server.prepare(_BLOCKED, lambda stage: _fill(bench, stage, BLOCKED))
     await bench.server.prepare(_FUTURE, lambda stage: _fill(bench, stage, NOTHING, priority=0, delay=_LATER))
     number = f"{bench.sizes.ahead:,}"
-    # Its one slow job would otherwise be waited for when the worker stops.
+    # Otherwise the worker would wait for its one slow job when it stops.
     limited = Crew("limited", settings={"shutdown": "0s"})
     cases = {
         f"{number} due ahead, unhandled": (Crew(), _BLOCKED),

@@ -1,4 +1,4 @@
-"""Working off a backlog: with two workers, with other settings, through threads, through handlers that wait."""
+"""Drains of a backlog: with two workers, with other settings, in threads, and with handlers that wait."""
 
 import asyncio
 import itertools
@@ -31,8 +31,8 @@ def drain(bench: Bench, crew: Crew, template: str = BACKLOG, jobs: int | None = 
 async def own_statements(bench: Bench) -> Line:
     """The limit is a plain loop: claim, finish, claim, finish.
 
-    Beside it one that claims while it finishes, as the worker does. With no handlers to run it keeps both cores busy
-    with the statements alone.
+    A second loop claims while it finishes, as the worker does. Without handlers to run, it keeps both cores busy with
+    the statements alone.
     """
     await bench.prepare_backlog()
     in_turn = bare_statements(bench, is_overlapping=False)
@@ -59,7 +59,7 @@ def bare_statements(bench: Bench, *, is_overlapping: bool) -> Side:
             spent = await run_apart(ClaimAndFinish(stage.url, SCHEMA, BATCH, NOTHING, is_overlapping=is_overlapping))
         if spent.jobs != bench.sizes.drain:
             raise Stuck(f"the bare loop finished {spent.jobs:,} jobs instead of {bench.sizes.drain:,}")
-        # By the same times as a worker's drain.
+        # Use the same timestamps as for a worker's drain.
         return meter.run(spent.jobs, await seconds_taken(stage, since))
 
     async def side() -> Run:
@@ -78,7 +78,7 @@ async def two_workers(bench: Bench) -> Line:
 
 
 async def default_settings(bench: Bench) -> Line:
-    """The best are looked for one setting after the other, each from the best so far."""
+    """Search for the best settings one at a time, each starting from the best so far."""
     await bench.prepare_backlog()
     best, found = Crew(), dict[str, list[float]]()
     others: dict[str, Crew] = {}
@@ -90,7 +90,7 @@ async def default_settings(bench: Bench) -> Line:
                 found.setdefault(_named(crew), []).append((await drain(bench, crew)()).rate)
         best = max((best, *changed), key=lambda crew: max(found[_named(crew)]))
         say("settings: " + ", ".join(f"{name}: {max(rates):,.0f}/s" for name, rates in found.items()))
-    # Where the defaults are the best, they are compared with what comes next.
+    # If the defaults are best, compare them with the runner-up.
     best = max(others.values(), key=lambda crew: max(found[_named(crew)]))
     pairs = await bench.in_pairs("default settings", drain(bench, Crew()), drain(bench, best))
     figure = ratios("default settings against the best", pairs, at_least(0.85))
@@ -133,7 +133,7 @@ async def sleeping(bench: Bench) -> Line:
 
 
 async def _bare_tasks(jobs: int) -> float:
-    """On this process's event loop, which is uvloop as the worker's."""
+    """Run bare tasks on this process's event loop, which is uvloop, as in the worker."""
     left = itertools.count(jobs, -1)
 
     async def task() -> None:

@@ -1,4 +1,4 @@
-"""Enqueuing, against the same rows written by hand; and what a job writes to the log from insert to finish."""
+"""Enqueuing compared with inserting the same rows by hand, and the WAL that a job writes from insert to finish."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ MOST_WAL_BYTES = 1_200
 
 
 async def bulk(bench: Bench) -> Line:
-    """Like with like: what is sent is ready before the time starts on both sides, as jobs here and as records there."""
+    """Compare like with like: both sides prepare before timing starts, jobs on one side and records on the other."""
     await bench.server.prepare(EMPTY)
     figures: list[Figure] = []
     details: dict[str, Any] = {}
@@ -69,7 +69,7 @@ async def single(bench: Bench) -> Line:
     return Line(
         [
             ratios("single enqueue against rows inserted by hand", pairs, at_least(0.8)),
-            *costs(pairs, "enqueued, nobody sleeps", "inserted by hand"),
+            *costs(pairs, "enqueued, no worker asleep", "inserted by hand"),
             replace(ratios("single enqueue against rows inserted by hand", woken, None), note="a worker is woken"),
             Figure("enqueued, a worker is woken", [pair.measured.rate for pair in woken], None, "jobs/s", 0),
         ],
@@ -78,7 +78,7 @@ async def single(bench: Bench) -> Line:
 
 
 def _beside_a_worker(bench: Bench) -> Side:
-    """It is woken and works off what comes, on the same cores."""
+    """Enqueue while a worker on the same cores is woken and runs the jobs."""
 
     async def on(stage: Stage) -> Run:
         async with stage.metered() as meter, at_work(stage, Crew()):
@@ -110,7 +110,7 @@ async def metered(stage: Stage, task: Task[Spent]) -> Run:
 
 
 async def wal(bench: Bench) -> Line:
-    """On empty tables right after a checkpoint hardly a page is logged whole; with a backlog most of its pages are."""
+    """Right after a checkpoint, empty tables log few pages in full, but a backlog logs most of its pages in full."""
     await bench.server.prepare(EMPTY)
     await bench.prepare_backlog()
     jobs, single = bench.sizes.wal, bench.sizes.single

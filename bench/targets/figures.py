@@ -1,4 +1,4 @@
-"""What a line of the table comes to: a figure, how far its values spread, and whether it is where it must be."""
+"""The results of one line: figures, their spread, and whether each meets its target."""
 
 import math
 import operator
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """So many jobs in so much time, and what the server touched and logged for them."""
+    """A number of jobs and the time they took, with the pages accessed and WAL written by the server."""
 
     jobs: int
     seconds: float
@@ -41,7 +41,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two runs, one right after the other; `measured` is what the target is about."""
+    """Two consecutive runs; the target is about `measured`."""
 
     measured: Run
     limit: Run
@@ -79,7 +79,7 @@ def below(value: float) -> Bound:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One row of the table. Its value is the median of `values`; without a bound it is only reported."""
+    """One row of the table. Its value is the median of `values`. Without a bound it is only reported."""
 
     name: str
     values: Sequence[float]
@@ -128,7 +128,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one measurement found: its figures, and all that they were made from."""
+    """The results of one measurement: its figures, and the data behind them."""
 
     figures: Sequence[Figure]
     details: dict[str, Any] = field(default_factory=dict)
@@ -139,7 +139,7 @@ def ratios(name: str, pairs: Sequence[Pair], bound: Bound | None) -> Figure:
 
 
 def costs(pairs: Sequence[Pair], measured: str, limit: str) -> list[Figure]:
-    """The rates of both sides and, beside the times, what does not depend on them."""
+    """The rates of both sides, and their costs in buffers and WAL, which do not depend on the times."""
     figures: list[Figure] = []
     for name, runs in ((measured, [pair.measured for pair in pairs]), (limit, [pair.limit for pair in pairs])):
         figures += run_figures(name, runs)
@@ -159,5 +159,5 @@ def as_details(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 
 def share(ordered: Sequence[float], part: float) -> float:
-    """The smallest of the sorted values that `part` of them do not exceed."""
+    """The smallest of the sorted values that at least `part` of them do not exceed."""
     return ordered[max(0, math.ceil(part * len(ordered)) - 1)]

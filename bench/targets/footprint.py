@@ -1,4 +1,4 @@
-"""What a worker process takes: memory over a million jobs, and next to nothing while it is idle."""
+"""The footprint of a worker process: its memory over a million jobs, and its load while idle."""
 
 import asyncio
 import contextlib
@@ -19,8 +19,8 @@ FLAT = 1.1
 MOST_QUERIES = 1.0
 MOST_CPU_PERCENT = 0.5
 _SETTLE_SECONDS = 5.0
-# Of our own, between the two readings: the first reading itself, and the flush before the second, which the count of
-# statements does not need.
+# Our own transactions between the two readings: the first reading itself, and the flush before the second. Counting
+# statements does not need that flush.
 _OWN_TRANSACTIONS = 2
 
 
@@ -68,7 +68,7 @@ async def idle(bench: Bench) -> Line:
         at_work(stage, Crew()) as (process,),
     ):
         await stage.until_value(f"SELECT EXISTS (SELECT FROM {SCHEMA}.sleeper)")
-        # Within a minute of its start a worker sees to the store, and then every ten: that is not idling.
+        # Within a minute of its start a worker runs maintenance, and then every ten minutes: that is not idling.
         await stage.until_value(f"SELECT EXISTS (SELECT FROM {SCHEMA}.maintenance)")
         await asyncio.sleep(_SETTLE_SECONDS)
         say(f"an idle worker for {seconds:g} s")
@@ -91,7 +91,7 @@ async def idle(bench: Bench) -> Line:
 
 @contextlib.asynccontextmanager
 async def _without_autovacuum(server: Server) -> AsyncIterator[None]:
-    """Its transactions would be counted with those of the worker; another's server is left as it is."""
+    """Disable autovacuum, whose transactions would be counted with the worker's, unless the server is not ours."""
     if not server.is_ours:
         yield
         return
@@ -111,6 +111,6 @@ def _megabytes(process: int, field: str) -> float:
 
 
 def _cpu_seconds(process: int) -> float:
-    # After the name, which may have spaces and parentheses: user and system time are the 12th and 13th.
+    # Skip the name, which may contain spaces and parentheses; user and system time are fields 12 and 13 after it.
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

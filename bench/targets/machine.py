@@ -1,4 +1,4 @@
-"""Whether the machine is at rest: what else it does is a part of every figure."""
+"""Whether the machine is at rest, because its other load affects every figure."""
 
 import asyncio
 import sys
@@ -14,9 +14,9 @@ _IDLE = 3
 
 
 async def rest() -> float:
-    """Wait for the server's own writing and for others to end, but not for long. How busy the machine still is, 0 to 1.
+    """Wait briefly for the server's own writes and other processes. Returns how busy the machine still is, 0 to 1.
 
-    A run right after another one was up to a fifth slower than one after four seconds, whichever side it was.
+    A run right after another one was up to a fifth slower than one after four seconds, on either side.
     """
     if not _HAS_STAT:
         await asyncio.sleep(1)
@@ -30,10 +30,10 @@ async def rest() -> float:
         if busy <= _AT_REST or time.monotonic() >= end:
             break
     if busy > _AT_REST:
-        print(f"         the machine is busy with something else ({busy:.0%})", file=sys.stderr, flush=True)
+        print(f"         the machine is busy with other work ({busy:.0%})", file=sys.stderr, flush=True)
     return busy
 
 
 def _ticks() -> list[int]:
-    """User, nice, system, idle, waiting for a disk, interrupts (two), stolen by other machines."""
+    """Ticks of user, nice, system, idle, disk wait, interrupts (two), and those stolen by other machines."""
     return [int(number) for number in _STAT.read_text().splitlines()[0].split()[1:9]]

@@ -1,4 +1,4 @@
-"""What every measurement is given: the server, how much of everything, and pairs."""
+"""What every measurement gets: the server, the sizes, and the pairs."""
 
 import sys
 import time
@@ -25,7 +25,7 @@ _FILL_BATCH = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many jobs, and for how long."""
+    """Numbers of jobs, and durations."""
 
     drain: int = 80_000
     behind: int = 50_000
@@ -67,12 +67,12 @@ class Bench:
     sizes: Sizes
     pairs: int
     busy: list[float] = field(default_factory=list)
-    """How busy the machine was with other things before each run, 0 to 1."""
+    """How busy the machine was with other work before each run, 0 to 1."""
 
     async def in_pairs(self, what: str, measured: Side, limit: Side, most: int | None = None) -> list[Pair]:
-        """Each side first in every other pair: what one leaves behind favours neither.
+        """Measure pairs in which each side goes first every other time, so that leftovers favor neither.
 
-        `most`: so many pairs are enough for what is only reported.
+        `most`: the most pairs for figures that are only reported.
         """
         pairs: list[Pair] = []
         for number in range(self.pairs if most is None else min(most, self.pairs)):

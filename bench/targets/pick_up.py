@@ -1,4 +1,4 @@
-"""How soon an idle worker has a job, against a bare loop that claims when it is notified."""
+"""How soon an idle worker gets a job, compared with a bare loop that claims on each notification."""
 
 from bisect import bisect_right
 
@@ -17,9 +17,9 @@ _START = "pick-up to the handler's start"
 
 
 async def pick_up(bench: Bench) -> Line:
-    """From the return of the commit in one process: to the return of the claim on both sides, which is compared.
+    """Measure from the return of the commit in one process to the return of the claim, on both sides.
 
-    Beside it to the start of the handler, which the bare loop does not have.
+    Also measure to the start of the handler, which the bare loop does not have.
     """
     await bench.server.prepare(EMPTY)
     jobs = bench.sizes.pick_up
@@ -65,16 +65,16 @@ async def pick_up(bench: Bench) -> Line:
 
 
 def claim_returns(lines: str) -> list[float]:
-    """Out of what timed_worker.py writes: when each claim that brought something was back, in order."""
+    """When each claim that got jobs returned, in order, from the output of timed_worker.py."""
     claims = (tuple(float(part) for part in line.split()) for line in lines.splitlines())
     return sorted(sent + seconds for sent, seconds, jobs in claims if jobs)
 
 
 def claim_before(returns: list[float], started: float) -> float:
-    """The last one before a handler's start has brought its job: there is one job at a time."""
+    """The last claim before a handler's start got its job, because there is only one job at a time."""
     place = bisect_right(returns, started)
     if not place:
-        raise Stuck("a handler started before any claim was back: the clocks are no good")
+        raise Stuck("a handler started before any claim returned: the clocks cannot be trusted")
     return returns[place - 1]
 
 
@@ -87,9 +87,9 @@ def _together(runs: list[list[float]]) -> list[float]:
 
 
 def against(ours: float, bare: float) -> float:
-    """A claim can be faster than the reply to its commit, but half of them cannot: then the clocks are no good."""
+    """A claim can return before the reply to its commit, but not half of all claims: then the clocks are wrong."""
     if bare <= 0:
-        raise Stuck(f"the bare loop's p50 is {bare:.3f} ms, against which nothing can be measured")
+        raise Stuck(f"the bare loop's p50 is {bare:.3f} ms, so nothing can be measured against it")
     return ours / bare
 
 

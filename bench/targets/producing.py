@@ -1,4 +1,4 @@
-"""Enqueuing by Holdfast, as tasks for processes of their own: the counterparts of holdfast/bench/bare.py."""
+"""Enqueuing with Holdfast in separate processes: the counterparts of holdfast_lab/bench/bare.py."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from holdfast_lab.bench.bare import WARM_UP_CALLS, WARM_UP_SECONDS, Gaps, Spent
 
 @dataclass(frozen=True, slots=True)
 class EnqueueMany:
-    """The jobs are made before the time starts, as the records of a bare COPY are, unless `is_making_timed`."""
+    """Make the jobs before timing starts, like the records of a bare COPY, unless `is_making_timed`."""
 
     url: str
     schema: str
@@ -38,7 +38,7 @@ class EnqueueMany:
 
 @dataclass(frozen=True, slots=True)
 class EnqueueEach:
-    """One after the other, each committed before the next."""
+    """Enqueue one job after another, each committed before the next."""
 
     url: str
     schema: str
@@ -48,7 +48,7 @@ class EnqueueEach:
     async def run(self) -> Spent:
         app = Holdfast(self.url, schema=self.schema)
         async with app:
-            # As the bare loop warms up.
+            # Warm up, like the bare loop.
             await app.enqueue(self.kind, PAYLOAD)
             started = time.perf_counter()
             for _ in range(self.jobs):
@@ -58,7 +58,7 @@ class EnqueueEach:
 
 @dataclass(frozen=True, slots=True)
 class EnqueueInGaps:
-    """One after each gap, for a worker that sleeps in between. When each call had returned."""
+    """Enqueue one job after each gap, for a worker that sleeps in between. Returns when each call returned."""
 
     url: str
     schema: str

@@ -1,6 +1,6 @@
-"""`python -m bench.targets.report FILE…`: writes what --json wrote into docs/benchmarks.md, between its own marks.
+"""`python -m bench.targets.report FILE…`: writes figures from --json into docs/benchmarks.md, between its marks.
 
-Several files are parts of one report; of a line that was measured twice the later file has it.
+Several files form one report. If a line was measured more than once, the last file wins.
 """
 
 import argparse
@@ -23,11 +23,11 @@ _Json = Mapping[str, Any]
 
 
 class BrokenReport(HoldfastError):
-    """The figures or the page are not what they have to be."""
+    """The figures or the page do not have the expected form."""
 
 
 def write(files: Sequence[Path], page: Path = PAGE) -> None:
-    """Replaces the section; where there is none, it comes at the end. The rest of the page stays as it is."""
+    """Replace the section, or append it if there is none. The rest of the page stays unchanged."""
     found = [_read(file) for file in files]
     try:
         made = section(found)
@@ -83,7 +83,7 @@ def section(files: Sequence[_Json]) -> str:
         *(_origin(file["environment"], file["lines"]) for file in files),
         table(("line", "measure", "target", "median", "spread", ""), judged),
         "\n".join(f"- `{name}` broke: {problem}" for name, problem in broken.items()),
-        _folded(table(("line", "beside it", "median", "spread"), beside, left=2)),
+        _folded(table(("line", "other figures", "median", "spread"), beside, left=2)),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -102,18 +102,18 @@ def _named(figure: _Json) -> str:
 
 
 def _spread(figure: _Json) -> tuple[str, str]:
-    """The median, and from the least to the most, where there are several."""
+    """Return the median, and the range from the least to the most if there are several values."""
     median, least, most = (f"{figure[name]:,.{figure.get('digits', 2)}f}" for name in ("median", "least", "most"))
     return median, f"{least}–{most}" if len(figure["values"]) > 1 else ""
 
 
 def _folded(text: str) -> str:
-    return f"<details>\n<summary>Beside it</summary>\n\n{text}\n\n</details>" if text else ""
+    return f"<details>\n<summary>Other figures</summary>\n\n{text}\n\n</details>" if text else ""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.targets.report", description=__doc__)
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="written by python -m bench.targets --json")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="output of python -m bench.targets --json")
     try:
         write(parser.parse_args().files)
     except BrokenReport as error:

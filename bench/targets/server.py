@@ -1,6 +1,6 @@
-"""The PostgreSQL that everything happens on, and databases that begin as copies of a prepared one.
+"""The PostgreSQL of all measurements, and databases that start as copies of a prepared one.
 
-A copy makes both sides of a pair begin with the same pages in the same order, whatever the layout of the tables is.
+As copies, both sides of a pair start with the same pages in the same order, no matter how the tables are laid out.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _PATIENCE_SECONDS = 60.0
 _TURN_SECONDS = 0.02
 _COMMAND_SECONDS = 1800.0
 _SETTINGS_OF_COST = ("fsync", "synchronous_commit", "full_page_writes", "autovacuum", "shared_buffers")
-# Those of clients alone: what autovacuum reads depends on when it comes, and is nothing that a statement costs.
+# Only those of clients: autovacuum's reads depend on when it runs and are not a cost of any statement.
 _BUFFERS_OF_CLIENTS = """
 SELECT sum(hits) + sum(coalesce(
     (to_jsonb(io)->>'read_bytes')::numeric / current_setting('block_size')::numeric, reads, 0))
@@ -59,7 +59,7 @@ class Server:
     @classmethod
     @contextlib.asynccontextmanager
     async def opened(cls, url: str | None, parent: Path | None = None) -> AsyncIterator[Self]:
-        """An embedded one below `parent` that is gone afterwards, or databases of our own on another one."""
+        """An embedded server below `parent` that is removed afterwards, or our own databases on another server."""
         with tempfile.TemporaryDirectory(prefix="holdfast-targets-", dir=parent, ignore_cleanup_errors=True) as name:
             async with server_url(url or f"embedded:{Path(name, 'postgres')}") as address:
                 administrator = await _connect(address)
@@ -75,14 +75,14 @@ class Server:
         return int(await self.administrator.fetchval("SELECT current_setting('server_version_num')::integer / 10000"))
 
     async def description(self) -> dict[str, str]:
-        """Its version, and the settings that decide what a commit costs."""
+        """The server's version, and the settings that determine the cost of a commit."""
         found = {"PostgreSQL": await self.administrator.fetchval("SHOW server_version")}
         for name in _SETTINGS_OF_COST:
             found[name] = await self.administrator.fetchval("SELECT current_setting($1)", name)
         return found
 
     async def prepare(self, template: str, fill: Fill | None = None, install: Install = _install) -> None:
-        """Make a database to copy, once: Holdfast's tables, filled, in the state in which autovacuum leaves them."""
+        """Create a database to copy, once: Holdfast's tables, filled, in the state in which autovacuum leaves them."""
         if template in self._templates:
             return
         database = self._database(template)
@@ -98,7 +98,7 @@ class Server:
             await stage.close()
 
     async def forget(self, template: str) -> None:
-        """Give its room back: the large ones would fill the disk and the cache together."""
+        """Free the template's space: several large ones would fill the disk and the cache."""
         if template in self._templates:
             self._templates.remove(template)
             await self._drop(self._database(template))
@@ -108,14 +108,14 @@ class Server:
         self._copies += 1
         database = f"{self._prefix}_{self._copies}"
         source = self._database(template)
-        # Copied through the log, as is the default since PostgreSQL 15, a large one would take minutes.
+        # Copying a large database through the WAL, the default since PostgreSQL 15, would take minutes.
         strategy = "STRATEGY file_copy" if await self.version() >= 15 else ""
         await self.administrator.execute(f'CREATE DATABASE "{database}" TEMPLATE "{source}" {strategy}')
         try:
             stage = await Stage.on(self, self._address(database))
             try:
                 await stage.warm()
-                # So that no checkpoint that the copy asked for falls into what is measured.
+                # Keep a checkpoint that the copy requested out of the measurement.
                 await self.administrator.execute("CHECKPOINT")
                 yield stage
             finally:
@@ -134,7 +134,7 @@ class Server:
 
 
 class Stage:
-    """One database, and a connection to look at it with."""
+    """One database, and a connection for inspecting it."""
 
     def __init__(self, server: Server, url: str, connection: Connection, buffers: str) -> None:
         self.server = server
@@ -144,7 +144,7 @@ class Stage:
 
     @classmethod
     async def on(cls, server: Server, url: str) -> Self:
-        # pg_stat_io is about the whole server, which only our own one has to itself.
+        # pg_stat_io covers the whole server, and only our own server has no other users.
         has_clients_apart = server.is_ours and await server.version() >= 16
         return cls(server, url, await _connect(url), _BUFFERS_OF_CLIENTS if has_clients_apart else _BUFFERS_OF_DATABASE)
 
@@ -155,9 +155,9 @@ class Stage:
         return await self.connection.fetchval(sql, *arguments)
 
     async def warm(self) -> None:
-        """Into the shared buffers what a queue in use has there: waiting jobs, leases and today, but no history.
+        """Load what a queue in use has in the shared buffers: waiting jobs, leases and today, but no history.
 
-        Along each index, because reading a large table from end to end leaves little of it in the buffers.
+        Read along each index, because a sequential scan of a large table leaves little of it in the buffers.
         """
         async with self.connection.transaction():
             for way in ("seqscan", "bitmapscan", "indexonlyscan", "sort"):
@@ -168,26 +168,26 @@ class Stage:
 
     @contextlib.asynccontextmanager
     async def app(self) -> AsyncIterator[Holdfast]:
-        """To enqueue with."""
+        """An app to enqueue with."""
         app = Holdfast(self.url, schema=SCHEMA)
         async with app:
             yield app
 
     async def until_value(self, sql: str, *arguments: object) -> None:
-        """Until the answer is true."""
+        """Wait until the query returns true."""
         async with asyncio.timeout(_PATIENCE_SECONDS):
             while not await self.value(sql, *arguments):  # noqa: ASYNC110 - another process ends it
                 await asyncio.sleep(_TURN_SECONDS)
 
     async def alone(self) -> None:
-        """Wait until all other connections are gone: only then is everything counted that they did."""
+        """Wait until all other connections are closed: only then are all of their counters reported."""
         await self.until_value(
             "SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = current_database()"
             " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
         )
 
     async def counts_statements(self) -> bool:
-        """Whether the server has pg_stat_statements loaded; if it has, it is made ready here."""
+        """Whether the server has loaded pg_stat_statements; if so, create the extension."""
         if "pg_stat_statements" not in await self.value("SHOW shared_preload_libraries"):
             return False
         try:
@@ -214,7 +214,7 @@ class Stage:
 
     @contextlib.asynccontextmanager
     async def metered(self) -> AsyncIterator["Meter"]:
-        """What is done inside is counted; its connections have to be closed inside, too."""
+        """Count the work done in the block, whose connections must be closed within it."""
         meter = Meter()
         await self.alone()
         before = await self._position()
@@ -225,7 +225,7 @@ class Stage:
 
 
 class Meter:
-    """What the server touched and logged, once the block is left."""
+    """The pages that the server accessed and the WAL that it wrote, known once the block has ended."""
 
     buffers = 0.0
     wal_bytes = 0.0

@@ -1,4 +1,4 @@
-"""A steady load while another connection keeps a snapshot open, so that nothing deleted can be cleaned up."""
+"""A steady load while another connection holds a snapshot open, so that no deleted row can be cleaned up."""
 
 import asyncio
 import contextlib
@@ -20,10 +20,10 @@ from holdfast_lab.bench.apart import run_apart
 
 MOST_TIMES_SLOWER = 3.0
 HELD = 0.98
-"""Of the rate: the ends of the time are not exact."""
+"""Share of the rate to be held: the start and end of the time are not exact."""
 _WINDOW_SECONDS = 10.0
 LEAST_MINUTES, MOST_MINUTES = 0.4, 9.0
-"""Two times ten seconds and a bit; what a process of holdfast/bench/apart.py is given."""
+"""Twice ten seconds plus a margin, and the longest that holdfast_lab/bench/apart.py gives a process."""
 _WARM_UP_SECONDS = 5.0
 _LAST_PART = 0.25
 _TURN_SECONDS = 0.01
@@ -35,7 +35,7 @@ _IDLERS = {
 
 @dataclass(frozen=True, slots=True)
 class EnqueueSteadily:
-    """So many jobs a second for so long, a hundredth of them at a time. How many there were."""
+    """Enqueue at this rate for this long, in steps of about a hundredth of a second. Returns the number of jobs."""
 
     url: str
     schema: str
@@ -59,14 +59,14 @@ class EnqueueSteadily:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """How long they took in milliseconds, in order, by ten seconds since the snapshot was opened.
+    """The sorted durations of claims in milliseconds, for each ten seconds since the snapshot was opened.
 
-    Those that found nothing are among them: they have walked over what is dead as well.
+    Claims that found nothing are included, because they have walked over dead rows as well.
     """
 
     windows: list[list[float]]
     empty: int = 0
-    """How many of them found nothing."""
+    """How many of the claims found nothing."""
 
     @classmethod
     def read(cls, file: Path, since: float, until: float) -> "Claims":
@@ -86,11 +86,11 @@ class Claims:
 
     @property
     def p99s(self) -> list[float]:
-        """Of each ten seconds; one in which no claim was sent makes the rate show it."""
+        """The p99 of each ten seconds. A window without claims is left out, but it lowers the rate."""
         return [_p99([window]) for window in self.windows if window]
 
     def later_p99(self, part: float) -> float:
-        """Of the last part of the time, where what adds up shows most; the first ten seconds are never in it."""
+        """The p99 of the last part of the time, where growing effects show most. It never includes the first window."""
         return _p99(self.windows[min(len(self.windows) - 1, max(1, round((1 - part) * len(self.windows)))) :])
 
     def figures(self, who: str) -> list[Figure]:
@@ -118,7 +118,7 @@ class Claims:
 def _p99(windows: list[list[float]]) -> float:
     times = sorted(time for window in windows for time in window)
     if not times:
-        raise Stuck("no claim was sent for a part of the time that has to be judged")
+        raise Stuck("no claim was sent in a part of the time that must be judged")
     return share(times, 0.99)
 
 
@@ -172,7 +172,7 @@ async def _under_a_snapshot(bench: Bench, stage: Stage, who: str) -> tuple[list[
 
 
 async def _waits(stage: Stage, since: float) -> list[tuple[float, float]]:
-    """p50 and p99 in milliseconds of the time from enqueue to start, by ten seconds."""
+    """p50 and p99 of the time from enqueue to start in milliseconds, for each ten seconds."""
     rows = await stage.connection.fetch(
         "SELECT percentile_cont(ARRAY[0.5, 0.99])"
         " WITHIN GROUP (ORDER BY 1000 * extract(epoch FROM started_at - created_at)) AS shares"

@@ -1,4 +1,4 @@
-"""The figures as two tables for people, of Markdown with even columns; the JSON has all that they were made from."""
+"""The figures as two Markdown tables with aligned columns, for people. The JSON output has all the data behind them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -25,7 +25,7 @@ def as_text(title: str, lines: Mapping[str, Line], problems: Mapping[str, str]) 
         for part in (
             title,
             table(("", "target", "", *_SPREAD, "must be", ""), targets),
-            table(("", "beside it", "", *_SPREAD), beside),
+            table(("", "other figures", "", *_SPREAD), beside),
             "\n".join(broken),
         )
         if part
@@ -51,7 +51,7 @@ def _row(name: str, figure: Figure) -> tuple[str, ...]:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = _LEFT) -> str:
-    """Markdown, `left` columns of text and then figures; nothing if there are no rows."""
+    """A Markdown table with `left` columns of text, then figures; an empty string if there are no rows."""
     if not rows:
         return ""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]

@@ -1,6 +1,6 @@
-"""`python -m bench.targets.timed_worker FILE worker …`: `holdfast worker …` that writes down how long its claims take.
+"""`python -m bench.targets.timed_worker FILE worker …`: `holdfast worker …` that also records how long its claims take.
 
-One line for each claim: when it was sent, by the clock that processes share, its seconds, and how many jobs it brought.
+One line per claim: when it was sent, on the clock that processes share, its seconds, and how many jobs it got.
 """
 
 import sys

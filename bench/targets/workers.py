@@ -1,4 +1,4 @@
-"""Real `holdfast worker` processes, and how long they take to work off what is there, by the store's own times."""
+"""Real `holdfast worker` processes, and how long their drains take by the store's own timestamps."""
 
 import asyncio
 import contextlib
@@ -24,36 +24,36 @@ _TURN_SECONDS = 0.05
 
 
 class Stuck(HoldfastError):
-    """A process ended, or does nothing any more."""
+    """A process ended unexpectedly or makes no progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """Which workers to start. Settings that are not given are the defaults."""
+    """The workers to start. Settings that are not given have their defaults."""
 
     app: str = "nothing"
     workers: int = 1
     settings: Mapping[str, str] = field(default_factory=dict)
-    program: Sequence[str] = ("holdfast.cli",)
-    """A module, and what it wants before the arguments of `holdfast`."""
+    program: Sequence[str] = ("holdfast",)
+    """A module, and its own arguments before those of `holdfast`."""
 
 
 @contextlib.asynccontextmanager
 async def at_work(stage: Stage, crew: Crew) -> "AsyncIterator[list[subprocess.Popen[bytes]]]":
-    """Running from here to the end of the block, and stopped in an orderly way there."""
+    """Run the workers during the block, and stop them in an orderly way at its end."""
     log = stage.server.folder / "workers.log"
     given = {variable(name): value for name, value in crew.settings.items()}
-    command = [*crew.program, "worker", f"{APPS}:{crew.app}", "--store", stage.url, "--schema", SCHEMA]
+    command = [*crew.program, "worker", "--app", f"{APPS}:{crew.app}", "--store", stage.url, "--schema", SCHEMA]
     processes = [start(command, log, given) for _ in range(crew.workers)]
     async with ended(processes, log):
         yield processes
 
 
 def start(command: Sequence[str], log: Path, settings: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    """A Python module in a process of its own, with no settings of Holdfast's but those given."""
+    """Start a Python module in a separate process, with only the given Holdfast settings."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     with log.open("ab") as output:
-        # A session of its own: Ctrl-C in the terminal is for us, who then stop it.
+        # A separate session, so that Ctrl-C reaches only this process, which then stops the other one.
         return subprocess.Popen(
             [sys.executable, "-m", *command],
             cwd=_ROOT,
@@ -67,7 +67,7 @@ def start(command: Sequence[str], log: Path, settings: Mapping[str, str]) -> "su
 
 @contextlib.asynccontextmanager
 async def ended(processes: "Sequence[subprocess.Popen[bytes]]", log: Path) -> AsyncIterator[None]:
-    """They are gone when the block is left, and Stuck is raised unless each of them went well."""
+    """End the processes with the block. Raises Stuck if one of them failed."""
     try:
         yield
         for process in processes:
@@ -83,13 +83,16 @@ async def ended(processes: "Sequence[subprocess.Popen[bytes]]", log: Path) -> As
 
 
 async def _nothing() -> None:
-    """What goes on beside most drains."""
+    """Do nothing: the default for `beside`."""
 
 
 async def drained(
     stage: Stage, jobs: int, crew: Crew | None = None, beside: Callable[[], Coroutine[Any, Any, None]] = _nothing
 ) -> Run:
-    """From the first job's start to the last one's end; `beside` begins when the first jobs are finished."""
+    """Drain the jobs and return the run, timed from the first job's start to the last one's end.
+
+    `beside` begins when the first jobs are finished.
+    """
     crew = crew or Crew()
     begun: list[asyncio.Task[None]] = []
 
@@ -122,7 +125,7 @@ async def until_finished(
     processes: "Sequence[subprocess.Popen[bytes]]" = (),
     on_turn: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Until that many jobs more are finished than before; `on_turn` is told how many are."""
+    """Wait until that many more jobs are finished than `before`. `on_turn` gets the number so far."""
     newest, changed = before, time.monotonic()
     while True:
         last = await finished(stage)
@@ -134,14 +137,14 @@ async def until_finished(
         if any(process.poll() is not None for process in processes):
             raise Stuck(f"a worker ended by itself{last_words(stage.server.folder / 'workers.log')}")
         if time.monotonic() - changed > _PATIENCE_SECONDS:
-            raise Stuck(f"nothing was finished for {_PATIENCE_SECONDS:.0f} s")
+            raise Stuck(f"no job finished for {_PATIENCE_SECONDS:.0f} s")
         await asyncio.sleep(_TURN_SECONDS)
 
 
 async def finished(stage: Stage) -> int:
-    """How many jobs of the last days have succeeded. The sum of the ledger, because a count would read all of them.
+    """How many jobs of the last days have succeeded. Sums the ledger, because a count would read all of the jobs.
 
-    Days that retention drops are older.
+    The days that retention drops are older than that.
     """
     return int(
         await stage.value(

@@ -1,4 +1,4 @@
-"""awa-pg on its queue storage: its heartbeats and rescues run in Rust, beside the event loop of the handlers."""
+"""awa-pg on its queue storage. Its heartbeats and rescues run in Rust, independent of the handlers' event loop."""
 
 import asyncio
 import signal
@@ -59,7 +59,7 @@ class AwaScript:
             await handle(asdict(job.args), job.id)
 
         async def thread(job: Any) -> None:  # noqa: ANN401
-            # Its handlers are async; blocking code goes to a thread by the handler's own doing.
+            # Its handlers are async; a handler itself moves blocking code to a thread.
             await asyncio.to_thread(handle_in_thread, asdict(job.args), job.id)
 
         client.task(Work, queue=_QUEUE)(work)
@@ -69,12 +69,12 @@ class AwaScript:
         beat = int(LEASE_SECONDS * 1000)
         await client.start(
             [{"name": _QUEUE, "max_workers": SLOTS}],
-            # A third, as in its defaults of 30 s and 90 s.
+            # A third of the staleness, as in its defaults of 30 s and 90 s.
             heartbeat_interval_ms=beat // 3,
             heartbeat_staleness_ms=beat,
             heartbeat_rescue_interval_ms=1000,
             leader_election_interval_ms=1000,
-            # Its segments are emptied when they come round; the reader needs what is in them until the end.
+            # Rotation empties segments, but the reader needs their contents until the end.
             queue_storage_queue_rotate_interval_ms=600_000,
         )
         await stopping.wait()

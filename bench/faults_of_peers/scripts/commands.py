@@ -1,9 +1,9 @@
-"""What every peer's script can be asked to do, and the handlers under fault, which are the same for all.
+"""The commands of every peer's script, and the handlers under test, which are the same for all peers.
 
     install | produce | work
 
-`produce` enqueues what it is told line by line on its input and answers each line. All of it needs the standard library
-alone, because it runs in the peer's interpreter; the client of the recorder is loaded from its file for that reason."""
+`produce` reads orders line by line and answers each one. This module needs only the standard library, because it runs
+in the peer's interpreter; for the same reason it loads the recorder's client from its file."""
 
 import asyncio
 import importlib.util
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 WORK, THREAD = "work", "thread"
-"""An async handler, and one whose work is in a thread, the way that the peer has for blocking code."""
+"""An async handler, and one that works in a thread, in the way that the peer offers for blocking code."""
 SLOTS = 8
-"""Jobs at once in each worker, as in the laboratory of Holdfast."""
+"""Concurrent jobs per worker, as in Holdfast's laboratory."""
 LEASE_SECONDS = float(os.environ.get("FAULTS_LEASE", "3"))
 
 Job = dict[str, Any]
@@ -30,15 +30,15 @@ class Script(Protocol):
     async def install(self) -> None: ...
 
     async def open(self) -> None:
-        """For producing."""
+        """Get ready to produce."""
 
     async def close(self) -> None: ...
 
     async def enqueue(self, kind: str, jobs: list[Job]) -> list[Any]:
-        """All of them in one call; the ids that the peer gave them."""
+        """Enqueue all jobs in one call. Returns the ids that the peer gave them."""
 
     async def work(self) -> None:
-        """One worker, until it is told to stop."""
+        """Run one worker until it is told to stop."""
 
 
 def url() -> str:
@@ -46,14 +46,14 @@ def url() -> str:
 
 
 def _recorder_client() -> Any:  # noqa: ANN401
-    """holdfast_lab.faults.record, without importing Holdfast."""
+    """Load holdfast_lab.faults.record without importing Holdfast."""
     name = "faults_record"
-    path = Path(__file__).parents[3] / "src" / "holdfast" / "faults" / "record.py"
+    path = Path(__file__).parents[3] / "lab" / "src" / "holdfast_lab" / "faults" / "record.py"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Its dataclasses look themselves up here.
+    # Its dataclasses look up their module here.
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
@@ -65,7 +65,7 @@ _record: Any = _client.Record.of_environment() if os.environ.get("FAULTS_RECORD"
 
 @contextmanager
 def attempt(job: Job, peers_id: object) -> Iterator[None]:
-    """What happens in it is one attempt. It gets a token of its own: whoever reads the notes numbers them in order."""
+    """Note one attempt under a unique token. The reader of the notes numbers the attempts in order."""
     token = uuid.uuid4().hex
     identity = uuid.UUID(job["job"])
     _record.note(_client.What.START, identity, token=token, id=str(peers_id), how=job["how"])
@@ -129,7 +129,7 @@ async def _produce(script: Script) -> None:
                 await script.open()
                 is_open = True
             reply = {"ids": [str(each) for each in await script.enqueue(order["kind"], order["jobs"])]}
-        except Exception as error:  # noqa: BLE001 - whatever the peer's driver raises, nobody knows what became of it
+        except Exception as error:  # noqa: BLE001 - no error of the peer's driver says whether the jobs exist
             reply = {"error": f"{type(error).__name__}: {error}"[:300]}
             is_open = False
             await _closed(script)
@@ -139,5 +139,5 @@ async def _produce(script: Script) -> None:
 async def _closed(script: Script) -> None:
     try:
         await asyncio.wait_for(script.close(), 5)
-    except Exception as error:  # noqa: BLE001 - what is broken may be hard to close
+    except Exception as error:  # noqa: BLE001 - a broken connection may fail to close
         print(f"closing: {error!r}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Holdfast in the same harness, as a control: what is judged here must come out as in its own laboratory."""
+"""Holdfast in the same harness, as a control: the findings here must match those of its own laboratory."""
 
 import os
 import sys
@@ -50,7 +50,7 @@ class HoldfastScript:
         return [each.id for each in made]
 
     async def work(self) -> None:
-        command = [sys.executable, "-m", "holdfast.cli", "worker", _APP, "--store", url()]
+        command = [sys.executable, "-m", "holdfast", "worker", "--app", _APP, "--store", url()]
         settings = {"lease": f"{LEASE_SECONDS:g}s", "concurrency": str(SLOTS), "shutdown": "5s"}
         os.execve(  # noqa: S606
             sys.executable, command, os.environ | {variable(name): value for name, value in settings.items()}

@@ -1,6 +1,6 @@
 """PgQueuer as its pages on deployment and heartbeats advise: `pgqueuer.run`, which ends when the listener fails.
 
-Whoever supervises it starts it again. Heartbeats and the recovery of stale jobs are its own.
+A supervisor restarts it. Heartbeats and the recovery of stale jobs are PgQueuer's own.
 """
 
 import asyncio
@@ -50,11 +50,11 @@ class PgQueuerScript:
     async def work(self) -> None:
         await pgqueuer.run(
             _worker,
-            # It asks for at least two batches.
+            # PgQueuer requires a limit of at least two batches.
             batch_size=SLOTS // 2,
             max_concurrent_tasks=SLOTS,
             heartbeat_timeout=timedelta(seconds=LEASE_SECONDS),
-            # A stale job is found by a dequeue, and an idle worker makes one this often.
+            # A dequeue finds stale jobs, and an idle worker dequeues this often.
             dequeue_timeout=timedelta(seconds=1),
             shutdown_on_listener_failure=True,
         )
@@ -69,7 +69,7 @@ async def _worker() -> AsyncIterator[Any]:
         await handle(json.loads(job.payload), job.id)
 
     async def thread(job: Any) -> None:  # noqa: ANN401
-        # Its handlers are async, and its error for others names this way.
+        # PgQueuer accepts only async handlers, and its error for others recommends this.
         await asyncio.to_thread(handle_in_thread, json.loads(job.payload), job.id)
 
     queuer.entrypoint(WORK)(work)

@@ -1,4 +1,4 @@
-"""Procrastinate with the periodic task that its page on stalled jobs shows."""
+"""Procrastinate with the periodic task from its page on stalled jobs."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from bench.faults_of_peers.scripts.commands import (
 )
 
 _EVERY_TWO_SECONDS = "* * * * * */2"
-"""Its cron has a sixth column for seconds. The page has the task every ten minutes."""
+"""Its cron has a sixth field for seconds. On that page, the task runs every ten minutes."""
 
 
 class ProcrastinateScript:
@@ -38,13 +38,13 @@ class ProcrastinateScript:
         return found
 
     async def work(self) -> None:
-        # A connection for each job, and for what a worker does beside them.
+        # One connection per job, plus those for the worker's other tasks.
         app, _ = _application(max_size=SLOTS + 4)
         async with app.open_async():
             await app.run_worker_async(
                 concurrency=SLOTS,
                 fetch_job_polling_interval=1.0,
-                # A third, as in its defaults of 10 s and 30 s.
+                # A third of the timeout, as in its defaults of 10 s and 30 s.
                 update_heartbeat_interval=LEASE_SECONDS / 3,
                 stalled_worker_timeout=LEASE_SECONDS,
             )

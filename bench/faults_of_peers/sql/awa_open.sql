@@ -1,4 +1,4 @@
--- A running job is known by its entry alone; a job that was rescued has several, or waits among the deferred ones.
+-- A running job has only its entry; a rescued job has several entries, or waits among the deferred ones.
 SELECT job, 'not final' AS state
 FROM (
     (SELECT (args ->> 'job')::uuid AS job FROM awa.ready_entries

@@ -1,4 +1,4 @@
--- Every end of a job, in the order of the log. It keeps no payload, so that the job is known by PgQueuer's id alone.
+-- All ends of jobs, in the order of the log. The log keeps no payload, so only PgQueuer's id identifies the job.
 SELECT NULL::uuid AS job, job_id::text AS id, status::text AS state, extract(epoch FROM created)::float8 AS at
 FROM pgqueuer_log
 WHERE status::text IN ('successful', 'exception', 'canceled', 'deleted', 'failed')

@@ -1,4 +1,4 @@
--- Every end of a job, by its events.
+-- All ends of jobs, according to their events.
 SELECT (job.args ->> 'job')::uuid AS job, job.id::text AS id, event.type::text AS state,
        extract(epoch FROM event.at)::float8 AS at
 FROM procrastinate_events AS event JOIN procrastinate_jobs AS job ON job.id = event.job_id

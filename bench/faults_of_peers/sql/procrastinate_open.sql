@@ -1,3 +1,3 @@
--- The periodic task's own jobs have no such argument.
+-- The argument excludes the jobs of the periodic task.
 SELECT (args ->> 'job')::uuid AS job, status::text AS state FROM procrastinate_jobs
 WHERE args ? 'job' AND status IN ('todo', 'doing')

@@ -1,4 +1,4 @@
-"""awa-pg: a Rust engine with Python handlers, on its queue storage."""
+"""awa-pg, a Rust engine with Python handlers, on its queue storage."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ class Nothing:
 
 class AwaAdapter:
     async def install(self, *, tuned: bool) -> None:
-        del tuned  # there is nothing of the kind
+        del tuned  # awa-pg has no such settings
         await self.open()
         await self._client.migrate()
         await self._client.install_queue_storage(schema="awa")

@@ -1,4 +1,4 @@
-// The same as commands.py, for node.
+// The node version of commands.py.
 import fs from "node:fs";
 import path from "node:path";
 import process from "node:process";

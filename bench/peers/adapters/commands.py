@@ -1,8 +1,8 @@
-"""What every adapter can be asked to do, and the probe that its handler calls; commands.mjs is the same for node.
+"""The commands of every adapter, and the probe that its handler calls; commands.mjs is the same for node.
 
     install TUNED | bulk JOBS BATCH | single SECONDS | pickup JOBS GAP_SECONDS | work SETTINGS_AS_JSON
 
-The answer is the last line of the output, as JSON. Times are of the monotonic clock, which processes share."""
+The answer is the last line of the output, as JSON. Times come from the monotonic clock, which processes share."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ _STARTED = struct.Struct("<qd")
 
 class Adapter(Protocol):
     async def install(self, *, tuned: bool) -> None:
-        """Make the tables; tuned: with the settings that the peer advises for them."""
+        """Create the tables; if tuned, with the settings that the peer recommends for them."""
 
     async def open(self) -> None: ...
 
@@ -45,7 +45,7 @@ def url() -> str:
 
 
 def probe() -> Callable[[int], None]:
-    """What the handler tells: in a pick-up when each job started; in a drain, from time to time, how many did."""
+    """What the handler reports: every start of a job in a pick-up, and a count now and then in a drain."""
     folder = Path(os.environ["BENCH_FOLDER"])
     return _each_start(folder) if os.environ["BENCH_MEASURE"] == "pickup" else _counted_starts(folder)
 
@@ -74,7 +74,7 @@ def _counted_starts(folder: Path) -> Callable[[int], None]:
 
 
 def run(main: Coroutine[Any, Any, None], settings: Mapping[str, Any]) -> None:
-    """On the event loop that the settings name: a worker has asyncio's own unless uvloop is part of its best."""
+    """Run on the event loop that the settings name: asyncio's own, unless uvloop is among a peer's best settings."""
     if settings.get("uvloop"):
         uvloop.run(main)
     else:
@@ -86,7 +86,7 @@ def answer(adapter: Adapter) -> None:
     if command == "work":
         adapter.work(json.loads(arguments[0]), probe())
     else:
-        # Who enqueues has the faster loop everywhere, so that the difference is the peers' own.
+        # Producers always get the faster loop, so that all differences come from the peers themselves.
         print(json.dumps(uvloop.run(_answer(adapter, command, arguments))), flush=True)
 
 
@@ -128,7 +128,7 @@ async def _single(adapter: Adapter, seconds: float) -> dict[str, float]:
 
 
 async def _pickup(adapter: Adapter, jobs: int, gap: float) -> list[tuple[int, float]]:
-    """For each job when its enqueue returned. The numbers of the first ones, which do not count, are negative."""
+    """Return when each enqueue returned, by job. Warm-up jobs, which do not count, have negative numbers."""
     for number in range(1, WARM_UP_JOBS + 1):
         await adapter.enqueue(-number)
         await asyncio.sleep(_WARM_UP_GAP_SECONDS)
@@ -137,6 +137,6 @@ async def _pickup(adapter: Adapter, jobs: int, gap: float) -> list[tuple[int, fl
     for number in range(jobs):
         await adapter.enqueue(number)
         returned.append((number, time.monotonic()))
-        # Of all lengths, or the jobs would meet a poll always at the same point.
+        # Vary the gaps, or all jobs would arrive at the same point of a poll.
         await asyncio.sleep(gap * random.uniform(0.5, 1.5))
     return returned

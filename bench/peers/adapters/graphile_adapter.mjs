@@ -1,4 +1,4 @@
-// graphile-worker, from the npm project that setup made for it.
+// graphile-worker, from the npm project that `setup` created.
 import { createRequire } from "node:module";
 import process from "node:process";
 import { answer, url } from "./commands.mjs";
@@ -6,7 +6,7 @@ import { answer, url } from "./commands.mjs";
 const require = createRequire(`${process.env.BENCH_PACKAGES}/package.json`);
 const { Logger, makeWorkerUtils, run, runMigrations } = require("graphile-worker");
 
-// Its default logger prints a line for each job, which would be measured too.
+// Its default logger prints a line per job, and that time would be measured too.
 const logger = new Logger(() => (level, message) => {
   if (level === "error" || level === "warning") console.error(message);
 });

@@ -1,4 +1,4 @@
-"""Holdfast itself, from the project's own environment; its worker is `holdfast worker`."""
+"""Holdfast itself, from the project's own environment. Its worker is `holdfast worker`."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ def _handle(started: Callable[[int], None]) -> None:
 
 class HoldfastAdapter:
     async def install(self, *, tuned: bool) -> None:
-        del tuned  # there is nothing of the kind
+        del tuned  # Holdfast has no such settings
         await migrate(url(), _SCHEMA)
 
     async def open(self) -> None:
@@ -40,8 +40,8 @@ class HoldfastAdapter:
         return await app.enqueue_many([app.job("bench.nothing", {"number": number}) for number in numbers])
 
     def work(self, settings: Mapping[str, Any], started: Callable[[int], None]) -> None:
-        del started  # the worker's process has one of its own
-        command = [sys.executable, "-m", "holdfast.cli", "worker", _APP, "--store", url()]
+        del started  # the worker's process has its own
+        command = [sys.executable, "-m", "holdfast", "worker", "--app", _APP, "--store", url()]
         os.execve(sys.executable, command, os.environ | dict(settings))  # noqa: S606
 
 

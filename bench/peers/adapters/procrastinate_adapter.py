@@ -10,7 +10,7 @@ from bench.peers.adapters.commands import answer, run, url
 
 class ProcrastinateAdapter:
     async def install(self, *, tuned: bool) -> None:
-        del tuned  # there is nothing of the kind
+        del tuned  # Procrastinate has no such settings
         await self.open()
         await self._app.schema_manager.apply_schema_async()
         await self.close()

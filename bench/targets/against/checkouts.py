@@ -1,6 +1,6 @@
-"""The two sides of a comparison: sources of a commit, and an interpreter with the packages that its lock file names.
+"""The two sides of a comparison: the sources of a commit, and an interpreter with the packages of its lock file.
 
-Sources are copied, so that nothing changes while a run goes on. Environments stay in the user's cache.
+Sources are copied, so that nothing changes during a run. Environments stay in the user's cache.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ class Unusable(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What to run, and with what."""
+    """One side: the program to run, its sources and its interpreter."""
 
     name: str
     sources: Path
@@ -39,7 +39,7 @@ class Side:
     program: Path = PROGRAM
 
     def command(self, *words: str) -> list[str]:
-        """Without the folder of the program on the path, where its neighbors could hide modules."""
+        """A command line that keeps the program's folder off the path, where its neighbors could hide modules."""
         return [str(self.python), "-P", str(self.program), *words]
 
     def environment(self) -> dict[str, str]:
@@ -53,9 +53,9 @@ class Interpreter:
 
     @classmethod
     def at(cls, program: str) -> "Interpreter":
-        """Unusable unless it runs."""
+        """Check the interpreter. Raises Unusable if it does not run or is too old."""
         text = _output([program, "-c", "import platform; print(platform.python_version())"], f"--python {program}")
-        # The last part can be 0rc1.
+        # The third part may not be a number, as in 0rc1.
         version = tuple(int(part) for part in text.strip().split(".")[:2])
         if version < (3, 11):
             raise Unusable(f"--python {program}: Holdfast needs Python 3.11 or later, this is {text.strip()}")
@@ -67,7 +67,7 @@ class Interpreter:
 
 
 def commit_of(name: str, repository: Path = ROOT) -> str:
-    """The whole hash. Unusable if the repository has no such commit, or there is none."""
+    """Return the full hash. Raises Unusable if the repository, or this commit in it, does not exist."""
     command = [
         "git",
         "-C",
@@ -81,14 +81,14 @@ def commit_of(name: str, repository: Path = ROOT) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise Unusable("git was not found; it has the other commit") from None
+        raise Unusable("git was not found, and the other commit can only be read with it") from None
     if done.returncode:
         raise Unusable(f"--against {name}: this repository has no such commit")
     return done.stdout.strip()
 
 
 def check_out(commit: str, folder: Path, repository: Path = ROOT) -> Path:
-    """The parts of a commit that are needed, in the folder."""
+    """Extract the required parts of a commit into the folder."""
     command = ["git", "-C", str(repository), "archive", commit, *_PARTS]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
@@ -99,14 +99,14 @@ def check_out(commit: str, folder: Path, repository: Path = ROOT) -> Path:
 
 
 def copy_working_tree(folder: Path, repository: Path = ROOT) -> Path:
-    """The same parts as they are now, committed or not."""
+    """Copy the same parts in their current state, committed or not."""
     shutil.copytree(repository / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(repository / _LOCK, folder / _LOCK)
     return folder
 
 
 def environment_for(interpreter: Interpreter, sources: Path) -> Path:
-    """The interpreter of an environment with the packages of the lock file, made once for each lock file."""
+    """Return the interpreter of an environment with the lock file's packages, created once per lock file."""
     lock = sources / _LOCK
     name = f"{interpreter.label}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
     cache = platformdirs.user_cache_path("holdfast") / "bench-targets"
@@ -119,7 +119,7 @@ def environment_for(interpreter: Interpreter, sources: Path) -> Path:
             _output([interpreter.program, "-m", "venv", str(making)], "the environment cannot be made")
             pip = [str(_python(making)), "-m", "pip", "install", "-qq", "--disable-pip-version-check", "-r", str(lock)]
             _output(pip, "the packages of the lock file cannot be installed")
-            # Only its scripts know the name that it had before. Another process may have been faster.
+            # Renaming is safe: only the environment's scripts contain the old name. Another process may be first.
             if not made.exists():
                 making.rename(made)
     return _python(made)
@@ -140,7 +140,7 @@ def _output(command: Sequence[str], what: str) -> str:
 
 
 def _plain_environment() -> dict[str, str]:
-    """Without what was set for Holdfast, for PostgreSQL or for other Pythons. An index of pip's stays."""
+    """The environment without variables for Holdfast, PostgreSQL or other Pythons. A package index for pip stays."""
     elsewhere = ("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")
     hidden = ("HOLDFAST_", "PYTHON", "PG", *elsewhere)
     return {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
@@ -148,4 +148,4 @@ def _plain_environment() -> dict[str, str]:
 
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[-1] if lines else "it says nothing"
+    return lines[-1] if lines else "no error message"

@@ -1,4 +1,4 @@
-"""From the options to the table: both sides, the server between them, the rounds, and what comes out."""
+"""From the options to the table: both sides, their server, the rounds and the result."""
 
 import argparse
 import asyncio
@@ -40,11 +40,11 @@ _ROOM = 4_000_000_000
 def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "against another commit",
-        f"exit code {MISSED}: a threshold is missed or a measure broke, {UNCLEAR}: neither, but a verdict is unclear",
+        f"exit code {MISSED}: a threshold was missed or a measure broke; {UNCLEAR}: neither, but a verdict is unclear",
     )
-    group.add_argument("--against", metavar="COMMIT", help="compare the working tree with it, and nothing else")
-    group.add_argument("--measures", type=_names, metavar="A,B", help="only these (default: all)")
-    group.add_argument("--python", metavar="PATH", help="the interpreter of both sides (default: this one)")
+    group.add_argument("--against", metavar="COMMIT", help="only compare the working tree with this commit")
+    group.add_argument("--measures", type=_names, metavar="A,B", help="take only these measures (default: all)")
+    group.add_argument("--python", metavar="PATH", help="interpreter for both sides (default: this one)")
 
 
 def _names(text: str) -> list[str]:
@@ -52,7 +52,7 @@ def _names(text: str) -> list[str]:
 
 
 async def compare(chosen: argparse.Namespace) -> tuple[str, int]:
-    """The table, and the exit code."""
+    """Return the table and the exit code."""
     commit = commit_of(chosen.against)
     interpreter = Interpreter.at(chosen.python or sys.executable)
     sizes = QUICK if chosen.quick else Sizes()
@@ -111,7 +111,7 @@ def selected(measures: Sequence[Measure], names: Sequence[str] | None) -> list[M
 
 def _announce(measures: Sequence[Measure], pairs: int, pace: Pace) -> None:
     seconds = SET_UP_SECONDS + sum(measure.seconds * min(pairs, measure.most_pairs or pairs) for measure in measures)
-    most = "" if pace.seconds is None else f", {pace.seconds / 60:.0f} at most"
+    most = "" if pace.seconds is None else f", at most {pace.seconds / 60:.0f}"
     say(f"{pairs} pairs of {', '.join(measure.name for measure in measures)}")
     say(f"about {math.ceil(seconds / 60)} minutes on two quiet cores{most}")
 
@@ -124,7 +124,7 @@ def exit_code(measures: Sequence[Measure], *, is_judged: bool) -> int:
 
 
 def _roomy_folder() -> Path | None:
-    """In memory, so that no figure depends on a disk; None: the usual temporary folder."""
+    """A folder in memory, so that no figure depends on a disk, or None for the default temporary folder."""
     if not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < _ROOM:
         return None
     return _MEMORY

@@ -1,4 +1,4 @@
-"""What is compared, and how a pair of each is taken: all of it through side.py, each run in a fresh database."""
+"""The measures of a comparison, and how each takes a pair: through side.py, with each run in a fresh database."""
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from bench.targets.machine import rest
 from bench.targets.server import Server, Stage
 
 _START_SECONDS = 4.0
-"""What a run takes besides what is measured: a database, a process, a moment of rest."""
+"""The time a run takes besides the measurement, for a database, a process and a moment of rest."""
 _EAGER_TASKS = (3, 12)
 _WARM_UP_JOBS = 10
 _PLACE_BYTES = 16
@@ -26,7 +26,7 @@ _CLAIM_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Jobs that wait, spread evenly over `filled` of so many pairs of queue and kind."""
+    """Waiting jobs, spread evenly over `filled` of `pairs` pairs of queue and kind."""
 
     jobs: int = 0
     pairs: int = 1
@@ -40,7 +40,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much one side does in one pair: `single`, `bulk` and `spaced` jobs in each of so many `turns`."""
+    """The work of one side in one pair: `single`, `bulk` and `spaced` jobs in each of `turns` turns."""
 
     drain: int = 300_000
     awaiting: int = 100_000
@@ -57,7 +57,7 @@ QUICK = Sizes(drain=5_000, awaiting=3_000, turns=2, single=50, bulk=1_000, space
 
 @dataclass(frozen=True, slots=True)
 class Yard:
-    """The server, the two sides on it, and how much they do."""
+    """The server, the two sides that use it, and the sizes of their work."""
 
     server: Server
     sides: Mapping[str, Side]
@@ -73,7 +73,7 @@ class Yard:
 
     @contextlib.asynccontextmanager
     async def stage(self, name: str, backlog: Backlog) -> AsyncIterator[Stage]:
-        """Tables by the side's own migrations, jobs by its own bulk enqueue; made once and copied."""
+        """A database with tables from the side's migrations and jobs from its bulk enqueue, made once and copied."""
         side = self.sides[name]
 
         async def install(url: str) -> None:
@@ -112,7 +112,7 @@ def all_measures(yard: Yard, python: tuple[int, ...]) -> list[Measure]:
 
 
 def _in_turn(run: Callable[[str], Awaitable[Sequence[float]]]) -> Take:
-    """One side after the other."""
+    """Run one side after the other."""
 
     async def take(names: Sequence[str]) -> dict[str, Sequence[float]]:
         return {name: await run(name) for name in names}
@@ -148,7 +148,7 @@ def _drain(
 
 @contextlib.asynccontextmanager
 async def _producers(yard: Yard, names: Sequence[str], *, worker: bool) -> AsyncIterator[dict[str, Program]]:
-    """One for each side, both at the same time; with `worker`, each has an idle worker."""
+    """One producer per side, both open at the same time; with `worker`, each side also has an idle worker."""
     async with contextlib.AsyncExitStack() as stack:
         found = {}
         for name in names:
@@ -162,7 +162,7 @@ async def _producers(yard: Yard, names: Sequence[str], *, worker: bool) -> Async
 
 
 async def _by_turns(producers: Mapping[str, Program], turns: int, step: str) -> dict[str, list[list[float]]]:
-    """In many short turns, A B B A A B …, so that a slow second of the machine slows both sides."""
+    """Alternate in many short turns, A B B A A B …, so that a slow second of the machine slows both sides."""
     answers: dict[str, list[list[float]]] = {name: [] for name in producers}
     for turn in range(turns):
         for name in producers if turn % 2 == 0 else reversed(list(producers)):
@@ -203,9 +203,9 @@ def _pick_up(yard: Yard, threshold: RatioAtLeast) -> Measure:
 def _first_claims(
     yard: Yard, name: str, pairs: int, filled: int, most: float, beside: Sequence[Row] = ()
 ) -> list[Measure]:
-    """With one queue, and with a queue for each kind.
+    """Measure with one queue, and with a queue for each kind.
 
-    The second is for the new side alone: workers that look for each kind in each queue would have a million places to
+    The second measures the new side only: workers that look for each kind in each queue would have a million places to
     look at.
     """
     return [

@@ -1,4 +1,4 @@
-"""Processes of a side (side.py), which do a step for each line that they are told and answer with numbers."""
+"""Processes of a side (side.py). They take one step per input line and answer with numbers."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ class Program:
         return await self.hear(seconds)
 
     async def end(self) -> None:
-        """In an orderly way: a producer at the end of its input, a worker by a signal."""
+        """End in an orderly way: a producer at the end of its input, a worker by a signal."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -59,7 +59,7 @@ class Program:
 
 @contextlib.asynccontextmanager
 async def started(side: Side, log: Path, *words: str) -> AsyncIterator[Program]:
-    """It has said that it is ready, and has ended when the block is left."""
+    """Start a program and wait until it is ready. It ends with the block."""
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
             *side.command(*words),
@@ -79,14 +79,14 @@ async def started(side: Side, log: Path, *words: str) -> AsyncIterator[Program]:
 
 @contextlib.asynccontextmanager
 async def started_worker(side: Side, log: Path, *words: str) -> AsyncIterator[Program]:
-    """The same for a worker, which is stopped by a signal. Nothing starts before `tell`."""
+    """Start a worker, which a signal stops at the end of the block. It waits for `tell` before it works."""
     async with started(side, log, *words) as program:
         yield program
         program.stop()
 
 
 async def done(side: Side, log: Path, *words: str) -> None:
-    """Run it to its end."""
+    """Run a program and wait for it to end."""
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
             *side.command(*words), stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,

@@ -1,6 +1,6 @@
-"""In which order everything is measured: a pair of each measure, then another one of each, until there are enough.
+"""The order of all measurements: a pair of each measure, then another pair of each, until there are enough.
 
-When the machine is slow for some minutes, each measure has a few slow pairs and none has only slow ones.
+If the machine is slow for some minutes, each measure has a few slow pairs, but none has only slow ones.
 """
 
 import time
@@ -14,9 +14,9 @@ from bench.targets.measuring import say
 from holdfast.domain.errors import HoldfastError
 
 Values = Mapping[str, Sequence[float]]
-"""Of each side that was measured, a value for each row."""
+"""For each measured side, one value per row."""
 Take = Callable[[Sequence[str]], Awaitable[Values]]
-"""Measures the sides, in the order in which they are given."""
+"""Measures the sides in the given order."""
 
 
 @dataclass(slots=True)
@@ -25,12 +25,12 @@ class Measure:
     rows: Sequence[Row]
     take: Take
     seconds: float
-    """What one pair is expected to take on a quiet machine."""
+    """The expected seconds per pair on a quiet machine."""
     most_pairs: int | None = None
     most_old: int | None = None
-    """So many readings of the old side are enough."""
+    """The most readings that the old side needs."""
     problem: str | None = None
-    """Why it broke; it is not tried again then."""
+    """Why it broke. A broken measure is not tried again."""
 
     def wants(self, number: int) -> bool:
         return self.problem is None and (self.most_pairs is None or number < self.most_pairs)
@@ -38,7 +38,7 @@ class Measure:
 
 @dataclass(slots=True)
 class Pace:
-    """Ends the rounds before `seconds` are over; None: no limit."""
+    """Ends the rounds before `seconds` have passed; None means no limit."""
 
     seconds: float | None = None
     clock: Callable[[], float] = time.monotonic
@@ -60,14 +60,14 @@ class Pace:
 async def take_rounds(
     measures: Sequence[Measure], pairs: int, pace: Pace, after_round: Callable[[], None] = lambda: None
 ) -> None:
-    """Each side is first in every other pair: what one leaves behind favors neither."""
+    """Take pairs of every measure. Each side goes first in every other pair, so that leftovers favor neither."""
     for number in range(pairs):
         order = (NEW, OLD) if number % 2 == 0 else (OLD, NEW)
         for measure in measures:
             if not measure.wants(number):
                 continue
             if not pace.has_time_for(measure):
-                say(f"{number} of {pairs} pairs fit into the time")
+                say(f"{number} of {pairs} pairs fit into the time limit")
                 return
             began = pace.clock()
             try:

@@ -1,4 +1,4 @@
-"""The rows of a comparison: what is compared, the readings of each pair, and what they come to."""
+"""The rows of a comparison: what is compared, the readings of each pair, and the results."""
 
 import statistics
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One pair. Where the old side takes long it is not measured in each of them."""
+    """One pair. A slow old side is not measured in every pair."""
 
     new: float
     old: float | None
     first: str
-    """Which side was measured before the other."""
+    """The side that was measured first."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Row:
 
     @property
     def ratios(self) -> list[float]:
-        """Above 1 the new side is better, also where less is better."""
+        """Above 1 the new side is better, even for units of which less is better."""
         pairs = [(each.new, each.old) for each in self.readings if each.old is not None]
         return [new / old if self.unit is Unit.RATE else old / new for new, old in pairs]
 
@@ -54,7 +54,7 @@ class Row:
 
     @property
     def verdict(self) -> Verdict | None:
-        """None: nothing is asked of it."""
+        """The verdict, or None for a row without a threshold."""
         if self.threshold is None:
             return None
         judged = self.new if isinstance(self.threshold, MillisecondsAtMost) else self.ratio
@@ -76,8 +76,8 @@ class Row:
 _HEADER = ("measure", "unit", "must be", "verdict", "new/old", "95% interval", "pairs", "new", "95% interval", "old")
 _TEXT_COLUMNS = 4
 _NOTE = (
-    "new/old: the median over pairs, turned round for times, so that more is better. Intervals: exact order\n"
-    "statistics of the median. In parentheses from the least to the most: fewer than six pairs have none of 95%."
+    "new/old: the median over pairs, inverted for times, so that more is always better. Intervals: exact order\n"
+    "statistics of the median. In parentheses: least to most, because fewer than six pairs have no 95% interval."
 )
 
 

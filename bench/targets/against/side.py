@@ -1,7 +1,7 @@
 """The program of one side: `side.py DO …`, run with the interpreter, packages and sources of its commit.
 
 Commits share only the public API, so this file uses nothing else, except in `_timed_claims`. Each line on standard
-input is a step to take; the answer is a line of numbers (JSON) on standard output. programs.py is the other end.
+input requests a step. The answer is a line of numbers (JSON) on standard output. programs.py is the other end.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ import json
 import mmap
 import os
 import resource
-import runpy
 import signal
 import struct
 import sys
@@ -24,6 +23,7 @@ from typing import Any
 import uvloop
 
 from holdfast import Holdfast, JobState, NewJob, RunningJob, run_worker
+from holdfast.cli import main as command
 
 _PAYLOAD = {"text": "x" * 89}
 _BATCH = 1_000
@@ -33,10 +33,10 @@ _MOST_MEMORY = 4 << 30
 _WARM_UP = "warm-up"
 _WARM_UP_TICKS = 5
 _PLACE = struct.Struct("qd")
-"""What a worker shows the others: how many handlers it has started, and when the first one."""
+"""What a worker shares with the others: how many handlers it has started, and when it started the first one."""
 
 clock = time.monotonic
-"""Processes share it."""
+"""A clock that all processes share."""
 
 
 def kind_of(number: int) -> str:
@@ -52,13 +52,13 @@ def say(*numbers: float) -> None:
 
 
 def hear() -> str:
-    """The next line. Blocks the event loop, which has nothing else to do."""
+    """Read the next line. This blocks the event loop, which has nothing else to do."""
     return sys.stdin.readline().strip()
 
 
 def migrate(url: str) -> None:
     sys.argv[1:] = ["migrate", "--store", url]
-    runpy.run_module("holdfast.cli", run_name="__main__")
+    command()
 
 
 async def fill(url: str, jobs: int, pairs: int, queues: int, filled: int) -> None:
@@ -115,7 +115,7 @@ async def _spaced(app: Holdfast, jobs: int) -> list[float]:
 
 
 class Tally:
-    """What the handlers of this process have begun."""
+    """Counts the handlers that this process has started."""
 
     def __init__(self) -> None:
         self.started = 0
@@ -154,7 +154,7 @@ def handlers(tally: Tally) -> dict[str, Handler]:
 
 
 def work(url: str, handler: Handler, beside: Callable[[Holdfast], Coroutine[None, None, None]]) -> int:
-    """A worker until SIGTERM: opens the app, says so, waits for a line, then starts together with `beside`."""
+    """Run a worker until SIGTERM. It opens the app, reports that, waits for a line, and then starts with `beside`."""
     app = Holdfast(url)
     app.handler(kind_of(0), queue=queue_of(0))(handler)
 
@@ -169,7 +169,11 @@ def work(url: str, handler: Handler, beside: Callable[[Holdfast], Coroutine[None
         finally:
             task.cancel()
 
-    return run_worker(app, around=around)
+    if hasattr(app, "lifespan"):
+        app.lifespan = lambda _app: around()
+        return run_worker(app)
+    # For commits from before the lifespan.
+    return run_worker(app, around=around)  # type: ignore[call-arg]
 
 
 def _end_if_broken(task: "asyncio.Task[None]") -> None:
@@ -179,9 +183,9 @@ def _end_if_broken(task: "asyncio.Task[None]") -> None:
 
 
 def drain(url: str, name: str, jobs: int, shared: str, place: int, workers: int) -> int:
-    """Workers share a file to add up what they started. The one at place 0 says how long it took.
+    """Drain with workers that share a file to add up their starts. The one at place 0 reports the time it took.
 
-    From the first start of a handler until the store says that all jobs have succeeded.
+    Timed from the first start of a handler until the store reports that all jobs have succeeded.
     """
     tally = Tally()
 
@@ -195,7 +199,7 @@ def drain(url: str, name: str, jobs: int, shared: str, place: int, workers: int)
             if place == 0 and sum(started for started, _ in noted) >= jobs:
                 break
             await asyncio.sleep(_TURN_SECONDS)
-        # A count reads what is not finished, which is little by now.
+        # A count reads unfinished jobs, of which few are left by now.
         while (await app.jobs.count())[JobState.SUCCEEDED] < jobs:  # noqa: ASYNC110 - the worker ends it
             await asyncio.sleep(0)
         say(clock() - min(first for started, first in noted if started))
@@ -204,21 +208,21 @@ def drain(url: str, name: str, jobs: int, shared: str, place: int, workers: int)
 
 
 def stamp(url: str) -> int:
-    """Idle, and each job's result is when its handler began."""
+    """Run an idle worker whose jobs return when their handler began."""
 
     async def nothing(_app: Holdfast) -> None:
-        """The producer asks for the results."""
+        """Do nothing: the producer reads the results."""
 
     return work(url, handlers(Tally())["stamping"], nothing)
 
 
 async def first_claim(url: str, pairs: int, queues: int) -> None:
-    """Milliseconds: the claims of a worker before its first handler, from its start to that handler, a cold claim.
+    """Report milliseconds: a worker's claims before its first handler, its start to that handler, and a cold claim.
 
-    The worker is fresh, but its connections have claimed before: the first claim on a new one reads catalogs and
-    compiles functions, however few pairs there are. That is the cold claim, with one pair.
+    The worker is fresh, but its connections have claimed before. The first claim on a new connection reads catalogs and
+    compiles functions, however few pairs there are. That is the cold claim, measured with one pair.
     """
-    # A commit that cannot do it must run out of memory before the machine does.
+    # A commit that cannot handle this must run out of memory before the machine does.
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
     app, tally = Holdfast(url), Tally()
     empty = handlers(tally)["empty"]
@@ -245,7 +249,7 @@ async def first_claim(url: str, pairs: int, queues: int) -> None:
 
 
 def _timed_claims(app: Holdfast) -> list[tuple[float, float]]:
-    """When each claim of this process was sent and answered. The store's coroutine `claim` is not public."""
+    """When each claim of this process was sent and answered. The store's coroutine `claim` is not a public API."""
     store_class: Any = type(app.opened.store)
     claim = store_class.claim
     claims: list[tuple[float, float]] = []
@@ -276,7 +280,7 @@ def main(arguments: list[str]) -> int:
         case ["first-claim", url, pairs, queues]:
             uvloop.run(first_claim(url, int(pairs), int(queues)))
         case _:
-            print(f"not known: {arguments}", file=sys.stderr)
+            print(f"unknown command: {arguments}", file=sys.stderr)
             return 2
     return 0
 

@@ -1,4 +1,4 @@
-"""What paired readings say: the median, its exact interval, and whether a threshold is met, missed or unclear."""
+"""What paired readings show: the median, its exact interval, and whether a threshold is met, missed or unclear."""
 
 import math
 import statistics
@@ -9,7 +9,7 @@ from typing import Protocol
 
 CONFIDENCE = 0.95
 SLACK = 0.03
-"""The lower bound may be that much below the least median: 0.98 asks for 0.95."""
+"""How far the lower bound may be below the least median: 0.98 requires at least 0.95."""
 
 
 class Verdict(StrEnum):
@@ -20,13 +20,13 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A median between two order statistics, which need no assumption about how the values spread."""
+    """A median between two order statistics, which need no assumption about the distribution."""
 
     median: float
     low: float
     high: float
     is_certain: bool
-    """Whether low and high enclose the true median with 95%. Fewer than six values never do."""
+    """Whether low and high enclose the true median with 95% confidence. That takes at least six values."""
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Estimate":
@@ -37,9 +37,9 @@ class Estimate:
 
 
 def _rank(number: int) -> int:
-    """The largest so that the value of this rank from below and the one from above enclose the median; 0 if none does.
+    """The largest rank at which the values from below and above enclose the median; 0 if there is none.
 
-    As many values lie below the true median as a coin shows heads.
+    The number of values below the true median is distributed like the heads of coin tosses.
     """
     rank, outside = 0, 0.0
     while True:
@@ -55,7 +55,7 @@ class Threshold(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RatioAtLeast:
-    """For the ratio new/old, where more is better."""
+    """A lower bound for the ratio new/old, where more is better."""
 
     least: float
 
@@ -72,7 +72,7 @@ class RatioAtLeast:
 
 @dataclass(frozen=True, slots=True)
 class MillisecondsAtMost:
-    """For the new side alone."""
+    """An upper bound for the new side alone."""
 
     most: float
 

@@ -1,5 +1,5 @@
--- Jobs that succeeded on each of the last days, as many on one as on another. The first of these days is older than the
--- retention, so that maintenance drops it. By hand, because working off a million jobs takes a minute.
+-- Insert succeeded jobs, evenly spread over the last days. The first of these days is older than the retention, so that
+-- maintenance drops it. Inserted by hand, because running a million jobs takes a minute.
 -- $1 jobs, $2 days, $3 kind, $4 payload
 WITH made AS MATERIALIZED (
     SELECT at, (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0')
