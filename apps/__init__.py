@@ -1,1 +1,1 @@
-"""Whole applications on Holdfast's public API. Each is a folder of its own that can be copied."""
+"""Complete applications built on Holdfast's public API. Each is one folder that you can copy."""

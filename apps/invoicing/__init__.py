@@ -1,1 +1,1 @@
-"""An invoicing service and its worker: invoices, their PDFs, their mails, and what is billed every month."""
+"""An invoicing service and its worker: invoices, PDFs, emails, and monthly billing."""

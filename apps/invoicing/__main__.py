@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,13 +9,13 @@ from typing import NoReturn
 
 from apps.invoicing.endings import FORESEEN, tell
 from apps.invoicing.settings import Misconfigured, Settings
-from holdfast import TickReport
+from holdfast.types import TickReport
 
 _MODES = {
     "background": "the worker, until SIGTERM or Ctrl-C (the default)",
-    "tick": "one pass over the worker's runners, with a report: for cron and the like",
+    "tick": "one pass over the worker's runners, with a report: for cron jobs",
     "api": "the HTTP service",
-    "demo": "everything at once, for half a minute, on a PostgreSQL of its own",
+    "demo": "everything together, for half a minute, on a temporary PostgreSQL",
 }
 
 
@@ -26,7 +25,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code: 0, 1 for what went wrong while it ran, 2 for what it cannot start with."""
+    """Return the exit code: 0, 1 for a failure while running, 2 for a configuration it cannot start with."""
     try:
         mode, as_json = _parsed(arguments)
         return _runs(mode, as_json=as_json)
@@ -39,18 +38,18 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, bool]:
         prog="python -m apps.invoicing",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="\n".join(f"{name:12}{meaning}" for name, meaning in _MODES.items()),
-        epilog="Everything else is set by variables: see README.md beside this program.",
+        epilog="Environment variables set everything else: see README.md next to this program.",
     )
     parser.add_argument("mode", nargs="?", default="background", choices=_MODES)
-    parser.add_argument("--json", action="store_true", help="the report of a tick as JSON")
+    parser.add_argument("--json", action="store_true", help="print the report of a tick as JSON")
     given = parser.parse_args(arguments)
     if given.json and given.mode != "tick":
-        raise Misconfigured("--json is for the mode tick")
+        raise Misconfigured("--json needs the mode tick")
     return given.mode, given.json
 
 
 def _runs(mode: str, *, as_json: bool) -> int:
-    """What a mode needs is imported when it is known: nobody who asks for help waits for a web framework."""
+    """Run the mode. Its imports happen here, so `--help` does not wait for a web framework."""
     if mode == "demo":
         from apps.invoicing.demo import run_demo
 
@@ -63,18 +62,10 @@ def _runs(mode: str, *, as_json: bool) -> int:
     from apps.invoicing import worker
 
     if mode == "tick":
-        _log_to_stderr(logging.WARNING)
         report = worker.run_once(settings)
         (_print_json if as_json else _print_table)(report)
         return 0 if report.is_fine and report.is_complete else 1
-    _log_to_stderr(logging.INFO)
     return worker.run_background(settings)
-
-
-def _log_to_stderr(level: int) -> None:
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # A line for each request of a scheduler tells nobody anything.
-    logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 def _print_json(report: TickReport) -> None:
@@ -96,7 +87,7 @@ def _print_table(report: TickReport) -> None:
 
     table = Table(box=None, pad_edge=False)
     for heading in ("runner", "processed", "failed", "seconds", "notes"):
-        # Errors are to be read: whatever is too long for its line goes on in the next.
+        # Fold long cells instead of cutting them, because errors must stay readable.
         table.add_column(heading, justify="left" if heading in ("runner", "notes") else "right", overflow="fold")
     for turn in turns(report):
         style = "red" if turn.error else ""

@@ -1,6 +1,6 @@
-"""Everything at once, as a person would see it: an API, two workers, one of which is killed, and a mail server.
+"""A demo of the whole service: an API, two workers, one of which is killed, and a mail server.
 
-All of it runs on a PostgreSQL of its own in a folder that is removed again; one PDF is kept.
+Everything runs on a new PostgreSQL in a temporary folder; one PDF is kept.
 """
 
 import asyncio
@@ -40,11 +40,11 @@ _CUSTOMERS = (
 )
 _LINES = (
     ("Consulting", "12.5", "120.00", "19"),
-    ("Workshop of two days, with a printed handbook for everybody", "1", "1850.00", "19"),
+    ("Two-day workshop, with a printed handbook for every participant", "1", "1850.00", "19"),
     ("Handbook", "3", "24.90", "7"),
 )
 _START_SECONDS, _WORK_SECONDS, _STOP_SECONDS = 60.0, 90.0, 20.0
-# A killed worker's jobs are taken over when its leases are over; nobody wants to watch that for a minute.
+# Other workers take over a killed worker's jobs when its leases run out. The default would make the demo a minute long.
 _LEASE_MS = 3_000
 _VARIABLES = {
     "OUTBOX_LEASE_DURATION_MS": str(_LEASE_MS),
@@ -55,12 +55,12 @@ Json = dict[str, Any]
 
 
 class Failed(Exception):
-    """The demonstration did not come to its end; the message says why."""
+    """The demo did not complete; the message says why."""
 
 
 @dataclass
 class Mailbox:
-    """A mail server's handler that keeps what it gets."""
+    """A mail server's handler that keeps the mails it gets."""
 
     mails: list[EmailMessage] = field(default_factory=list)
 
@@ -72,7 +72,7 @@ class Mailbox:
 
 @dataclass
 class Stage:
-    """Where it takes place: the folder, the variables of all processes, and what is told on the way."""
+    """The setting of the demo: its folder, the variables of all processes, and the messages on the way."""
 
     console: Console
     folder: Path
@@ -100,34 +100,34 @@ async def _run(console: Console) -> int:
     with tempfile.TemporaryDirectory(prefix="invoicing-", ignore_cleanup_errors=True) as folder:
         async with _mail_server() as (mailbox, smtp_url), AsyncExitStack() as processes:
             stage = Stage(console, Path(folder), mailbox, _environment(folder, smtp_url))
-            stage.tell("an API starts, on a PostgreSQL of its own")
+            stage.tell("starting an API, on a new PostgreSQL")
             client = await processes.enter_async_context(_api(stage))
-            stage.tell("two workers start")
+            stage.tell("starting two workers")
             workers = [await processes.enter_async_context(_process(stage, "background", n)) for n in (1, 2)]
             try:
                 return await _show(stage, client, workers)
             finally:
-                # Both at once: each of them may take its time.
+                # Stop both at once, because each may take a while.
                 for worker in workers:
                     worker.terminate()
 
 
 async def _show(stage: Stage, client: httpx.AsyncClient, workers: "list[subprocess.Popen[bytes]]") -> int:
     invoices = [await _issued(client, number) for number in range(_INVOICES)]
-    stage.tell(f"{len(invoices)} invoices are issued, each with a PDF to make and a mail to send")
+    stage.tell(f"issued {len(invoices)} invoices, each with a PDF to make and an email to send")
     waits = [asyncio.create_task(_pdf(client, invoice)) for invoice in invoices]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     workers[0].kill()
-    stage.tell("the first PDF is there; one of the workers gets a [red]kill -9[/]")
+    stage.tell("the first PDF is ready; killing one of the workers with [red]kill -9[/]")
     usual = Settings.model_fields["outbox_lease_duration_ms"].default
-    stage.tell(f"its jobs wait until their leases are over: {_LEASE_MS // 1000} s here, {usual // 1000} s by default")
+    stage.tell(f"its jobs wait until their leases run out: {_LEASE_MS // 1000} s here, {usual // 1000} s by default")
     pdfs = await asyncio.gather(*waits)
     stage.tell("every client that waited has its PDF")
     await _all_mails(stage, client, invoices)
     mails = stage.mailbox.mails
     repeats = len(mails) - len({str(mail["Message-ID"]) for mail in mails})
-    again = f"; {repeats} came twice, with the same Message-ID" if repeats else ", this time none of them twice"
-    stage.tell(f"every mail is sent{again}")
+    again = f"; {repeats} came twice, with the same Message-ID" if repeats else ", and none of them twice this time"
+    stage.tell(f"every email is sent{again}")
     content = (await client.get(pdfs[0]["downloadUrl"])).raise_for_status().content
     kept = Path(tempfile.mkdtemp(prefix="invoice-")) / pdfs[0]["fileName"]
     kept.write_bytes(content)
@@ -147,7 +147,7 @@ async def _issued(client: httpx.AsyncClient, number: int) -> Json:
 
 
 async def _pdf(client: httpx.AsyncClient, invoice: Json) -> Json:
-    """By the wait endpoint: one request is enough, unless it takes longer than the longest wait."""
+    """Get the PDF from the wait endpoint. One request is enough, unless that takes longer than the longest wait."""
     end = time.monotonic() + _WORK_SECONDS
     while time.monotonic() < end:
         response = await client.get(f"/invoices/{invoice['id']}/pdf", params={"waitMs": 30_000})
@@ -158,7 +158,7 @@ async def _pdf(client: httpx.AsyncClient, invoice: Json) -> Json:
 
 
 async def _all_mails(stage: Stage, client: httpx.AsyncClient, invoices: list[Json]) -> None:
-    """Sent is what the delivery says, and not what has come: a worker may have died in between."""
+    """Wait until all mails have arrived and no job is left: a worker may have died between sending and recording it."""
     end = time.monotonic() + _WORK_SECONDS
     while time.monotonic() < end:
         metrics = (await client.get("/metrics")).text
@@ -168,11 +168,11 @@ async def _all_mails(stage: Stage, client: httpx.AsyncClient, invoices: list[Jso
         ):
             return
         await asyncio.sleep(0.2)
-    raise Failed(f"{len(stage.mailbox.mails)} mails have come after {_WORK_SECONDS:.0f} s")
+    raise Failed(f"only {len(stage.mailbox.mails)} emails have arrived after {_WORK_SECONDS:.0f} s")
 
 
 def _letters(mails: list[EmailMessage]) -> Table:
-    """All that have come, in their order."""
+    """All mails that have arrived, in order."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading in ("mail to", "subject", "attached"):
         table.add_column(heading, no_wrap=True)
@@ -190,7 +190,7 @@ def _letter(mail: EmailMessage) -> Panel:
     headers = [f"{name}: {mail[name]}" for name in ("From", "To", "Subject", "Message-ID")]
     text = "" if body is None else body.get_content().strip()
     return Panel(
-        escape("\n".join([*headers, f"Attached: {_attached(mail)}", "", text])), title="the first mail", style="dim"
+        escape("\n".join([*headers, f"Attached: {_attached(mail)}", "", text])), title="the first email", style="dim"
     )
 
 
@@ -228,7 +228,7 @@ async def _mail_server() -> AsyncIterator[tuple[Mailbox, str]]:
 
 
 def _environment(folder: str, smtp_url: str) -> dict[str, str]:
-    """Nothing that somebody has set for a service of his own has an effect here."""
+    """Variables for the demo's processes, without those that the user has set for a real service."""
     ours = {name.upper() for name in Settings.model_fields}
     kept = {name: value for name, value in os.environ.items() if name not in ours and not name.startswith("HOLDFAST_")}
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -267,7 +267,7 @@ async def _api(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
 async def _process(stage: Stage, mode: str, number: int = 0) -> "AsyncIterator[subprocess.Popen[bytes]]":
     command = [sys.executable, "-m", "apps.invoicing", mode]
     with (stage.folder / f"{mode}{number or ''}.log").open("wb") as log:
-        # Not in our process group: a Ctrl-C is ours, and we stop them.
+        # In another process group, so Ctrl-C reaches only this process, which then stops the others.
         process = subprocess.Popen(  # noqa: ASYNC220, S603 - starting it takes no time
             command, env=stage.environment, stdout=log, stderr=log, start_new_session=True
         )

@@ -1,11 +1,11 @@
-"""How a process ends that could not do what it was started for: one line, and an exit code."""
+"""Ends a process that failed: one line on stderr, and an exit code."""
 
 import sys
 
 import asyncpg
 
 from apps.invoicing.settings import Misconfigured
-from holdfast import AccessRefused, HoldfastError, InvalidInput
+from holdfast.errors import AccessRefused, HoldfastError, InvalidInput
 
 FORESEEN = (Misconfigured, HoldfastError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
@@ -13,7 +13,7 @@ _FAILED, _MISCONFIGURED = 1, 2
 
 
 def tell(error: Exception) -> int:
-    """The exit code: 2 for what it cannot start with, 1 for what went wrong on the way."""
+    """Print the error and return the exit code: 2 for a wrong configuration, 1 for a failure while running."""
     line = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, InvalidInput | AccessRefused):
         line = _by_its_variable(line)
@@ -22,8 +22,8 @@ def tell(error: Exception) -> int:
 
 
 def _by_its_variable(line: str) -> str:
-    """What Holdfast does not take is a variable of its own, which it names, or the store, which is called else here."""
+    """Name the variable. Holdfast names its own variables; anything else is about the store, which is DATABASE_URL."""
     if "HOLDFAST_" in line:
         return line
-    told = line.removeprefix("store: ").replace("`holdfast migrate`", "`HOLDFAST_STORE=$DATABASE_URL holdfast migrate`")
-    return f"DATABASE_URL: {told}"
+    told = line.removeprefix("store: ").replace("`holdfast migrate", "`HOLDFAST_STORE=$DATABASE_URL holdfast migrate")
+    return f"DATABASE_URL: {told.removesuffix(' with --store or --app')}"

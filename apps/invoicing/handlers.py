@@ -1,7 +1,7 @@
-"""What the outbox does: the PDF of an invoice, its mails, what was owed in tax.
+"""The outbox's handlers: the PDF of an invoice, its emails, and the tax snapshot.
 
-Each handler may be run again after any part of itself: what is READY or SENT is left alone, a file has a key that was
-known beforehand, and rows are written in the transaction that finishes the job.
+Each handler may be run again after a crash at any point: it leaves READY and SENT records alone, a file's key is known
+in advance, and rows are written in the transaction that finishes the job.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from uuid import UUID
 
 import asyncpg
 
-from apps.invoicing.database import sql
+from apps.invoicing.database import from_row, sql
 from apps.invoicing.jobs import (
     INVOICE_PDF,
     RENDER_FAILED,
@@ -33,15 +33,16 @@ from apps.invoicing.rendering import PrintedInvoice, RendererDied, RenderFailed,
 from apps.invoicing.settings import Settings, milliseconds
 from apps.invoicing.storage import StorageUnavailable
 from apps.invoicing.tools import Tools
-from holdfast import Holdfast, Job, Permanent, RunningJob, Snooze, StaleLease, UnknownJob, exponential
+from holdfast import Holdfast, Job, Permanent, RunningJob, Snooze, StaleLease, UnknownJob
+from holdfast.backoff import exponential
 
 log = logging.getLogger("invoicing.worker")
 
 Payload = TypeVar("Payload")
 
-# Of errors that may pass.
+# Codes of errors that may be temporary.
 _CODES: dict[type[Exception], str] = {
-    # Before its base class: the first that fits counts.
+    # Before its base class, because the first match counts.
     MailServerRefused: "MAIL_SERVER_REFUSED",
     MailDeferred: "MAIL_DEFERRED",
     RendererDied: "RENDERER_DIED",
@@ -53,7 +54,7 @@ _PDF_SECONDS = timedelta(seconds=5)
 _SHORTEST_SNOOZE, _LONGEST_SNOOZE = timedelta(milliseconds=200), timedelta(seconds=5)
 
 
-def add_handlers(app: Holdfast, settings: Settings, tools: Tools) -> None:
+def add_handlers(app: Holdfast[Tools], settings: Settings) -> None:
     attempts = settings.outbox_max_attempts
     backoff = exponential(
         milliseconds(settings.outbox_retry_base_ms),
@@ -62,38 +63,38 @@ def add_handlers(app: Holdfast, settings: Settings, tools: Tools) -> None:
     )
 
     @app.handler(RENDER_PDF, attempts=attempts, backoff=backoff, limit=settings.pdf_render_concurrency)
-    async def render_pdf(job: RunningJob[RenderPdf]) -> None:
+    async def render_pdf(job: RunningJob[RenderPdf, Tools]) -> None:
         async def failed(_: str, message: str) -> None:
-            await tools.pool.execute(
+            await job.state.pool.execute(
                 sql("worker/document_failed"), job.payload.document_id, job.id, RENDER_FAILED, message
             )
 
         async with _telling(job, failed):
-            await _render_pdf(job, tools)
+            await _render_pdf(job)
 
-    # A mail may wait for its PDF, so one place is left for whoever makes it. None waits where that is the only one, or
-    # where half of the pages are made by other processes.
+    # A mail may wait for its PDF, so one slot is left for rendering. No mail waits if that is the only slot, or if
+    # other processes render some of the PDFs.
     mails = settings.outbox_concurrency - 1
     patience = _PDF_SECONDS if mails and (settings.worker_tick_shard_count or 1) == 1 else timedelta(0)
 
     @app.handler(SEND_EMAIL, attempts=attempts, backoff=backoff, limit=max(1, mails))
-    async def send_email(job: RunningJob[SendEmail]) -> None:
+    async def send_email(job: RunningJob[SendEmail, Tools]) -> None:
         async def failed(code: str, _: str) -> None:
-            await tools.pool.execute(sql("worker/delivery_failed"), job.payload.delivery_id, job.id, code)
+            await job.state.pool.execute(sql("worker/delivery_failed"), job.payload.delivery_id, job.id, code)
 
-        # An attempt before this one may have been interrupted when the server had the mail already.
-        if job.payload.delivery_id not in tools.accepted:
+        # An earlier attempt may have been interrupted after the server accepted the mail.
+        if job.payload.delivery_id not in job.state.accepted:
             async with _telling(job, failed):
-                mail = await _mail_to_send(job, tools, app, patience)
+                mail = await _mail_to_send(job, app, patience)
                 if mail is None:
                     return
-                await _hand_over(mail, job.payload.delivery_id, tools)
-        # A crash here sends the mail again, with the same Message-ID: SMTP knows no transaction to be part of.
-        await _record_sent(job, tools)
+                await _hand_over(mail, job)
+        # A crash here sends the mail again, with the same Message-ID: SMTP has no transactions.
+        await _record_sent(job)
 
     @app.handler(SNAPSHOT_TAX, attempts=attempts, backoff=backoff)
-    async def snapshot_tax(job: RunningJob[SnapshotTax]) -> None:
-        await _snapshot_tax(job, tools)
+    async def snapshot_tax(job: RunningJob[SnapshotTax, Tools]) -> None:
+        await _snapshot_tax(job)
 
     for kind, code in _CODES.items():
         app.error(kind, code=code)
@@ -101,7 +102,7 @@ def add_handlers(app: Holdfast, settings: Settings, tools: Tools) -> None:
 
 @asynccontextmanager
 async def _telling(job: RunningJob[Payload], failed: Callable[[str, str], Awaitable[None]]) -> AsyncIterator[None]:
-    """If the job ends here for good and in vain, whoever looks at its document or delivery is to know."""
+    """If the job fails for good, record that in its document or delivery."""
     try:
         yield
     except (Snooze, StaleLease):
@@ -111,37 +112,26 @@ async def _telling(job: RunningJob[Payload], failed: Callable[[str, str], Awaita
         raise
     except Exception as error:
         if job.is_last_attempt:
-            # The text of the error is in the dead letter; it may tell what is not for everybody.
+            # The error's text is only in the dead letter, because it may contain confidential details.
             code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
-            message = f"it could not be done in {job.attempt} attempts"
+            message = f"not done after {job.attempt} attempts"
             await failed(code or "ATTEMPTS_EXHAUSTED", f"{message}: {code}" if code else message)
         raise
 
 
-async def _render_pdf(job: RunningJob[RenderPdf], tools: Tools) -> None:
-    document_id = job.payload.document_id
+async def _render_pdf(job: RunningJob[RenderPdf, Tools]) -> None:
+    tools, document_id = job.state, job.payload.document_id
     found = await tools.pool.fetchrow(sql("worker/document_to_render"), document_id)
     if found is None:
         raise Permanent("DOCUMENT_NOT_FOUND", f"there is no document {document_id}")
     if found["state"] == found["file_state"] == "READY":
         return
-    invoice = PrintedInvoice(
-        number=found["number"],
-        template=found["template"],
-        issued_on=found["issued_on"],
-        due_on=found["due_on"],
-        currency=found["currency"],
-        customer_name=found["customer_name"],
-        customer_address=found["customer_address"],
-        customer_email=found["customer_email"],
-        lines=await _lines(tools, found["invoice_id"]),
-        note=found["note"],
-    )
+    invoice = from_row(PrintedInvoice, found, lines=await _lines(tools, found["invoice_id"]))
     try:
         content = await render(invoice, tools.templates, tools.typesetters)
     except RenderFailed as error:
         raise Permanent(RENDER_FAILED, str(error)) from error
-    # What another attempt has written before it could say so is as good.
+    # Another attempt may have written the file without recording it. That file is just as good.
     content = await tools.files.write_once(found["storage_key"], content, found["content_type"], is_whole)
     digest = hashlib.sha256(content).hexdigest()
     async with tools.pool.acquire() as connection, connection.transaction():
@@ -150,64 +140,52 @@ async def _render_pdf(job: RunningJob[RenderPdf], tools: Tools) -> None:
 
 
 async def _mail_to_send(
-    job: RunningJob[SendEmail], tools: Tools, app: Holdfast, patience: timedelta
+    job: RunningJob[SendEmail, Tools], app: Holdfast[Tools], patience: timedelta
 ) -> EmailMessage | None:
-    """None if it was sent already."""
-    delivery_id = job.payload.delivery_id
+    """Compose the mail to send. None if it has already been sent."""
+    tools, delivery_id = job.state, job.payload.delivery_id
     found = await _delivery(tools, delivery_id)
     if found["status"] == "SENT":
         return None
     if found["reminder_level"] and found["invoice_status"] == "PAID":
-        raise Permanent("INVOICE_IS_PAID", "there is nothing to remind of any more")
+        raise Permanent("INVOICE_IS_PAID", "the invoice has been paid, so no reminder is needed")
     if found["status"] == "FAILED":
-        # A person has given its job a new life.
+        # A person has retried its job.
         await tools.pool.execute(sql("worker/delivery_begun"), delivery_id, job.id)
     if found["document_state"] != "READY":
-        found = await _with_pdf(found, job, tools, app, patience)
-    mail = InvoiceMail(
-        message_id=found["message_id"],
-        recipient=found["recipient"],
-        reminder_level=found["reminder_level"],
-        reminders_before=found["reminders_before"],
-        created_at=found["created_at"],
-        customer_name=found["customer_name"],
-        number=found["number"],
-        issued_on=found["issued_on"],
-        due_on=found["due_on"],
-        total=found["total"],
-        currency=found["currency"],
-    )
+        found = await _with_pdf(found, job, app, patience)
+    pdf = await tools.files.read(found["storage_key"], found["sha256"])
     try:
-        return compose(mail, tools.mailer.sender, await tools.files.read(found["storage_key"], found["sha256"]))
+        return compose(from_row(InvoiceMail, found), tools.mailer.sender, pdf)
     except MailRefused as error:
         raise Permanent("MAIL_REFUSED", str(error)) from error
 
 
-async def _hand_over(mail: EmailMessage, delivery_id: UUID, tools: Tools) -> None:
+async def _hand_over(mail: EmailMessage, job: RunningJob[SendEmail, Tools]) -> None:
     try:
-        await tools.mailer.send(mail, lambda: tools.accepted.add(delivery_id))
+        await job.state.mailer.send(mail, lambda: job.state.accepted.add(job.payload.delivery_id))
     except MailRefused as error:
         raise Permanent("MAIL_REFUSED", str(error)) from error
 
 
-async def _record_sent(job: RunningJob[SendEmail], tools: Tools) -> None:
-    """The server has the mail: nothing that keeps this from being written is a reason to send another one.
+async def _record_sent(job: RunningJob[SendEmail, Tools]) -> None:
+    """Record that the mail was sent. The server has it, so a failure to record that is no reason to send it again.
 
-    So it goes on for as long as nobody stops the handler, whose lease is renewed meanwhile: with the database away that
-    is for most of a lease, otherwise up to its timeout.
+    This retries until the handler is stopped. Its lease is renewed meanwhile, so it has most of a lease if the database
+    is away, and otherwise the time until its timeout.
     """
-    delivery_id, pause = job.payload.delivery_id, _FIRST_PAUSE_SECONDS
+    tools, delivery_id, pause = job.state, job.payload.delivery_id, _FIRST_PAUSE_SECONDS
     while True:
         try:
-            await _write_sent(job, tools)
+            await _write_sent(job)
         except StaleLease:
-            # Somebody else has the job, and may not have sent the mail yet. Or our own commit was not answered.
+            # Another worker has the job and may not have sent the mail yet, or our own commit got no answer.
             await tools.pool.execute(sql("worker/delivery_sent"), delivery_id)
             tools.accepted.discard(delivery_id)
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, see above
             if pause == _FIRST_PAUSE_SECONDS:
-                log.warning("delivery %s is accepted, and cannot be recorded yet: %r", delivery_id, error)
+                log.warning("delivery %s is accepted but cannot be recorded yet: %r", delivery_id, error)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
         else:
@@ -215,9 +193,9 @@ async def _record_sent(job: RunningJob[SendEmail], tools: Tools) -> None:
             return
 
 
-async def _write_sent(job: RunningJob[SendEmail], tools: Tools) -> None:
-    async with tools.pool.acquire(timeout=_CONNECT_SECONDS) as connection:
-        # A server that says nothing at all is asked anew, on another connection. Not by cancellation, for which the
+async def _write_sent(job: RunningJob[SendEmail, Tools]) -> None:
+    async with job.state.pool.acquire(timeout=_CONNECT_SECONDS) as connection:
+        # If the server does not answer, terminate the connection and try again on another one. Do not cancel: the
         # driver would wait for that server.
         patience = asyncio.get_running_loop().call_later(_ANSWER_SECONDS, connection.terminate)
         try:
@@ -236,31 +214,31 @@ async def _delivery(tools: Tools, delivery_id: UUID) -> asyncpg.Record:
 
 
 async def _with_pdf(
-    delivery: asyncpg.Record, job: RunningJob[SendEmail], tools: Tools, app: Holdfast, patience: timedelta
+    delivery: asyncpg.Record, job: RunningJob[SendEmail, Tools], app: Holdfast[Tools], patience: timedelta
 ) -> asyncpg.Record:
-    """Waits a moment while it is being made, or about to be. Who has waited in vain comes back, at first very soon."""
+    """Wait a moment for a PDF that is being made or is about to be. If it is not ready, snooze, briefly at first."""
     rendering = delivery["document_job_id"]
     if rendering is None:
-        raise Permanent("DOCUMENT_NOT_FOUND", "the invoice has no PDF, and nobody makes one")
+        raise Permanent("DOCUMENT_NOT_FOUND", "the invoice has no PDF, and no job makes one")
     made_by = await _awaited(rendering, app, patience)
     if made_by is None or made_by.state.is_final:
-        # It may have ended, or somebody may have asked for another one, since the document was looked at.
-        delivery = await _delivery(tools, job.payload.delivery_id)
+        # The job may have ended, or another one may have been requested, since the document was read.
+        delivery = await _delivery(job.state, job.payload.delivery_id)
         if delivery["document_state"] == "READY":
             return delivery
         if delivery["document_job_id"] == rendering:
-            # If the document is PENDING all the same, its last worker died before it could tell.
+            # If the document is still PENDING, its last worker died before it could record the failure.
             why = delivery["document_error"] or "its job has ended without it"
             raise Permanent(RENDER_FAILED, f"the PDF could not be made: {why}")
     waited = await app.clock.now() - job.created_at
     raise Snooze(min(max(waited / 2, _SHORTEST_SNOOZE), _LONGEST_SNOOZE))
 
 
-async def _awaited(rendering: UUID, app: Holdfast, patience: timedelta) -> Job | None:
-    """The job that renders, as it is then.
+async def _awaited(rendering: UUID, app: Holdfast[Tools], patience: timedelta) -> Job | None:
+    """Wait for the rendering job, and return it as it is afterwards.
 
-    Rendering is claimed first, so it is under way, or waits for a place of its own: then this is soon over. A mail that
-    is put off instead is claimed again and again, each time out of a tick's share, and left to the next tick at last.
+    Rendering is claimed first, so it is running or waits for its own slot, and this wait is short. Snoozing the mail
+    instead would claim it again and again, each time out of a tick's share, until it is left to the next tick.
     """
     job = await app.jobs.get(rendering)
     if job is not None and not job.state.is_final and (job.run_at is None or job.run_at <= await app.clock.now()):
@@ -270,9 +248,9 @@ async def _awaited(rendering: UUID, app: Holdfast, patience: timedelta) -> Job |
     return job
 
 
-async def _snapshot_tax(job: RunningJob[SnapshotTax], tools: Tools) -> None:
-    """From the lines of the invoice, which no one changes once it is issued: the same numbers whenever it runs."""
-    invoice_id = job.payload.invoice_id
+async def _snapshot_tax(job: RunningJob[SnapshotTax, Tools]) -> None:
+    """Compute from the invoice's lines, which never change once it is issued, so every run gives the same numbers."""
+    tools, invoice_id = job.state, job.payload.invoice_id
     currency = await tools.pool.fetchval(sql("worker/invoice_to_tax"), invoice_id)
     if currency is None:
         raise Permanent("INVOICE_NOT_FOUND", f"there is no invoice {invoice_id}, or it is not issued")
@@ -285,4 +263,4 @@ async def _snapshot_tax(job: RunningJob[SnapshotTax], tools: Tools) -> None:
 
 async def _lines(tools: Tools, invoice_id: UUID) -> tuple[Line, ...]:
     rows = await tools.pool.fetch(sql("worker/lines_to_print"), invoice_id)
-    return tuple(Line(row["description"], row["quantity"], row["unit_price"], row["tax_rate"]) for row in rows)
+    return tuple(from_row(Line, row) for row in rows)

@@ -1,16 +1,14 @@
-"""The kinds of the outbox and what their jobs carry: all that the API and the worker have to agree on."""
+"""The outbox's job kinds and payloads: everything that the API and the worker have to agree on."""
 
 from dataclasses import dataclass
 from uuid import UUID
 
-RENDER_PDF = "invoice.pdf.render.requested"
-SEND_EMAIL = "invoice.email.requested"
-SNAPSHOT_TAX = "invoice.tax.snapshot.requested"
+from holdfast import Kind
 
 INVOICE_PDF = "invoice.pdf"
 """The kind of a `platform.document` that is the PDF of an invoice."""
 RENDER_FIRST = 4
-"""The priority of rendering, where the usual one is 5: mails and people wait for it."""
+"""The priority of rendering, ahead of the default 5, because mails and people wait for it."""
 RENDER_FAILED = "INVOICE_PDF_RENDER_FAILED"
 
 
@@ -27,3 +25,8 @@ class SendEmail:
 @dataclass(frozen=True, slots=True)
 class SnapshotTax:
     invoice_id: UUID
+
+
+RENDER_PDF = Kind("invoice.pdf.render.requested", RenderPdf)
+SEND_EMAIL = Kind("invoice.email.requested", SendEmail)
+SNAPSHOT_TAX = Kind("invoice.tax.snapshot.requested", SnapshotTax)

@@ -1,4 +1,4 @@
-"""Signed links to files: who has one may read that file until it expires, and nothing else."""
+"""Signed links to files. A link gives access to one file until it expires, and to nothing else."""
 
 import base64
 import hashlib
@@ -10,11 +10,11 @@ _WHOLE_SECONDS = re.compile(r"[0-9]{1,12}")
 
 
 class BadLink(Exception):
-    """Not a link of ours, or one of another file."""
+    """The link was not made by this service, or is for another file."""
 
 
 class ExpiredLink(Exception):
-    """It was good once."""
+    """The link was valid, but has expired."""
 
 
 class Links:
@@ -22,13 +22,13 @@ class Links:
         self._secret = secret.encode()
 
     def query(self, file_id: UUID, expires: int) -> str:
-        """What follows the `?` of a link that is good before `expires`, in seconds since 1970."""
+        """Return the query string of a link that is valid until `expires`, in seconds since 1970."""
         return f"expires={expires}&signature={self._signature(file_id, str(expires))}"
 
     def check(self, file_id: UUID, expires: str, signature: str, now: float) -> None:
-        """Raises BadLink or ExpiredLink. Nobody learns that a link has expired who does not have a good signature."""
+        """Raise BadLink or ExpiredLink if the link is not valid. Only a good signature reveals that it has expired."""
         wanted = self._signature(file_id, expires)
-        # Bytes, because compare_digest takes no text beyond ASCII.
+        # Compare bytes, because compare_digest only accepts text in ASCII.
         if not hmac.compare_digest(wanted.encode(), signature.encode("utf-8", "replace")):
             raise BadLink
         if not _WHOLE_SECONDS.fullmatch(expires):
@@ -37,7 +37,7 @@ class Links:
             raise ExpiredLink
 
     def _signature(self, file_id: UUID, expires: str) -> str:
-        # The first word keeps signatures apart from whatever else may be signed with this secret one day.
+        # The first word separates these signatures from anything else that may be signed with this secret later.
         text = f"file {file_id} {expires}"
         digest = hmac.new(self._secret, text.encode("utf-8", "replace"), hashlib.sha256).digest()
         return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

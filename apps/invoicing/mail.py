@@ -1,4 +1,4 @@
-"""Mails with an invoice attached: what they say, and how they are handed to an SMTP server."""
+"""Mails with an invoice attached: their text, and their delivery to an SMTP server."""
 
 import html
 from collections.abc import Callable
@@ -19,36 +19,36 @@ _TIMEOUT_SECONDS = 30.0
 _GOODBYE_SECONDS = 1.0
 _FOR_GOOD, _TOO_LARGE = 500, 552
 _ACCOUNT_CODES = (530, 534, 535, 538)
-"""Whenever they come, they ask for another login or for TLS."""
+"""Replies that ask for another login or for TLS, at any stage."""
 _PORTS = {"smtp": 25, "smtps": 465}
 _NOT_IN_CLEAR = (
     "the password of SMTP_URL is not sent in clear text; write smtps://, or set SMTP_PASSWORD_WITHOUT_TLS=true for a "
-    "relay that you trust and that nobody can listen to on the way"
+    "relay that you trust, on a network that nobody can listen to"
 )
 _NO_ADDRESS = "SMTP_URL: write smtp://[user:password@]host:port, or smtps://…"
 
 
 class MailRefused(Exception):
-    """For good: the server said 5xx to the recipient or the content, or the message cannot be written."""
+    """Refused for good: the server answered 5xx to the recipient or the content, or the message cannot be written."""
 
 
 class MailDeferred(Exception):
-    """For now: the server said 4xx, or could not be reached."""
+    """Deferred: the server answered 4xx, or could not be reached."""
 
 
 class MailServerRefused(MailDeferred):
-    """For now: the server will not have us, whatever we bring. That is mended where the account or the server is."""
+    """Deferred: the server refuses any mail from this sender. The account or the server has to be fixed."""
 
 
 @dataclass(frozen=True, slots=True)
 class InvoiceMail:
     message_id: str
-    """That of the delivery record, the same for every attempt: whoever gets the mail twice can tell."""
+    """From the delivery record and the same for every attempt, so a recipient can recognize a duplicate."""
     recipient: str
     reminder_level: int
-    """0: the invoice itself. From 1: how many of the days on which it is reminded of have come."""
+    """0: the invoice itself. From 1: how many of its reminder dates have passed."""
     reminders_before: int
-    """How many reminders were sent before this one: a level is passed over when nothing ran on its day."""
+    """How many reminders were sent before this one. A level is skipped if the scheduler did not run in time."""
     created_at: datetime
     customer_name: str
     number: str
@@ -66,46 +66,47 @@ _REMINDERS = (
     (
         "Reminder: invoice {number} is overdue",
         (
-            "Our invoice {number} for {total} was due on {due_on}, and we have not seen your payment yet. Perhaps it "
-            "has slipped your attention: the invoice is attached once more."
+            "Our invoice {number} for {total} was due on {due_on}, and we have not received your payment yet. Perhaps "
+            "it slipped your mind. The invoice is attached again."
         ),
     ),
     (
         "Second reminder: invoice {number} is overdue",
         (
-            "We wrote to you about our invoice {number} for {total}, which was due on {due_on}. It is still open. "
-            "Please pay it within the next days, or tell us if something is wrong with it."
+            "We wrote to you about our invoice {number} for {total}, which was due on {due_on}. It is still unpaid. "
+            "Please pay it within the next few days, or let us know if something is wrong with it."
         ),
     ),
 )
-"""By how many were sent before."""
+"""Indexed by the number of reminders sent before."""
 _LAST_LEVEL = 3
 _FINAL_REMINDERS = (
     (
         "Reminder: invoice {number} is overdue",
         (
-            "Our invoice {number} for {total} was due on {due_on}, and we have not seen your payment yet. The invoice "
-            "is attached once more. If your payment does not arrive within seven days, we will have to take further "
-            "steps."
+            "Our invoice {number} for {total} was due on {due_on}, and we have not received your payment yet. The "
+            "invoice is attached again. If your payment does not arrive within seven days, we will have to take "
+            "further steps."
         ),
     ),
     *(
         (
             "Final reminder: invoice {number}",
             (
-                f"Our invoice {{number}} for {{total}} has been open since {{due_on}}, in spite of {before}. This is "
-                "the last one: if your payment does not arrive within seven days, we will have to take further steps."
+                f"Our invoice {{number}} for {{total}} has been unpaid since {{due_on}}, despite {before}. This is the "
+                "last one: if your payment does not arrive within seven days, we will have to take further steps."
             ),
         )
         for before in ("a reminder", "two reminders")
     ),
 )
-"""Those of the last level, after which none follows, by how many were sent before."""
-_CLOSING = "If you have paid in the meantime, please take no notice of this mail."
+"""Reminders of the last level, after which none follows, indexed by the number of reminders sent before."""
+_CLOSING = "If you have paid in the meantime, please disregard this email."
 
 
 def compose(mail: InvoiceMail, sender: str, pdf: bytes) -> EmailMessage:
-    """The same headers and words for the same mail. MailRefused if it cannot be written, as with such an address."""
+    """Write the message: the same headers and text for the same mail. Raise MailRefused if an address, for example,
+    makes that impossible."""
     subject, text = _wording(mail)
     values = {
         "number": mail.number,
@@ -126,7 +127,7 @@ def compose(mail: InvoiceMail, sender: str, pdf: bytes) -> EmailMessage:
         message["Subject"] = subject.format(**values)
         message["Date"] = format_datetime(mail.created_at)
         message["Message-ID"] = mail.message_id
-        # Nobody's absence note need come back to us.
+        # Keeps automatic out-of-office replies from coming back.
         message["Auto-Submitted"] = "auto-generated"
         message.set_content("\n\n".join(paragraphs) + "\n")
         message.add_alternative(_as_html(paragraphs), subtype="html")
@@ -153,15 +154,16 @@ class Mailer:
     def __init__(self, url: str, sender: str, *, may_tell_password: bool = False) -> None:
         """`url`: smtp://[user:password@]host:port, or smtps://… for TLS from the first byte.
 
-        `may_tell_password`: log in without TLS where the server has none, so that everybody on the way can read the
-        password. Otherwise such a server is refused.
+        `may_tell_password`: log in without TLS if the server offers none, which exposes the password on the network.
+        Otherwise such a server is refused.
         """
         try:
             parts = urlsplit(url)
             port = parts.port or _PORTS[parts.scheme]
         except (ValueError, KeyError):
             raise Misconfigured(_NO_ADDRESS) from None
-        if parts.scheme not in _PORTS or not parts.hostname:
+        # An @ after the host: an unquoted / in a password, whose start would pass for a port and be shown.
+        if parts.scheme not in _PORTS or not parts.hostname or "@" in f"{parts.path}{parts.query}{parts.fragment}":
             raise Misconfigured(_NO_ADDRESS)
         if "@" not in parseaddr(sender)[1]:
             raise Misconfigured("MAIL_FROM: write Name <address@host>")
@@ -171,13 +173,13 @@ class Mailer:
         self._user = unquote(parts.username) if parts.username else None
         self._password = unquote(parts.password) if parts.password else None
         self._tls = parts.scheme == "smtps"
-        # None: where it is offered. True: or there is no login, and no mail.
+        # None: use STARTTLS if the server offers it. True: require it, or do not log in and send nothing.
         self._start_tls = True if self._user and not self._tls and not may_tell_password else None
 
     async def send(self, message: EmailMessage, on_accepted: Callable[[], object] = lambda: None) -> None:
-        """Returns when the server has accepted the message, whatever becomes of the connection afterwards.
+        """Return when the server has accepted the message, whatever happens to the connection afterwards.
 
-        `on_accepted` is called at once: who is stopped during the goodbye has sent it all the same.
+        `on_accepted` is called at that moment: even if this is stopped during the goodbye, the message has been sent.
         """
         client = aiosmtplib.SMTP(
             hostname=self._host,
@@ -203,11 +205,11 @@ class Mailer:
         except (aiosmtplib.SMTPException, OSError) as error:
             raise MailDeferred(f"{self._host}:{self._port} could not be reached: {error}") from error
         finally:
-            # Without a goodbye if something went wrong: who is stopped must not wait for a server that hangs.
+            # No goodbye if something went wrong: a handler that is stopped must not wait for a server that hangs.
             client.close()
 
     async def _connect(self, client: aiosmtplib.SMTP) -> None:
-        """Greeting, TLS and login: nothing of it has to do with a certain mail."""
+        """Connect with greeting, TLS and login. Failures here do not depend on the mail."""
         try:
             await client.connect()
         except aiosmtplib.SMTPResponseException as error:
@@ -223,15 +225,15 @@ class Mailer:
 
 def _refusal(reply: aiosmtplib.SMTPResponseException) -> MailRefused | MailDeferred:
     of_mail = aiosmtplib.SMTPRecipientRefused | aiosmtplib.SMTPDataError
-    # Its size is told together with its sender.
+    # The size is sent along with the sender, so this code can also come as the reply to the sender.
     is_of_mail = isinstance(reply, of_mail) or reply.code == _TOO_LARGE
     if is_of_mail and reply.code >= _FOR_GOOD and reply.code not in _ACCOUNT_CODES:
-        return MailRefused(f"the server said {reply.code} {reply.message}")
+        return MailRefused(f"the server answered {reply.code} {reply.message}")
     return _deferral(reply)
 
 
 def _deferral(reply: aiosmtplib.SMTPResponseException) -> MailDeferred:
-    said = f"the server said {reply.code} {reply.message}"
+    said = f"the server answered {reply.code} {reply.message}"
     if reply.code < _FOR_GOOD:
         return MailDeferred(said)
     return MailServerRefused(f"{said}, which is about the account or the server and not about this mail")

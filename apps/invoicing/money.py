@@ -13,7 +13,7 @@ class Line:
     quantity: Decimal
     unit_price: Decimal
     tax_rate: Decimal
-    """In per cent."""
+    """In percent."""
 
     @property
     def net(self) -> Decimal:
@@ -22,7 +22,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class TaxSum:
-    """What the lines of one rate come to."""
+    """The sum of all lines with one tax rate."""
 
     rate: Decimal
     net: Decimal
@@ -41,12 +41,12 @@ class Totals:
 
 
 def rounded(amount: Decimal) -> Decimal:
-    """Never -0.00, which is what a very small discount would be."""
+    """Round to cents. A very small discount gives 0.00, never -0.00."""
     return amount.quantize(_CENT, ROUND_HALF_UP) or Decimal("0.00")
 
 
 def totals(lines: Iterable[Line]) -> Totals:
-    """Tax is rounded once for each rate, not for each line."""
+    """Sum the lines. Tax is rounded once per rate, not per line."""
     nets: dict[Decimal, Decimal] = {}
     for line in lines:
         nets[line.tax_rate] = nets.get(line.tax_rate, Decimal(0)) + line.net

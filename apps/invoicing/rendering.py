@@ -1,9 +1,10 @@
-"""An invoice as a PDF, made by typst from a template. The same invoice gives the same bytes whenever it is rendered."""
+"""Renders an invoice as a PDF with typst, from a template. The same invoice always gives the same bytes."""
 
 import asyncio
 import json
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -13,22 +14,22 @@ from apps.invoicing.money import Line, rounded, totals
 from apps.invoicing.template_folder import template_file
 
 _PROGRAM = Path(__file__).with_name("typesetting.py")
-# Not on a page, whose text they would turn around or reorder up to its end: "gro.live" reads "evil.org" behind one. The
-# marks for single letters stay, and so do Hebrew and Arabic, which need none of these.
+# Characters that reorder the text after them and so can disguise it: "gro.live" reads as "evil.org" after one of them.
+# The marks for single letters stay, and Hebrew and Arabic do not need any of these.
 _REORDERING = dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)))
 
 
 class RenderFailed(Exception):
-    """The template is missing or wrong, which no repetition can cure."""
+    """The template is missing or wrong. Retrying cannot help."""
 
 
 class RendererDied(Exception):
-    """The process that renders ended without a page, as when memory runs out: another one may succeed."""
+    """The rendering process ended without a result, for example because memory ran out. Another one may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrintedInvoice:
-    """All that a page shows. The sender is `company.json` beside the template."""
+    """Everything that the PDF shows except the sender, which is in `company.json` next to the template."""
 
     number: str
     template: str
@@ -43,23 +44,29 @@ class PrintedInvoice:
 
 
 def is_whole(content: bytes) -> bool:
-    """Whether it is a PDF from its beginning to its end."""
+    """Whether the content is a PDF that is complete to its end."""
     return content.startswith(b"%PDF-") and content.rstrip().endswith(b"%%EOF")
 
 
 class Typesetters:
-    """Processes that set one page at a time. Each is kept for the next page: starting one takes eight times as long.
+    """Processes that each set one invoice at a time. They are kept, because starting one takes eight times as long.
 
-    A thread could not be stopped: it would outlive the job's timeout and keep the worker from ending. A process is
-    killed when the caller is canceled, and ends by itself when the worker is gone.
+    Threads cannot be stopped: one would outlive the job's timeout and keep the worker from exiting. A process is killed
+    when the caller is canceled, and exits by itself when the worker is gone.
     """
 
     def __init__(self) -> None:
         self._idle: list[asyncio.subprocess.Process] = []
 
     async def set(self, order: bytes) -> tuple[bool, bytes]:
-        """Whether typst took the template, and the PDF or what typst said."""
-        process = await self._taken()
+        """Return whether typst accepted the template, and the PDF or typst's error message."""
+        if self._idle:
+            # An idle process may have died since its last invoice, which is not this invoice's fault.
+            with suppress(RendererDied):
+                return await self._set_with(self._idle.pop(), order)
+        return await self._set_with(await _start(), order)
+
+    async def _set_with(self, process: asyncio.subprocess.Process, order: bytes) -> tuple[bool, bytes]:
         is_whole = False
         try:
             was_taken, content = await _answer(process, order)
@@ -70,21 +77,6 @@ class Typesetters:
             else:
                 await _end(process)
         return was_taken, content
-
-    async def _taken(self) -> asyncio.subprocess.Process:
-        while self._idle:
-            process = self._idle.pop()
-            if process.returncode is None:
-                return process
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            # Its folder is no place to import from: the modules of this package have common names.
-            "-P",
-            str(_PROGRAM),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
 
     async def close(self) -> None:
         while self._idle:
@@ -113,6 +105,18 @@ def _order(invoice: PrintedInvoice, template: Path, folder: Path) -> bytes:
     return json.dumps(order).encode() + b"\n"
 
 
+async def _start() -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        # Keep the program's folder off the import path, because the modules of this package have common names.
+        "-P",
+        str(_PROGRAM),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
 async def _answer(process: asyncio.subprocess.Process, order: bytes) -> tuple[bool, bytes]:
     assert process.stdin is not None  # noqa: S101 - it is a pipe
     assert process.stdout is not None  # noqa: S101
@@ -121,7 +125,7 @@ async def _answer(process: asyncio.subprocess.Process, order: bytes) -> tuple[bo
         was_taken, size = json.loads(await process.stdout.readuntil())
         return was_taken, await process.stdout.readexactly(size)
     except asyncio.IncompleteReadError:
-        raise RendererDied(f"the process that renders {_ended(await process.wait())}") from None
+        raise RendererDied(f"the rendering process {_ended(await process.wait())}") from None
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
@@ -137,7 +141,7 @@ def _ended(code: int) -> str:
 
 
 def _for_template(invoice: PrintedInvoice) -> dict[str, object]:
-    """Amounts go in as text, written here: a template only places them."""
+    """The template's input. Amounts are formatted as text here; a template only places them."""
     summed = totals(invoice.lines)
     issued = invoice.issued_on
     return {
@@ -171,7 +175,7 @@ def _for_template(invoice: PrintedInvoice) -> dict[str, object]:
 
 
 def in_order(text: str) -> str:
-    """Without the characters that make what follows them read in another order than it is written."""
+    """Remove characters that change the order in which the following text is read."""
     return text.translate(_REORDERING)
 
 
@@ -190,5 +194,5 @@ def _plain(value: Decimal) -> str:
 
 
 def _with_minus(number: str) -> str:
-    """A true one: a hyphen is short, and a line may end behind it."""
+    """Use a real minus sign: a hyphen is too short, and a line may break after it."""
     return number.replace("-", "\N{MINUS SIGN}")

@@ -1,13 +1,13 @@
-"""What a tick did, in the words of this service: its runners' names, and SENT, FAILED or tried again."""
+"""Describes a tick in this service's terms: its runners' names, and outcomes such as sent, failed or retried."""
 
 from dataclasses import dataclass
 
 from apps.invoicing.settings import LOCKS, OUTBOX
-from holdfast import TickReport
+from holdfast.types import TickReport
 
 _CREATED = "created"
 QUEUE = "queue"
-"""What Holdfast calls the outbox."""
+"""Holdfast's name for the outbox."""
 
 _OUTCOMES = {
     "succeed": "sent",
@@ -18,12 +18,12 @@ _OUTCOMES = {
     "cancel": "canceled",
 }
 OUTCOMES = tuple(dict.fromkeys(_OUTCOMES.values()))
-"""How an attempt can end. What a worker gave back or lost to another one has not ended, and is not processed."""
+"""How an attempt can end. A job that a worker released or lost to another one has not ended or been processed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One runner's turn. An item is a job of the outbox, or what a scheduler had the API make."""
+    """One runner's turn. An item is a job of the outbox, or something that the API made for a scheduler."""
 
     runner: str
     processed: int
@@ -62,13 +62,13 @@ def turns(report: TickReport) -> list[Turn]:
 
 
 def _is_of_this_service(runner: str, count: str) -> bool:
-    """A scheduler makes all that is due whenever it runs. Holdfast also counts the occurrences of its timetable that
-    have passed, between two ticks for example: they say nothing here, and read as if bills had been lost."""
+    """Hide counts of missed occurrences, which Holdfast also reports for schedulers. A scheduler makes everything due
+    whenever it runs, so occurrences missed between ticks mean nothing, but would look like lost bills."""
     return runner not in LOCKS or count == _CREATED
 
 
 def _once(error: str) -> str:
-    """`NOT_CONFIGURED: NotConfigured: …` says the same thing twice: the code, and the class that it was made of."""
+    """Shorten `NOT_CONFIGURED: NotConfigured: …`, in which the code repeats the class that it was made from."""
     code, _, rest = error.partition(": ")
     kind, _, message = rest.partition(": ")
     return f"{code}: {message}" if kind.lower() == code.replace("_", "").lower() else error

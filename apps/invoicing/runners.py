@@ -1,8 +1,9 @@
-"""The two schedulers: singletons that ask the API to make what is due. It sees to it that nothing is made twice."""
+"""The two schedulers: singletons that ask the API to make what is due. The API makes sure nothing is made twice."""
 
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import httpx
 
@@ -16,36 +17,30 @@ ENDPOINTS = {
     BILLING: "/internal/scheduler/classes-billing",
 }
 OnRun = Callable[[str, float], object]
-"""Called with the name of a scheduler and the seconds that its calls took, whether they succeeded or not."""
+"""Called with a scheduler's name and the seconds that its calls took, whether they succeeded or not."""
 
 _MOST_AT_ONCE = 200
-_MOST_SECONDS = 366 * 24 * 3600
 
 
 class NotConfigured(Exception):
-    """A scheduler is chosen that does not know what to call."""
+    """A chosen scheduler lacks the API's address or token."""
 
 
 class ApiFailed(Exception):
-    """The API could not be reached, or did not do it."""
+    """The API could not be reached, or refused the call."""
 
 
-def add_runners(app: Holdfast, settings: Settings, on_run: OnRun, *, follows_up: bool) -> None:
-    """`follows_up`: one that has made its share of items and left some has another turn at once."""
+def add_runners(app: Holdfast[Any], settings: Settings, on_run: OnRun, *, follows_up: bool) -> None:
+    """`follows_up`: a scheduler that made its share of items and left some gets another turn at once."""
     for name, path in ENDPOINTS.items():
         scheduler = _scheduler(app, settings, name, path, on_run, follows_up=follows_up)
-        app.runner(name, _timetable(settings), lock=LOCKS[name])(scheduler)
+        app.runner(name, "every tick", lock=LOCKS[name])(scheduler)
     app.error(NotConfigured, code="NOT_CONFIGURED")
     app.error(ApiFailed, code="API_FAILED")
 
 
-def _timetable(settings: Settings) -> str:
-    """An idle worker has them in each of its ticks, and these come after its longest wait."""
-    return f"every {min(max(1, settings.worker_idle_backoff_max_ms // 1000), _MOST_SECONDS)}s"
-
-
 def _scheduler(
-    app: Holdfast, settings: Settings, name: str, path: str, on_run: OnRun, *, follows_up: bool
+    app: Holdfast[Any], settings: Settings, name: str, path: str, on_run: OnRun, *, follows_up: bool
 ) -> Callable[[], Awaitable[dict[str, int]]]:
     async def run() -> dict[str, int]:
         began = time.monotonic()
@@ -54,7 +49,7 @@ def _scheduler(
             if is_more and follows_up and not await _is_paused(app, name):
                 await app.schedules.run_now(name)
         except (NotConfigured, ApiFailed) as error:
-            # Their words are ours: there is no secret in them.
+            # This service wrote these messages, so they contain no secrets.
             log.warning("%s did not succeed: %s", name, error)
             raise
         except Exception:
@@ -68,14 +63,14 @@ def _scheduler(
     return run
 
 
-async def _is_paused(app: Holdfast, name: str) -> bool:
-    """By a person, who wants it to rest although there is more: `run_now` would not."""
+async def _is_paused(app: Holdfast[Any], name: str) -> bool:
+    """Whether a person paused the scheduler. `run_now` would run it anyway."""
     return any(schedule.paused for schedule in await app.schedules.list() if schedule.name == name)
 
 
 async def _create_all(settings: Settings, path: str) -> tuple[int, bool]:
-    """Batch by batch until there is no more, or this runner's share of items or time is spent. How many, and whether
-    there are more."""
+    """Create in batches until nothing is left, or this runner's share of items or time is used up. Return how many
+    were created, and whether there are more."""
     url, token = settings.worker_api_base_url, settings.worker_api_service_token
     if url is None or token is None:
         raise NotConfigured("set WORKER_API_BASE_URL and WORKER_API_SERVICE_TOKEN, or leave the runner out")
@@ -85,13 +80,13 @@ async def _create_all(settings: Settings, path: str) -> tuple[int, bool]:
         while is_more and created < most and (seconds := end - time.monotonic()) > 0:
             batch, is_more = await _create(client, path, min(_MOST_AT_ONCE, most - created), seconds)
             created += batch
-            # With more to come and nothing made, somebody else is at it.
+            # If there is more but nothing was made, another process is making it.
             is_more = is_more and batch > 0
     return created, is_more
 
 
 async def _create(client: httpx.AsyncClient, path: str, limit: int, seconds: float) -> tuple[int, bool]:
-    # Without a user and password, which may stand before the host.
+    # Omit a user and password, which may precede the host.
     base = client.base_url
     called = f"POST {base.scheme}://{base.netloc.decode()}{base.path.rstrip('/')}{path}"
     try:
@@ -100,16 +95,16 @@ async def _create(client: httpx.AsyncClient, path: str, limit: int, seconds: flo
         answer = response.json()
         return int(answer["created"]), bool(answer["more"])
     except httpx.HTTPStatusError as error:
-        # Without the error itself, as below: it has the whole address in its text, or the token.
+        # Do not chain the error, here and below: its text has the whole address or the token.
         raise ApiFailed(f"{called} was answered with {_status(error.response)}") from None
     except httpx.HTTPError as error:
         said = f" {error}" if isinstance(error, httpx.ConnectError) else ""
         raise ApiFailed(f"{called}: {type(error).__name__}{said}") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise ApiFailed(f"{called} was answered with something else than counts") from error
+        raise ApiFailed(f"{called} was answered with something other than counts") from error
 
 
 def _status(response: httpx.Response) -> str:
     if response.status_code == httpx.codes.UNAUTHORIZED:
-        return "401: WORKER_API_SERVICE_TOKEN is not the one that the API has"
+        return "401: WORKER_API_SERVICE_TOKEN differs from the API's"
     return str(response.status_code)

@@ -1,4 +1,4 @@
-"""Every variable of the service. Times are in milliseconds, as the variables' names say."""
+"""All variables of the service. Times are in milliseconds, as the variables' names say."""
 
 import re
 from datetime import timedelta
@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 OUTBOX, REMINDERS, BILLING = "outbox", "invoiceReminders", "classesBilling"
 RUNNERS = (OUTBOX, REMINDERS, BILLING)
 LOCKS = {name: f"worker:scheduler:{name}" for name in (REMINDERS, BILLING)}
-"""The texts of the advisory locks under which the schedulers run, on one replica at a time."""
+"""The names of the advisory locks under which the schedulers run, on one replica at a time."""
 
 _SHORTEST_SECRET = 16
 
@@ -28,7 +28,7 @@ def _names(value: object) -> object:
 def _known(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in RUNNERS:
-            raise ValueError(f"{name!r} is no runner; there are {', '.join(RUNNERS)}")
+            raise ValueError(f"{name!r} is not a runner; the runners are {', '.join(RUNNERS)}")
         if names.count(name) > 1:
             raise ValueError(f"{name!r} is given twice")
     return names
@@ -46,32 +46,32 @@ def _is_url(value: str) -> str:
 
 
 def _is_database(value: str) -> str:
-    """Never quoted: there may be a password in it."""
+    """The error never quotes the value, which may contain a password."""
     if not value.startswith(("postgresql://", "postgres://", "embedded:")):
-        raise ValueError("write postgresql://user@host:port/database, or embedded: for one that is installed with it")
+        raise ValueError("write postgresql://user@host:port/database, or embedded: for the bundled PostgreSQL")
     return value
 
 
 def _is_header(value: str) -> str:
-    """Else it could not be sent, and the error would have it in its text."""
+    """Refuse a value that cannot be sent in a header, because the HTTP client's error would quote it."""
     if not re.fullmatch(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", value):
-        raise ValueError("has other characters than printable ASCII, or spaces or a line's end around it")
+        raise ValueError("has characters other than printable ASCII, or leading or trailing spaces or line breaks")
     return value
 
 
 def _is_long(value: str) -> str:
     if len(value) < _SHORTEST_SECRET:
-        raise ValueError(f"is shorter than {_SHORTEST_SECRET} characters; give it a long random text")
+        raise ValueError(f"is shorter than {_SHORTEST_SECRET} characters; set it to a long random text")
     return value
 
 
 RunnerNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names), AfterValidator(_known)]
-# Three years, which every clock on the way can add to now.
+# Three years, which any clock involved can add to the current time.
 _LONGEST_MS = 10**11
 Milliseconds = Annotated[int, Field(ge=0, le=_LONGEST_MS)]
 SomeMilliseconds = Annotated[int, Field(ge=1, le=_LONGEST_MS)]
 Items = Annotated[int, Field(ge=1, le=10**9)]
-# As Holdfast has them.
+# The same limits as Holdfast's.
 AtOnce = Annotated[int, Field(ge=1, le=10_000)]
 Attempts = Annotated[int, Field(ge=1, le=1_000)]
 ShardIndex = Annotated[int, Field(ge=0, lt=10_000)]
@@ -81,11 +81,11 @@ Url = Annotated[str, AfterValidator(_is_url)]
 
 
 class Settings(BaseSettings):
-    """The field `outbox_batch_size` is the variable `OUTBOX_BATCH_SIZE`, and so on. Empty counts as unset."""
+    """The field `outbox_batch_size` is the variable `OUTBOX_BATCH_SIZE`, and so on. Empty variables count as unset."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True)
 
-    # Which runners a tick has, and how much each may do.
+    # The runners of a tick, and how much each may do.
     worker_tick_runners: RunnerNames = RUNNERS
     worker_tick_overall_max_ms: SomeMilliseconds = 480_000
     worker_tick_runner_max_ms: SomeMilliseconds = 60_000
@@ -119,15 +119,15 @@ class Settings(BaseSettings):
         None, repr=False
     )
 
-    # Where things are. These are this service's own.
+    # Locations and secrets, which only this service has.
     database_url: Annotated[str, AfterValidator(_is_database)] = Field("embedded:", repr=False)
-    """postgresql://…, or `embedded:[folder]` for a PostgreSQL that needs nothing installed."""
+    """postgresql://…, or `embedded:[folder]` for a PostgreSQL without any installation."""
     files_url: str = Field("file:data/invoicing", repr=False)
     """`file:` and a folder, or s3://bucket/prefix with the usual AWS_… variables."""
     smtp_url: str = Field("smtp://127.0.0.1:1025", repr=False)
     """smtp://[user:password@]host:port, or smtps://…"""
     smtp_password_without_tls: bool = False
-    """Log in to a server that offers no TLS: only for a relay that nobody can listen to on the way."""
+    """Log in to a server without TLS. Only for a relay on a network that nobody can listen to."""
     mail_from: str = "Corely Billing <billing@corely.example>"
     templates_folder: Path = Path(__file__).parent / "templates"
     download_link_secret: Annotated[str, AfterValidator(_is_long)] | None = Field(None, repr=False)
@@ -135,13 +135,13 @@ class Settings(BaseSettings):
     api_host: str = "127.0.0.1"
     api_port: Port = 8000
     api_public_url: Url | None = None
-    """What download links begin with, where a proxy stands in front; unset: as the request came."""
+    """The base of download links if the API is behind a proxy; unset: the base of the request."""
     worker_metrics_host: str = "127.0.0.1"
     worker_metrics_port: Port | None = None
 
     @classmethod
     def load(cls, **given: object) -> Self:
-        """From the environment, with `given` on top. Misconfigured says which variable is wrong."""
+        """Load from the environment, overridden by `given`. Raise Misconfigured, which names the wrong variable."""
         try:
             return cls(**given)  # type: ignore[arg-type]
         except ValidationError as error:
@@ -171,7 +171,7 @@ class Settings(BaseSettings):
         return self
 
     def _told(self, field: str) -> str:
-        """Who has set one of two wants to know where the other number comes from."""
+        """Show a value, and whether it is the default, because the user may have set only one of two values."""
         default = "" if field in self.model_fields_set else ", the default"
         return f"{field.upper()} ({getattr(self, field)}{default})"
 

@@ -1,7 +1,7 @@
-"""Where files are: a local folder, or a bucket of any S3-compatible storage.
+"""File storage: a local folder, or a bucket of any S3-compatible storage.
 
-Keys are decided before the content exists, and the first whole content that comes to a key stays there. So a worker
-that was cut off, and writes its file late, changes nothing of what others have recorded and sent.
+A key is chosen before the content exists, and the first complete content written to it stays. So a worker that was cut
+off and writes its file late cannot change what others have recorded and sent.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ _NO_ADDRESS = "FILES_URL: write file:some/folder, file:///some/folder or s3://bu
 
 
 class StorageUnavailable(Exception):
-    """The storage did not do it this time."""
+    """The storage failed this time."""
 
 
 class Files:
@@ -33,7 +33,7 @@ class Files:
     async def write_once(
         self, key: str, content: bytes, content_type: str, is_whole: Callable[[bytes], bool] = bool
     ) -> bytes:
-        """What the file holds from now on: `content`, or what somebody else wrote before, if that is whole."""
+        """Write and return `content`, unless the file already has complete content; then return that."""
         if await self._write(key, content, content_type, mode="create"):
             return content
         try:
@@ -42,13 +42,13 @@ class Files:
             raise StorageUnavailable(f"{key} was removed while it was written") from error
         if is_whole(found):
             return found
-        # A machine that went down may leave a file with less in it than was written.
+        # A machine that crashed may leave an incomplete file.
         await self._write(key, content, content_type, mode="overwrite")
         return content
 
     async def _write(self, key: str, content: bytes, content_type: str, mode: Literal["create", "overwrite"]) -> bool:
-        """False: there is one already."""
-        # A folder keeps no attributes beside its files.
+        """Return False if there already is a file."""
+        # A folder cannot store attributes of files.
         attributes = None if isinstance(self._store, LocalStore) else {"Content-Type": content_type}
         try:
             await obstore.put_async(self._store, key, content, attributes=attributes, mode=mode)
@@ -59,7 +59,7 @@ class Files:
         return True
 
     async def read(self, key: str, sha256: str | None = None) -> bytes:
-        """FileNotFoundError if there is none. `sha256`: of what it is to hold, or it is not given away."""
+        """Read a file, or raise FileNotFoundError. With `sha256`, refuse content with another digest."""
         try:
             found = await obstore.get_async(self._store, key)
             content = bytes(await found.bytes_async())
@@ -68,12 +68,12 @@ class Files:
         except (BaseError, OSError) as error:
             raise StorageUnavailable(f"{key} could not be read: {error}") from error
         if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
-            raise StorageUnavailable(f"{key} does not hold what was written")
+            raise StorageUnavailable(f"{key} does not contain what was written")
         return content
 
 
 def open_files(url: str) -> Files:
-    """`file:` and a folder, which is made if need be, or s3://bucket/prefix with the usual AWS_… variables."""
+    """Open `file:` and a folder, which is made if needed, or s3://bucket/prefix with the usual AWS_… variables."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -93,4 +93,4 @@ def _folder(path: Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
         return path.resolve(strict=True)
     except OSError as error:
-        raise Misconfigured(f"FILES_URL: {path} cannot be made a folder: {error.strerror}") from None
+        raise Misconfigured(f"FILES_URL: cannot make folder {path}: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""The folder of the templates: which there are, and whether an invoice could be printed before the first one fails."""
+"""The folder of templates: lists them, and checks at startup that an invoice could be printed."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from apps.invoicing.settings import Misconfigured
 
 _TEMPLATE, _COMPANY = "invoice.typ", "company.json"
-# No separator and no dot: a name cannot lead out of the folder.
+# No separator and no dot, so a name cannot lead out of the folder.
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*", re.ASCII)
 
 
@@ -22,7 +22,7 @@ class _Bank:
 
 @dataclass(frozen=True, slots=True)
 class _Company:
-    """What the template places of the sender; there may be more for templates of one's own."""
+    """What the default template prints about the sender. The file may have more, for custom templates."""
 
     name: str
     address: list[str]
@@ -32,10 +32,10 @@ class _Company:
 
 
 def check_templates(folder: Path) -> None:
-    """Misconfigured unless it has the usual template and a sender for it."""
+    """Raise Misconfigured unless the folder has the default template and a sender for it."""
     try:
         if not folder.is_dir():
-            raise Misconfigured(f"TEMPLATES_FOLDER: {folder} is no folder")
+            raise Misconfigured(f"TEMPLATES_FOLDER: {folder} is not a folder")
         (folder / _TEMPLATE).read_bytes()
         TypeAdapter(_Company).validate_json((folder / _COMPANY).read_bytes())
     except OSError as error:
@@ -48,7 +48,7 @@ def check_templates(folder: Path) -> None:
 
 
 def template_file(folder: Path, name: str) -> Path | None:
-    """None if there is no template of that name."""
+    """Return the template's file, or None if there is no template with that name."""
     if not _NAME.fullmatch(name):
         return None
     file = folder / f"{name}.typ"

@@ -1,4 +1,4 @@
-"""What the handlers work with. It is known when they are registered, and open while the worker runs."""
+"""The handlers' tools. They are made, and so checked, when the worker starts, and are open while it runs."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,10 +15,11 @@ from apps.invoicing.template_folder import check_templates
 if TYPE_CHECKING:
     from apps.invoicing.database import Pool
 
-_NOT_OPEN = "the tools are not open; use `async with tools.opened(url):`"
-
 
 class Tools:
+    pool: "Pool"
+    """Connections to the store's database, while the tools are open."""
+
     def __init__(self, settings: Settings) -> None:
         check_templates(settings.templates_folder)
         self.templates = settings.templates_folder
@@ -27,22 +28,13 @@ class Tools:
             settings.smtp_url, settings.mail_from, may_tell_password=settings.smtp_password_without_tls
         )
         self.accepted: set[UUID] = set()
-        """Deliveries whose mail a server has accepted, as long as that is not written down."""
+        """Deliveries whose mail a server has accepted but whose record does not say so yet."""
         self.typesetters = Typesetters()
-        self._pool: Pool | None = None
 
     @asynccontextmanager
     async def opened(self, url: str) -> "AsyncIterator[Tools]":
-        async with opened_pool(url) as pool:
-            self._pool = pool
+        async with opened_pool(url) as self.pool:
             try:
                 yield self
             finally:
-                self._pool = None
                 await self.typesetters.close()
-
-    @property
-    def pool(self) -> "Pool":
-        if self._pool is None:
-            raise RuntimeError(_NOT_OPEN)
-        return self._pool

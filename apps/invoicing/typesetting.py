@@ -1,7 +1,7 @@
-"""The program that sets invoices with typst, in a process of its own: rendering.py starts it, and may kill it.
+"""The program that sets invoices with typst in a separate process. rendering.py starts it and may kill it.
 
-It reads a line of JSON for each invoice and answers with a line, whether typst took it and how many bytes follow, and
-then the PDF or what typst said. It ends with its input, so also with its worker.
+It reads a line of JSON for each invoice. It answers with a line that has whether typst accepted it and how many bytes
+follow, and then the PDF or typst's message. It exits when its input ends, and so also when its worker ends.
 """
 
 import json
@@ -14,11 +14,11 @@ from queue import SimpleQueue
 
 
 def main() -> None:
-    # A terminal's Ctrl-C and a supervisor's SIGTERM go to whole groups, and the worker decides what they mean.
+    # A terminal's Ctrl-C and a supervisor's SIGTERM reach whole groups, and the worker decides what they mean.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     orders: SimpleQueue[bytes] = SimpleQueue()
-    # A thread, because a page that is never done must not keep the process from ending.
+    # Read in a thread, so an invoice that never finishes cannot keep the process from exiting.
     threading.Thread(target=_read, args=(orders,), daemon=True).start()
     while True:
         was_taken, content = _set(json.loads(orders.get()))
@@ -40,7 +40,7 @@ def _set(order: dict[str, str]) -> tuple[bool, bytes]:
         return True, typst.compile(
             order["template"],
             root=order["folder"],
-            # Those of typst itself and of the folder, so that a page looks the same on every machine.
+            # Use only the fonts of typst and of the folder, so a page looks the same on every machine.
             ignore_system_fonts=True,
             font_paths=[order["fonts"]] if order["fonts"] else [],
             sys_inputs={"invoice": order["invoice"]},

@@ -1,4 +1,4 @@
-"""What a worker tells Prometheus: how much each runner did in a tick and how long it took, and how jobs ended."""
+"""A worker's metrics for Prometheus: how much each runner did in a tick, how long it took, and how jobs ended."""
 
 import errno
 import socket
@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_
 
 from apps.invoicing.reports import OUTCOMES, turns
 from apps.invoicing.settings import LOCKS, OUTBOX, Misconfigured
-from holdfast import TickReport
+from holdfast.types import TickReport
 
 
 class WorkerMetrics:
@@ -20,7 +20,7 @@ class WorkerMetrics:
         )
         self._processed = Counter(
             "invoicing_worker_processed",
-            "Items that a runner has processed: attempts of the outbox, what a scheduler had the API make",
+            "Items that a runner has processed: attempts of the outbox, or items that a scheduler had the API make",
             ("runner",),
             registry=self.registry,
         )
@@ -33,7 +33,7 @@ class WorkerMetrics:
         )
         self._seconds = Histogram(
             "invoicing_worker_tick_seconds",
-            "Of a scheduler: how long one run took, with all its calls of the API. Of another runner: its turn in one "
+            "For a scheduler: the duration of one run, with all its API calls. For another runner: its turn in one "
             "tick, in which the outbox claims jobs and does not wait for them",
             ("runner",),
             registry=self.registry,
@@ -43,7 +43,7 @@ class WorkerMetrics:
         )
         self._outcomes = Counter(
             "invoicing_outbox_outcomes",
-            "How attempts at jobs ended: together as many as the outbox has processed",
+            "How attempts of jobs ended; the sum is the number that the outbox has processed",
             ("outcome",),
             registry=self.registry,
         )
@@ -55,7 +55,7 @@ class WorkerMetrics:
         for turn in turns(report):
             self._processed.labels(turn.runner).inc(turn.processed)
             self._per_tick.labels(turn.runner).observe(turn.processed)
-            # A scheduler goes on beside the ticks: its turn is over long before its calls are.
+            # A scheduler's calls continue after its turn in the tick, so add_run reports its time.
             if turn.runner not in LOCKS:
                 self._seconds.labels(turn.runner).observe(turn.seconds)
             if turn.error is not None:
@@ -69,15 +69,15 @@ class WorkerMetrics:
 
     @contextmanager
     def served(self, host: str, port: int | None) -> Iterator[None]:
-        """On /metrics of this port, if there is one."""
+        """Serve /metrics on this port, if one is set."""
         if port is None:
             yield
             return
         try:
             server, thread = start_http_server(port, host, self.registry)
         except (socket.gaierror, UnicodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no name"
-            raise Misconfigured(f"WORKER_METRICS_HOST: {host} is no address of this machine: {why}") from None
+            why = error.strerror if isinstance(error, OSError) else "it is not a valid name"
+            raise Misconfigured(f"WORKER_METRICS_HOST: {host} is not an address of this machine: {why}") from None
         except OSError as error:
             name = "HOST" if error.errno == errno.EADDRNOTAVAIL else "PORT"
             raise Misconfigured(f"WORKER_METRICS_{name}: cannot listen on {host}:{port}: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""The API as an application: what it consists of, and what is open while it is up."""
+"""The API as an application: its parts, and what is open while it runs."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,16 +12,16 @@ from apps.invoicing.api.service import link_secret, opened_service
 from apps.invoicing.settings import Settings
 
 _DESCRIPTION = """
-Invoices and their PDFs, mails and reminders. Work that takes long is done by a worker; this API enqueues it in the
-transaction that writes what it belongs to.
+Invoices with their PDFs, emails and reminders. A worker does the slow work; this API enqueues it in the transaction
+that writes the records it belongs to.
 
-Field names are in camelCase, amounts are text with their currency beside them, and every answer that is no success is
+Field names are in camelCase, amounts are text with a separate currency field, and every unsuccessful response is
 `{"error": "CODE", "message": "…"}`.
 """
 
 
 def create_api(settings: Settings) -> FastAPI:
-    """Misconfigured if it could not serve with these settings."""
+    """Make the API. Raise Misconfigured if it cannot serve with these settings."""
     link_secret(settings)
     metrics = Metrics()
 
@@ -42,7 +42,7 @@ def create_api(settings: Settings) -> FastAPI:
 
 
 def _without_foreign_errors(described: dict[str, Any]) -> dict[str, Any]:
-    """FastAPI adds an error of its own wherever a parameter is checked. What there is here is described already."""
+    """Remove the error that FastAPI documents wherever it checks a parameter. The routes document their own errors."""
     foreign = described["components"]["schemas"].pop("HTTPValidationError", None)
     if foreign is not None:
         described["components"]["schemas"].pop("ValidationError")

@@ -1,14 +1,14 @@
-"""Who gets invoices."""
+"""Customers, who receive invoices."""
 
 from typing import Annotated
 from uuid import UUID, uuid4
 
 from fastapi import APIRouter, Path
 
-from apps.invoicing.api.errors import documented, not_found
+from apps.invoicing.api.errors import documented, existing
 from apps.invoicing.api.models import Customer, NewCustomer
 from apps.invoicing.api.service import TheService
-from apps.invoicing.database import one, sql
+from apps.invoicing.database import one
 
 router = APIRouter(tags=["customers"])
 
@@ -21,7 +21,5 @@ async def add_customer(new: NewCustomer, service: TheService) -> Customer:
 
 @router.get("/customers/{customerId}", summary="Read a customer", responses=documented(_404="No such customer."))
 async def customer(customer_id: Annotated[UUID, Path(alias="customerId")], service: TheService) -> Customer:
-    row = await service.pool.fetchrow(sql("api/customer"), customer_id)
-    if row is None:
-        raise not_found("customerId", customer_id)
+    row = await existing(service.pool, "api/customer", "customerId", customer_id)
     return Customer.model_validate(dict(row))

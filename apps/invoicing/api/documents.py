@@ -1,4 +1,4 @@
-"""The PDF of an invoice as the tables have it: `platform.document`, `platform.file`, and the job that makes them."""
+"""The PDF of an invoice in the tables: `platform.document`, `platform.file`, and the job that makes them."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 from apps.invoicing.api.errors import not_found, wrong_state
 from apps.invoicing.api.service import Service
-from apps.invoicing.database import sql
+from apps.invoicing.database import from_row, sql
 from apps.invoicing.jobs import INVOICE_PDF, RENDER_FAILED, RENDER_FIRST, RENDER_PDF, RenderPdf
 from holdfast import Holdfast, Job, NewJob
 
@@ -32,7 +32,7 @@ class Pdf:
 
     @property
     def state(self) -> Literal["READY", "PENDING", "FAILED"]:
-        """It takes both to be ready, and either to have failed."""
+        """READY if both are READY, FAILED if either has FAILED."""
         states = {self.document_state, self.file_state}
         if "FAILED" in states:
             return "FAILED"
@@ -40,9 +40,9 @@ class Pdf:
 
 
 async def pdf_of(service: Service, invoice_id: UUID) -> Pdf:
-    """As it is now; while it is pending, it has a job.
+    """Return the PDF's current state. While it is pending, it has a job.
 
-    The connection goes back to the pool at once: whoever waits for a PDF holds none.
+    The connection goes back to the pool at once, so a request that waits for a PDF holds none.
     """
     found = await _look(service.pool, invoice_id)
     if found is None or (found.state == "PENDING" and found.job_id is None):
@@ -51,25 +51,21 @@ async def pdf_of(service: Service, invoice_id: UUID) -> Pdf:
 
 
 async def _look(connection: "Pool | Connection", invoice_id: UUID) -> Pdf | None:
-    """None if the invoice has no document."""
+    """Read the PDF's state. None if the invoice has no document."""
     row = await connection.fetchrow(sql("api/document"), invoice_id, INVOICE_PDF)
     if row is None:
         raise not_found("invoiceId", invoice_id)
-    values = dict(row)
-    if values.pop("status") == "DRAFT":
+    if row["status"] == "DRAFT":
         raise wrong_state("DRAFT", "issued, so it has no PDF")
-    return Pdf(**values) if values["document_id"] is not None else None
+    return from_row(Pdf, row) if row["document_id"] is not None else None
 
 
-def render_job(app: Holdfast, document_id: UUID, invoice_id: UUID, if_exists: str = "keep") -> NewJob:
+def render_job(app: Holdfast, document_id: UUID, invoice_id: UUID) -> NewJob:
+    """A document has one job at a time, and a new one if it is still pending after that."""
     return app.job(
-        RENDER_PDF,
-        RenderPdf(document_id),
-        key=str(document_id),
-        if_exists=if_exists,
-        priority=RENDER_FIRST,
-        correlation_id=str(invoice_id),
-    )
+        RENDER_PDF, RenderPdf(document_id), key=str(document_id), if_exists="keep_live",
+        priority=RENDER_FIRST, correlation_id=str(invoice_id),
+    )  # fmt: skip
 
 
 async def add_document(connection: "Connection", document_id: UUID, invoice_id: UUID, job_id: UUID) -> None:
@@ -79,9 +75,9 @@ async def add_document(connection: "Connection", document_id: UUID, invoice_id: 
 
 
 async def ensure_enqueued(service: Service, invoice_id: UUID, gone: UUID | None = None) -> Pdf:
-    """A document that is pending has a job. `gone`: the job that it has, and that will not settle it any more.
+    """Make sure that a pending document has a job. `gone`: its current job, which will no longer settle it.
 
-    However many ask at once, one job is made: the first one changes the document, and the others see that.
+    Simultaneous requests make only one job: the first one changes the document, and the others see that.
     """
     async with service.pool.acquire() as connection, connection.transaction():
         await connection.execute(sql("api/lock_invoice"), invoice_id)
@@ -90,10 +86,9 @@ async def ensure_enqueued(service: Service, invoice_id: UUID, gone: UUID | None 
             document_id = uuid4()
             job = render_job(service.app, document_id, invoice_id)
             await add_document(connection, document_id, invoice_id, job.id)
-            await service.app.enqueue_in(connection, job)
+            await service.app.enqueue(job, conn=connection)
         elif pdf.state == "PENDING" and pdf.job_id == gone:
-            job = render_job(service.app, pdf.document_id, invoice_id, "keep" if gone is None else "replace")
-            enqueued = await service.app.enqueue_in(connection, job)
+            enqueued = await service.app.enqueue(render_job(service.app, pdf.document_id, invoice_id), conn=connection)
             await connection.execute(sql("api/use_job"), pdf.document_id, enqueued.id)
         ensured = await _look(connection, invoice_id)
     if ensured is None:
@@ -102,9 +97,9 @@ async def ensure_enqueued(service: Service, invoice_id: UUID, gone: UUID | None 
 
 
 async def look_at_retry(service: Service, pdf: Pdf) -> Pdf:
-    """What has failed is pending again when a person has given its job a new life.
+    """Make a failed document pending again if a person retried its job.
 
-    Should the job end in vain just now, whoever waits sees that and gives up.
+    If the job fails again at this moment, the waiting request sees that and gives up.
     """
     job = None if pdf.job_id is None else await service.app.jobs.get(pdf.job_id)
     if job is None or job.state.is_final:
@@ -114,9 +109,9 @@ async def look_at_retry(service: Service, pdf: Pdf) -> Pdf:
 
 
 async def give_up(service: Service, pdf: Pdf, job: Job) -> None:
-    """The job has ended, and nobody has told the document: its worker died with it, or a person canceled it."""
-    # Other errors may tell what is not for everybody; they are in the dead letter.
+    """Mark the document as failed, because its job ended without doing so: the worker died, or a person canceled it."""
+    # Other errors may contain confidential details; they stay in the dead letter.
     is_ours = job.last_error is not None and job.last_error.code == RENDER_FAILED
     why = job.last_error.message if is_ours and job.last_error is not None else None
-    message = why or f"the job that renders it ended {job.state}"
+    message = why or f"the rendering job ended {job.state}"
     await service.pool.execute(sql("api/fail_document"), pdf.document_id, job.id, RENDER_FAILED, message)

@@ -1,9 +1,10 @@
-"""Everything that goes wrong is answered as `{"error": "CODE", "message": "…"}`."""
+"""Errors, which are all answered as `{"error": "CODE", "message": "…"}`."""
 
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import asyncpg
 from fastapi import FastAPI, Request
@@ -12,8 +13,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from apps.invoicing.api.models import Problem
+from apps.invoicing.database import sql
 from apps.invoicing.storage import StorageUnavailable
 from holdfast import StoreUnavailable
+
+if TYPE_CHECKING:
+    from apps.invoicing.database import Connection, Pool
 
 log = logging.getLogger("invoicing.api")
 
@@ -28,10 +33,10 @@ UNAVAILABLE = (
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
     asyncpg.TransactionRollbackError,
-    # A lock that is not free, a database that lets nobody in.
+    # A lock that is not free, or a database that accepts no connections.
     asyncpg.ObjectNotInPrerequisiteStateError,
 )
-"""What passes: the same request may succeed a moment later."""
+"""Temporary errors: the same request may succeed a moment later."""
 
 _UNREADABLE = "cannot be read as JSON"
 _RESOURCES = {
@@ -54,7 +59,15 @@ class ApiError(Exception):
 
 
 def not_found(parameter: str, value: object) -> ApiError:
-    return ApiError(404, _RESOURCES[parameter], f"nothing has the {parameter} {value}")
+    return ApiError(404, _RESOURCES[parameter], f"there is no {parameter} {value}")
+
+
+async def existing(connection: "Pool | Connection", name: str, parameter: str, value: UUID) -> asyncpg.Record:
+    """Return the row that a statement finds by its id, or raise the answer that there is none."""
+    row = await connection.fetchrow(sql(name), value)
+    if row is None:
+        raise not_found(parameter, value)
+    return row
 
 
 def wrong_state(status: str, wanted: str) -> ApiError:
@@ -62,8 +75,8 @@ def wrong_state(status: str, wanted: str) -> ApiError:
 
 
 def documented(**problems: str) -> dict[int | str, dict[str, Any]]:
-    """For OpenAPI: `_404="no such invoice"` and so on."""
-    every = {"_503": "The database or the storage is away for now; Retry-After says when to ask again."} | problems
+    """The OpenAPI description of errors, given as `_404="no such invoice"` and so on."""
+    every = {"_503": "The database or the storage is unavailable; Retry-After says when to try again."} | problems
     return {
         int(status.removeprefix("_")): {"model": Problem, "description": description}
         for status, description in every.items()
@@ -71,7 +84,7 @@ def documented(**problems: str) -> dict[int | str, dict[str, Any]]:
 
 
 def answer(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    # A message may quote what no encoding knows, such as half of a surrogate pair.
+    # A message may quote characters that cannot be encoded, such as half of a surrogate pair.
     text = message.encode("utf-8", "replace").decode()
     return JSONResponse({"error": code, "message": text}, status, headers)
 
@@ -86,8 +99,8 @@ async def _invalid(request: Request, error: RequestValidationError) -> Response:
     problem = error.errors()[0]
     place, *rest = [str(part) for part in problem["loc"]]
     if place == "path":
-        # What cannot be an id is the id of nothing.
-        return answer(404, _RESOURCES[rest[0]], f"nothing has this {rest[0]}")
+        # A value that is not a UUID cannot be the id of anything.
+        return answer(404, _RESOURCES[rest[0]], f"there is no such {rest[0]}")
     where, text = ".".join(rest), str(problem["msg"]).removeprefix("Value error, ")
     if problem["type"] == "json_invalid":
         where, text = "body", _UNREADABLE
@@ -98,7 +111,7 @@ async def _invalid(request: Request, error: RequestValidationError) -> Response:
 
 
 async def _refused(request: Request, error: HTTPException) -> Response:  # noqa: ARG001
-    """What the framework refuses by itself: no such path, no such method, a body that cannot be read."""
+    """Answer what the framework itself refuses: an unknown path, a wrong method, an unreadable body."""
     if error.status_code == HTTPStatus.BAD_REQUEST:
         return answer(422, "INVALID_REQUEST", f"body: {_UNREADABLE}")
     status = HTTPStatus(error.status_code)
@@ -107,12 +120,12 @@ async def _refused(request: Request, error: HTTPException) -> Response:  # noqa:
 
 async def _unavailable(request: Request, error: Exception) -> Response:
     log.warning("%s %s: %s: %s", request.method, request.url.path, type(error).__name__, error)
-    return answer(503, "UNAVAILABLE", "a part of the service is away for now; ask again", _SOON)
+    return answer(503, "UNAVAILABLE", "a part of the service is unavailable; try again", _SOON)
 
 
 async def _broken(request: Request, error: Exception) -> Response:  # noqa: ARG001
-    """The server logs it, with its traceback; the client learns nothing of it."""
-    return answer(500, "INTERNAL", "something is wrong here, and it is not your request")
+    """Answer an unexpected error. The server logs its traceback; the client learns no details."""
+    return answer(500, "INTERNAL", "something went wrong on the server; your request is not the cause")
 
 
 def install(api: FastAPI) -> None:

@@ -1,4 +1,4 @@
-"""What a field of a request may hold. Whatever gets past here can be stored, printed and put into a mail."""
+"""What request fields may contain. Any value that passes can be stored, printed and put into an email."""
 
 import re
 import unicodedata
@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints, WithJsonSchema
 
-# That of HTML's <input type="email">: no quoting, no comments, nothing that would end a header.
+# The pattern of HTML's <input type="email">: no quoting, no comments, nothing that could end a header.
 _EMAIL = re.compile(
     r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
     r"(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
@@ -19,7 +19,8 @@ _MONTH = re.compile(r"(2[01][0-9]{2})-(0[1-9]|1[0-2])")
 
 
 def _storable(value: str) -> str:
-    """PostgreSQL takes no NUL, and nobody a lone surrogate; other control characters are of no use in a name."""
+    """Refuse control characters and lone surrogates. PostgreSQL cannot store NUL, no encoding can represent a lone
+    surrogate, and other control characters have no use in a name."""
     for character in value:
         if unicodedata.category(character) in ("Cc", "Cs"):
             raise ValueError("has characters that cannot be printed")
@@ -27,11 +28,11 @@ def _storable(value: str) -> str:
 
 
 def _address(address: str) -> str:
-    """What looks like an encoded word would be decoded in a header, and be another address there."""
+    """Refuse text that looks like an encoded word. A mail header would decode it to another address."""
     if not _EMAIL.fullmatch(address):
         raise ValueError("write an address such as ann@example.com")
     if "=?" in address:
-        raise ValueError("has =? in it, which means something else in a mail")
+        raise ValueError("contains =?, which has another meaning in an email")
     return address
 
 
@@ -48,7 +49,7 @@ def _letters(currency: str) -> str:
 
 
 def _decimal(whole: int, places: int, *, may_be_below_zero: bool = False) -> Callable[[object], object]:
-    """Whole numbers are exact and welcome; a JSON number with a fraction is not, for it was a float on its way."""
+    """Accept text and whole numbers, which are exact. Refuse JSON numbers with fractions, which went through floats."""
     pattern = re.compile(rf"(-?)[0-9]{{1,{whole}}}(\.[0-9]{{1,{places}}})?")
 
     def check(value: object) -> object:
@@ -73,7 +74,7 @@ def _month(value: object) -> object:
 
 
 def _plain(value: Decimal) -> str:
-    """Without the zeros that the column adds."""
+    """Drop the trailing zeros that the column adds."""
     return f"{value.normalize():f}"
 
 
@@ -86,7 +87,7 @@ Description = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500), AfterValidator(_storable)
 ]
 Paragraph = Annotated[str, StringConstraints(strip_whitespace=True, max_length=2000), AfterValidator(_storable_lines)]
-# The patterns are for the description only: in a message nobody would understand them.
+# The patterns are only for the description: in an error message they would be hard to understand.
 Email = Annotated[
     str,
     StringConstraints(max_length=254),
@@ -96,21 +97,25 @@ Email = Annotated[
 Currency = Annotated[
     str, AfterValidator(_letters), Field(examples=["EUR"], json_schema_extra={"pattern": f"^{_CURRENCY.pattern}$"})
 ]
-Template = Annotated[str, StringConstraints(max_length=40), Field(description="One of TEMPLATES_FOLDER, without .typ.")]
+Template = Annotated[
+    str, StringConstraints(max_length=40), Field(description="A file in TEMPLATES_FOLDER, without .typ.")
+]
 
 Price = Annotated[
-    Decimal, BeforeValidator(_decimal(12, 2, may_be_below_zero=True)), _schema("12.50", "Below zero it is a discount.")
+    Decimal,
+    BeforeValidator(_decimal(12, 2, may_be_below_zero=True)),
+    _schema("12.50", "Negative for a discount."),
 ]
 PriceAboveZero = Annotated[Decimal, BeforeValidator(_decimal(12, 2)), Field(gt=0), _schema("80.00", "More than zero.")]
 Quantity = Annotated[
     Decimal, BeforeValidator(_decimal(9, 3)), Field(gt=0), _schema("1.5", "More than zero, at most three places.")
 ]
-TaxRate = Annotated[Decimal, BeforeValidator(_decimal(3, 2)), Field(le=100), _schema("19", "In per cent, 0 to 100.")]
-PlainDecimal = Annotated[Decimal, PlainSerializer(_plain), _schema("1.5", "As short as it can be written.")]
+TaxRate = Annotated[Decimal, BeforeValidator(_decimal(3, 2)), Field(le=100), _schema("19", "In percent, 0 to 100.")]
+PlainDecimal = Annotated[Decimal, PlainSerializer(_plain), _schema("1.5", "Without trailing zeros.")]
 Month = Annotated[
     date,
     BeforeValidator(_month),
     PlainSerializer(lambda month: f"{month:%Y-%m}", return_type=str),
     _schema("2026-03", "A month."),
 ]
-Amount = Annotated[Decimal, _schema("19.99", "In the currency beside it, two places.")]
+Amount = Annotated[Decimal, _schema("19.99", "In the currency given next to it, with two decimal places.")]

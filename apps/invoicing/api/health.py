@@ -1,4 +1,4 @@
-"""What looks at the API rather than using it."""
+"""Endpoints for monitoring the API."""
 
 import asyncio
 
@@ -18,12 +18,12 @@ _PATIENCE_SECONDS = 2.0
 @router.get("/healthz", summary="Whether the API can do its work", responses=documented())
 async def healthz(service: TheService) -> Healthy:
     looking = asyncio.create_task(service.pool.fetchval("SELECT 1"))
-    # Whatever it hangs on: connecting, the answer, or being canceled, of which a server that is cut off never hears.
+    # The timeout covers connecting, the answer, and cancellation, which never reaches a server that is cut off.
     await asyncio.wait([looking], timeout=_PATIENCE_SECONDS)
     if not looking.done():
         looking.cancel()
         looking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        raise TimeoutError(f"the database has said nothing for {_PATIENCE_SECONDS:g} s")
+        raise TimeoutError(f"the database has not answered for {_PATIENCE_SECONDS:g} s")
     await looking
     return Healthy()
 
@@ -32,7 +32,7 @@ async def healthz(service: TheService) -> Healthy:
     "/metrics",
     summary="Metrics for Prometheus",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {}}, "description": "In the text format of Prometheus."}},
+    responses={200: {"content": {"text/plain": {}}, "description": "In Prometheus's text format."}},
 )
 async def metrics(service: TheService) -> Response:
     return Response(await service.metrics.scrape(service.app), media_type=CONTENT_TYPE_LATEST)

@@ -1,16 +1,17 @@
-"""Invoices: drafts, their issue, their payment."""
+"""Invoices: drafting, issuing and paying them."""
 
+from dataclasses import asdict
 from typing import Annotated
 from uuid import UUID
 
 import asyncpg
 from fastapi import APIRouter, Path, Query
 
-from apps.invoicing.api.errors import ApiError, documented, not_found, wrong_state
+from apps.invoicing.api.errors import ApiError, documented, existing, wrong_state
 from apps.invoicing.api.issuing import Draft, add_draft, issue
 from apps.invoicing.api.models import Invoice, InvoicePage, InvoiceStatus, InvoiceSummary, Issue, NewInvoice
 from apps.invoicing.api.service import Service, TheService
-from apps.invoicing.database import sql
+from apps.invoicing.database import from_row, sql
 from apps.invoicing.money import Line, totals
 from apps.invoicing.template_folder import template_file, template_names
 
@@ -24,7 +25,7 @@ InvoiceId = Annotated[UUID, Path(alias="invoiceId")]
     status_code=201,
     summary="Write a draft",
     responses=documented(
-        _422="A field is wrong, the customer or the template is not known, or the amounts are beyond all bounds."
+        _422="A field is wrong, the customer or the template is unknown, or the amounts are out of bounds."
     ),
 )
 async def add_invoice(new: NewInvoice, service: TheService) -> Invoice:
@@ -40,12 +41,12 @@ async def add_invoice(new: NewInvoice, service: TheService) -> Invoice:
     return await read(service, invoice_id)
 
 
-@router.get("/invoices", summary="List invoices, the newest first", responses=documented(_422="A filter is wrong."))
+@router.get("/invoices", summary="List invoices, newest first", responses=documented(_422="A filter is wrong."))
 async def list_invoices(
     service: TheService,
     status: InvoiceStatus | None = None,
     customer_id: Annotated[UUID | None, Query(alias="customerId")] = None,
-    after: Annotated[UUID | None, Query(description="The `next` of the page before.")] = None,
+    after: Annotated[UUID | None, Query(description="The `next` of the previous page.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> InvoicePage:
     rows = await service.pool.fetch(sql("api/list_invoices"), status, customer_id, after, limit + 1)
@@ -64,20 +65,20 @@ async def invoice(invoice_id: InvoiceId, service: TheService) -> Invoice:
     "/invoices/{invoiceId}/issue",
     summary="Issue a draft",
     responses=documented(
-        _404="No such invoice.", _409="The invoice is issued already.", _422="The recipient is no address."
+        _404="No such invoice.",
+        _409="The invoice has already been issued.",
+        _422="The recipient is not an email address.",
     ),
 )
 async def issue_invoice(invoice_id: InvoiceId, service: TheService, wish: Issue | None = None) -> Invoice:
-    """Gives it a number and its dates, and asks for its PDF, for the snapshot of its tax and, if wished, for a mail.
+    """Assign the invoice's number and dates, and request its PDF, its tax snapshot and, if asked, an email.
 
-    All of that is one transaction: after an answer other than 200 nothing of it has happened.
-    `GET /invoices/{invoiceId}/deliveries` tells what has become of the mail.
+    All of this is one transaction: after a response other than 200, none of it has happened.
+    `GET /invoices/{invoiceId}/deliveries` returns the status of the email.
     """
     today = await service.today()
     async with service.pool.acquire() as connection, connection.transaction():
-        row = await connection.fetchrow(sql("api/lock_invoice"), invoice_id)
-        if row is None:
-            raise not_found("invoiceId", invoice_id)
+        row = await existing(connection, "api/lock_invoice", "invoiceId", invoice_id)
         if row["status"] != "DRAFT":
             raise wrong_state(row["status"], "a draft")
         recipient = (wish.recipient or str(row["email"])) if wish is not None and wish.send_email else None
@@ -87,15 +88,13 @@ async def issue_invoice(invoice_id: InvoiceId, service: TheService, wish: Issue 
 
 @router.post(
     "/invoices/{invoiceId}/pay",
-    summary="Note that an invoice was paid",
-    responses=documented(_404="No such invoice.", _409="The invoice is a draft, or paid already."),
+    summary="Mark an invoice as paid",
+    responses=documented(_404="No such invoice.", _409="The invoice is a draft, or already paid."),
 )
 async def pay_invoice(invoice_id: InvoiceId, service: TheService) -> Invoice:
-    """No reminder is made from then on."""
+    """No more reminders are made from then on."""
     async with service.pool.acquire() as connection, connection.transaction():
-        row = await connection.fetchrow(sql("api/lock_invoice"), invoice_id)
-        if row is None:
-            raise not_found("invoiceId", invoice_id)
+        row = await existing(connection, "api/lock_invoice", "invoiceId", invoice_id)
         if row["status"] != "ISSUED":
             raise wrong_state(row["status"], "waiting to be paid")
         await connection.execute(sql("api/pay_invoice"), invoice_id)
@@ -103,7 +102,7 @@ async def pay_invoice(invoice_id: InvoiceId, service: TheService) -> Invoice:
 
 
 def _check_template(service: Service, template: str) -> None:
-    """Now, and not when the invoice has its number and cannot be changed any more."""
+    """Check the template now, because the invoice can no longer be changed once it has its number."""
     folder = service.settings.templates_folder
     if template_file(folder, template) is None:
         there = ", ".join(template_names(folder)) or "none"
@@ -115,10 +114,7 @@ def unknown_customer(customer_id: UUID) -> ApiError:
 
 
 async def read(service: Service, invoice_id: UUID) -> Invoice:
-    row = await service.pool.fetchrow(sql("api/invoice"), invoice_id)
-    if row is None:
-        raise not_found("invoiceId", invoice_id)
-    lines = [dict(line) for line in await service.pool.fetch(sql("api/lines"), invoice_id)]
-    sums = totals(Line(line["description"], line["quantity"], line["unit_price"], line["tax_rate"]) for line in lines)
-    taxes = [{"rate": each.rate, "net": each.net, "tax": each.tax} for each in sums.by_rate]
-    return Invoice.model_validate({**dict(row), "lines": lines, "taxes": taxes})
+    row = await existing(service.pool, "api/invoice", "invoiceId", invoice_id)
+    lines = await service.pool.fetch(sql("api/lines"), invoice_id)
+    taxes = [asdict(each) for each in totals(from_row(Line, line) for line in lines).by_rate]
+    return Invoice.model_validate({**row, "lines": [dict(line) for line in lines], "taxes": taxes})

@@ -1,4 +1,4 @@
-"""What happens in one transaction when an invoice is made or issued. The caller's connection has it open."""
+"""The steps of making and issuing an invoice. They run in the transaction that is open on the caller's connection."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,14 +31,14 @@ class Draft:
     template: str = "invoice"
 
     def check(self) -> None:
-        """Line by line the amounts may be fine and their product or sum not."""
+        """Check all amounts: valid lines can still have products or sums that are out of bounds."""
         sums = totals(self.lines)
         amounts = [line.net for line in self.lines] + [sums.net, sums.tax, sums.total]
         amounts += [amount for each in sums.by_rate for amount in (each.net, each.tax)]
         if any(abs(amount) > MOST for amount in amounts):
             raise ApiError(422, "AMOUNT_TOO_LARGE", f"an amount of this invoice is beyond {MOST}")
         if sums.total < 0:
-            raise ApiError(422, "TOTAL_BELOW_ZERO", "the discounts come to more than the rest")
+            raise ApiError(422, "TOTAL_BELOW_ZERO", "the discounts exceed the other lines")
 
 
 async def add_draft(connection: "Connection", draft: Draft) -> UUID:
@@ -63,14 +63,14 @@ async def add_draft(connection: "Connection", draft: Draft) -> UUID:
 async def issue(
     service: Service, connection: "Connection", invoice_id: UUID, today: date, recipient: str | None
 ) -> str:
-    """The number that it was given. It is a draft, and locked. `recipient`: who gets it by mail, if anybody."""
+    """Issue a draft, which must be locked, and return its number. `recipient` gets it by email, unless None."""
     document_id = uuid4()
     render = render_job(service.app, document_id, invoice_id)
     await add_document(connection, document_id, invoice_id, render.id)
     snapshot = service.app.job(
         SNAPSHOT_TAX, SnapshotTax(invoice_id), key=str(invoice_id), correlation_id=str(invoice_id)
     )
-    await service.app.enqueue_many_in(connection, [render, snapshot])
+    await service.app.enqueue_many([render, snapshot], conn=connection)
     if recipient is not None:
         await add_delivery(service, connection, invoice_id, "invoice", default_key(invoice_id, recipient), recipient)
     return str(await connection.fetchval(sql("api/give_number"), invoice_id, today))

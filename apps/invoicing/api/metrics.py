@@ -1,4 +1,4 @@
-"""What the API tells Prometheus: its requests and waits, and the health of the queue."""
+"""The API's metrics for Prometheus: requests, waits, and the health of the queue."""
 
 import time
 from typing import TYPE_CHECKING
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast import Holdfast, JobFilter, JobState, StoreUnavailable
+from holdfast import Holdfast, JobState, StoreUnavailable
+from holdfast.types import JobFilter
 
 if TYPE_CHECKING:
     from starlette.routing import Route
@@ -20,7 +21,7 @@ STATES = {
     JobState.DEAD: "FAILED",
     JobState.CANCELED: "CANCELED",
 }
-"""The outbox's own words for the states of its jobs. It has none for a job that a person gave up."""
+"""The outbox's names for the states of its jobs. It has no word for a canceled job, which keeps Holdfast's."""
 _RETRIES_LOOKED_AT = 500
 
 
@@ -37,17 +38,17 @@ class Metrics:
             buckets=(0.005, 0.02, 0.1, 0.5, 2, 5, 15, 30),
             registry=registry,
         )
-        self.waits = Gauge("invoicing_pdf_waits", "Requests that wait for a PDF now", registry=registry)
+        self.waits = Gauge("invoicing_pdf_waits", "Requests that are waiting for a PDF", registry=registry)
         self.answers = Counter(
             "invoicing_pdf_answers",
-            "Answers of waits; GONE: to nobody",
+            "Answers to waiting requests; GONE: the client had disconnected",
             ("status",),
             registry=registry,
         )
         self._is_up = Gauge("invoicing_store_up", "Whether the store answered this scrape", registry=registry)
 
     async def scrape(self, app: Holdfast) -> bytes:
-        """With the store away there is still what this process knows by itself."""
+        """Return all metrics. If the store is unavailable, this process's own metrics remain."""
         queue = b""
         try:
             queue = generate_latest(await _looked(app))
@@ -58,9 +59,9 @@ class Metrics:
 
 
 async def _looked(app: Holdfast) -> CollectorRegistry:
-    """The health of the queue, in a registry of its own: of what is not known now there is nothing to tell.
+    """The health of the queue, in a new registry: if it cannot be read now, there are no values at all.
 
-    A zero, or what was so a while ago, would turn an alert green.
+    Zeros or outdated values would silence an alert.
     """
     counts = dict.fromkeys(STATES.values(), 0)
     for state, number in (await app.jobs.count()).items():
@@ -73,7 +74,7 @@ async def _looked(app: Holdfast) -> CollectorRegistry:
     for name, number in counts.items():
         jobs.labels(name).set(number)
     Gauge(
-        "invoicing_outbox_due_pending", "Jobs that could be claimed now, up to 10,000 of a queue", registry=registry
+        "invoicing_outbox_due_pending", "Jobs that could be claimed now, up to 10,000 per queue", registry=registry
     ).set(sum(queue.due for queue in backlog))
     Gauge("invoicing_outbox_oldest_pending_seconds", "How long the oldest due job has waited", registry=registry).set(
         max((queue.oldest.total_seconds() for queue in backlog), default=0.0)
@@ -87,7 +88,7 @@ async def _looked(app: Holdfast) -> CollectorRegistry:
 
 
 class CountRequests:
-    """Counts by the path as the route has it: ids in a label would make a new series for each invoice."""
+    """Counts requests by the route's path template. Ids in a label would make a new series for each invoice."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app

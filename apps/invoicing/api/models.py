@@ -1,6 +1,6 @@
-"""The bodies of requests and answers, in camelCase. Amounts are text, and the currency stands beside them.
+"""The bodies of requests and responses, in camelCase. Amounts are text, with the currency in a separate field.
 
-What is read from the tables is not held against the rules for requests: those may become stricter one day.
+Values read from the tables are not checked by the rules for requests, which may become stricter later.
 """
 
 from datetime import date, datetime
@@ -67,7 +67,7 @@ class NewInvoice(Body):
     customer_id: UUID
     currency: Currency
     lines: Annotated[list[NewLine], Field(min_length=1, max_length=500)]
-    due_days: Annotated[int, Field(strict=True, ge=0, le=365, description="From the day on which it is issued.")] = 14
+    due_days: Annotated[int, Field(strict=True, ge=0, le=365, description="Counted from the day it is issued.")] = 14
     note: Paragraph = ""
     template: Template = "invoice"
 
@@ -97,7 +97,7 @@ class TaxSum(Body):
 
 class Invoice(InvoiceSummary):
     lines: list[Line]
-    taxes: list[TaxSum] = Field(description="Tax is rounded once for each rate, not for each line.")
+    taxes: list[TaxSum] = Field(description="Tax is rounded once per rate, not per line.")
 
 
 class InvoicePage(Body):
@@ -112,7 +112,7 @@ class Issue(Body):
     @model_validator(mode="after")
     def _recipient_of_a_mail(self) -> Self:
         if self.recipient is not None and not self.send_email:
-            raise ValueError("recipient: there is no mail to send; set sendEmail")
+            raise ValueError("recipient: there is no email to send; set sendEmail")
         return self
 
 
@@ -126,7 +126,7 @@ class Delivery(Body):
     purpose: Literal["invoice", "reminder"]
     recipient: str
     status: Literal["PENDING", "SENT", "FAILED"]
-    message_id: str = Field(description="The Message-ID of the mail, the same for every attempt to send it.")
+    message_id: str = Field(description="The email's Message-ID, the same for every attempt to send it.")
     error_code: str | None
     created_at: datetime
     sent_at: datetime | None
@@ -140,7 +140,7 @@ class PdfReady(Body):
     status: Literal["READY"] = "READY"
     invoice_id: UUID
     document_id: UUID
-    download_url: str = Field(description="A signed link; whoever has it can read the file until it expires.")
+    download_url: str = Field(description="A signed link. Anyone who has it can read the file until it expires.")
     expires_at: datetime
     file_name: str = Field(examples=["2026-00017.pdf"])
     content_type: str
@@ -152,7 +152,7 @@ class PdfPending(Body):
     status: Literal["PENDING"] = "PENDING"
     invoice_id: UUID
     document_id: UUID
-    retry_after_ms: int = Field(description="Ask again after so long; Retry-After says the same in seconds.")
+    retry_after_ms: int = Field(description="Ask again after this time; Retry-After says the same in seconds.")
 
 
 class NewEnrolment(Body):
@@ -163,7 +163,7 @@ class NewEnrolment(Body):
     currency: Currency
     tax_rate: TaxRate
     first_month: Month
-    last_month: Month | None = Field(None, description="The last month that is billed; unset: until it is ended.")
+    last_month: Month | None = Field(None, description="The last month to bill; unset: until the enrollment is ended.")
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -219,7 +219,7 @@ class Healthy(Body):
 
 
 class Problem(Body):
-    """Every answer that is not a success."""
+    """Every unsuccessful response."""
 
     error: str = Field(description="A code for programs.", examples=["INVOICE_NOT_FOUND"])
     message: str = Field(description="A sentence for people.")

@@ -1,4 +1,4 @@
-"""The PDF of an invoice: asked for and waited for here, made by a worker, read by a signed link."""
+"""The PDF of an invoice: requested and waited for here, made by a worker, read through a signed link."""
 
 import logging
 import math
@@ -12,11 +12,10 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from apps.invoicing.api.documents import Pdf, look_at_retry, pdf_of
-from apps.invoicing.api.errors import ApiError, documented, not_found
+from apps.invoicing.api.errors import ApiError, documented, existing, not_found
 from apps.invoicing.api.models import PdfFailed, PdfPending, PdfReady
 from apps.invoicing.api.service import Service, TheService
 from apps.invoicing.api.waiting import ClientGone, waited_for
-from apps.invoicing.database import sql
 from apps.invoicing.links import BadLink, ExpiredLink
 
 log = logging.getLogger("invoicing.api")
@@ -29,7 +28,7 @@ RETRY_AFTER_MS = 1_000
 _CLIENT_CLOSED_REQUEST = 499
 
 _DIGITS = re.compile(r"[0-9]+")
-# Described by hand: it is read as text, so that what is wrong with it is answered as 400.
+# Documented by hand, because it is read as text: that way a wrong value is answered with 400.
 _WAIT_PARAMETER = {
     "name": "waitMs",
     "in": "query",
@@ -44,7 +43,7 @@ async def _wait_ms(given: Annotated[list[str] | None, Query(alias="waitMs", incl
         return DEFAULT_WAIT_MS
     if len(given) > 1 or not _DIGITS.fullmatch(given[0]):
         raise ApiError(400, "INVALID_WAIT_MS", "waitMs: give one whole number of milliseconds, 0 or more")
-    # By its length first: Python refuses to read a number of thousands of digits.
+    # Check the length first: Python refuses to parse a number with thousands of digits.
     number = given[0].lstrip("0") or "0"
     return LONGEST_WAIT_MS if len(number) > len(str(LONGEST_WAIT_MS)) else min(int(number), LONGEST_WAIT_MS)
 
@@ -55,15 +54,15 @@ async def _wait_ms(given: Annotated[list[str] | None, Query(alias="waitMs", incl
     response_model=PdfReady,
     openapi_extra={"parameters": [_WAIT_PARAMETER]},
     responses=documented(
-        _400="waitMs is no whole number of milliseconds.", _404="No such invoice.", _409="The invoice is a draft."
+        _400="waitMs is not a whole number of milliseconds.", _404="No such invoice.", _409="The invoice is a draft."
     )
     | {
         202: {
             "model": PdfPending,
-            "description": "It is not ready yet: ask again.",
+            "description": "Not ready yet: ask again.",
             "headers": {"Retry-After": {"schema": {"type": "integer"}, "description": "In seconds, rounded up."}},
         },
-        422: {"model": PdfFailed, "description": "It could not be made, and will not be by asking again."},
+        422: {"model": PdfFailed, "description": "It could not be made. Asking again will not help."},
     },
 )
 async def invoice_pdf(
@@ -72,10 +71,10 @@ async def invoice_pdf(
     service: TheService,
     wait_ms: Annotated[int, Depends(_wait_ms)],
 ) -> Response:
-    """Answers as soon as the PDF is ready or has failed, or with 202 when the time is up.
+    """Responds as soon as the PDF is ready or has failed, or with 202 when the time is up.
 
-    Nothing is rendered here: all that this does is to make sure that a worker has been asked. Whatever stands between
-    must allow for requests of 35 seconds, or `waitMs` be well below its timeout.
+    This does not render anything; it only makes sure that a job for a worker exists. Proxies must allow requests of 35
+    seconds, or `waitMs` must be well below their timeout.
     """
     with service.metrics.waits.track_inprogress():
         try:
@@ -124,7 +123,7 @@ def _answer(service: Service, request: Request, pdf: Pdf) -> Response:
 @router.head("/files/{fileId}", include_in_schema=False)
 @router.get(
     "/files/{fileId}",
-    summary="Read a file by its signed link",
+    summary="Read a file through its signed link",
     response_class=Response,
     responses=documented(_403="The link is wrong, or has expired.", _404="The file is gone.")
     | {200: {"content": {"application/pdf": {}}, "description": "The file."}},
@@ -133,18 +132,16 @@ async def read_file(
     file_id: Annotated[UUID, Path(alias="fileId")],
     request: Request,
     service: TheService,
-    expires: Annotated[str, Query(description="As the link has it.")] = "",
-    signature: Annotated[str, Query(description="As the link has it.")] = "",
+    expires: Annotated[str, Query(description="As in the link.")] = "",
+    signature: Annotated[str, Query(description="As in the link.")] = "",
 ) -> Response:
     try:
         service.links.check(file_id, expires, signature, time.time())
     except BadLink:
-        raise ApiError(403, "LINK_INVALID", "this link was not made here, or not for this file") from None
+        raise ApiError(403, "LINK_INVALID", "this link was not made by this service, or not for this file") from None
     except ExpiredLink:
-        raise ApiError(403, "LINK_EXPIRED", "this link has expired; ask for the PDF again to get another") from None
-    row = await service.pool.fetchrow(sql("api/file"), file_id)
-    if row is None:
-        raise not_found("fileId", file_id)
+        raise ApiError(403, "LINK_EXPIRED", "this link has expired; request the PDF again to get a new one") from None
+    row = await existing(service.pool, "api/file", "fileId", file_id)
     headers = {
         "Content-Disposition": f'inline; filename="{row["name"]}.pdf"',
         "Cache-Control": "private, no-store",

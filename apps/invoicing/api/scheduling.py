@@ -1,7 +1,7 @@
-"""What the worker's schedulers call: reminders, and the bills of the month.
+"""The endpoints that the worker's schedulers call: reminders, and the month's bills.
 
-Each item is a transaction of its own, which looks again at what it is about to make while it holds the lock on what it
-makes it for. So calls at the same time, or after a crash in the middle of one, make nothing twice.
+Each item has its own transaction, which locks the record it belongs to and then checks again whether it is still due.
+So calls at the same time, or after a crash in the middle of one, make nothing twice.
 """
 
 import hmac
@@ -22,25 +22,25 @@ from apps.invoicing.database import sql
 from apps.invoicing.money import Line
 
 REMINDER_DAYS = {1: 1, 2: 7, 3: 21}
-"""How many days after the day on which it was due an invoice comes to each level."""
+"""How many days after its due date an invoice reaches each level."""
 
 _token = APIKeyHeader(name="x-service-token", auto_error=False, description="WORKER_API_SERVICE_TOKEN")
 
 
 async def _check_token(service: TheService, given: Annotated[str | None, Depends(_token)]) -> None:
     wanted = service.settings.worker_api_service_token
-    # Headers are bytes, which the framework reads as Latin-1.
+    # Headers are bytes, which the framework decodes as Latin-1.
     if wanted is None or not hmac.compare_digest((given or "").encode("latin-1"), wanted.encode()):
         raise ApiError(401, "UNAUTHORIZED", "x-service-token: is missing or wrong")
 
 
 router = APIRouter(tags=["internal"], dependencies=[Depends(_check_token)])
 
-Limit = Annotated[int, Query(ge=1, le=1000, description="Most items to make in one call.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items to make in one call.")]
 _ANSWERS = documented(_401="The service token is missing or wrong.", _422="The limit is wrong.")
 
 
-@router.post("/internal/scheduler/invoice-reminders", summary="Remind of what is overdue", responses=_ANSWERS)
+@router.post("/internal/scheduler/invoice-reminders", summary="Send reminders for overdue invoices", responses=_ANSWERS)
 async def invoice_reminders(service: TheService, limit: Limit = 200) -> MadeReminders:
     today = await service.today()
     levels, days = list(REMINDER_DAYS), list(REMINDER_DAYS.values())
@@ -65,7 +65,7 @@ async def _remind(service: Service, invoice_id: UUID, level: int) -> MadeReminde
 
 @router.post("/internal/scheduler/classes-billing", summary="Bill the month", responses=_ANSWERS)
 async def classes_billing(service: TheService, limit: Limit = 200) -> MadeBills:
-    """Months for which nothing ran are billed as well."""
+    """Also bills earlier months in which the scheduler did not run."""
     today = await service.today()
     due = await service.pool.fetch(sql("api/due_bills"), today.replace(day=1), limit + 1)
     made = [await _bill(service, row["enrolment_id"], row["month"], today) for row in due[:limit]]
@@ -78,7 +78,7 @@ async def _bill(service: Service, enrolment_id: UUID, month: date, today: date) 
         row = await connection.fetchrow(sql("api/lock_enrolment"), enrolment_id)
         if row is None or (row["last_month"] is not None and row["last_month"] < month):
             return None
-        # A statement of its own: the one before may have waited for the lock, and still have seen what was before that.
+        # A separate statement: the one above may have waited for the lock and still see the state from before that.
         if await connection.fetchval(sql("api/bill_exists"), enrolment_id, month):
             return None
         description = f"{row['class_name']}, {row['student']}, {month:%B %Y}"

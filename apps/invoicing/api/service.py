@@ -1,4 +1,4 @@
-"""What the endpoints share while the API is up."""
+"""What the endpoints share while the API is running."""
 
 import asyncio
 import logging
@@ -23,23 +23,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("invoicing.api")
 
-_CONNECTIONS = 10
-
 
 @dataclass(frozen=True, slots=True)
 class Service:
     settings: Settings
     app: Holdfast
-    """Without handlers: the API enqueues, and never does the work."""
+    """Has no handlers: the API only enqueues."""
     pool: "Pool"
     files: Files
     links: Links
     metrics: Metrics
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the server begins to stop: waits end then."""
+    """Set when the server begins to stop, which ends all waits."""
 
     async def today(self) -> date:
-        """By the store's clock, as everything else that has a date. It is the same for all processes."""
+        """Today's date by the store's clock, which is the same for all processes."""
         return (await self.app.clock.now()).astimezone(UTC).date()
 
 
@@ -50,13 +48,13 @@ async def opened_service(settings: Settings, metrics: Metrics) -> AsyncIterator[
     files = open_files(settings.files_url)
     if settings.worker_api_service_token is None:
         log.warning("WORKER_API_SERVICE_TOKEN is not set: every call of an internal endpoint is refused")
-    async with Holdfast(settings.database_url) as app, opened_pool(app.opened.url, most=_CONNECTIONS) as pool:
+    async with Holdfast(settings.database_url) as app, opened_pool(app.url) as pool:
         yield Service(settings, app, pool, files, links, metrics)
 
 
 def link_secret(settings: Settings) -> str:
     if settings.download_link_secret is None:
-        raise Misconfigured("DOWNLOAD_LINK_SECRET: is not set; give the API a long random text to sign links with")
+        raise Misconfigured("DOWNLOAD_LINK_SECRET: is not set; set it to a long random text, which signs links")
     return settings.download_link_secret
 
 

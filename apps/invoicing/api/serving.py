@@ -1,4 +1,4 @@
-"""The API as a process: its socket, its timeouts, its end."""
+"""Runs the API as a process: its socket, timeouts and shutdown."""
 
 import asyncio
 import errno
@@ -14,18 +14,20 @@ from fastapi import FastAPI
 from apps.invoicing.api.app import create_api
 from apps.invoicing.endings import FORESEEN, tell
 from apps.invoicing.settings import Misconfigured, Settings
+from holdfast import Holdfast
+from holdfast.logs import setup_logging
 
-# Above the longest wait, and above what proxies keep idle connections for by default, so that it is not the server that
-# closes a connection on which a request is just coming in.
+# Longer than the longest wait, and longer than proxies keep idle connections by default. Otherwise the server could
+# close a connection just as a request arrives on it.
 KEEP_ALIVE_SECONDS = 75
-# Waits end by themselves at once; this is for everything else.
+# Waits end at once by themselves; this limit is for everything else.
 SHUTDOWN_SECONDS = 10
 
 _INTERRUPTED = 130
 
 
 class ApiServer(uvicorn.Server):
-    """Tells the API when the server begins to stop: nobody is made to wait for a PDF then."""
+    """Tells the API when the server begins to stop, so no request keeps waiting for a PDF."""
 
     def __init__(self, api: FastAPI) -> None:
         super().__init__(
@@ -33,9 +35,9 @@ class ApiServer(uvicorn.Server):
                 api,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-                # The lifespan is entered outside, where an error of it can be told in one line.
+                # The lifespan is entered outside, where its errors can be reported in one line.
                 lifespan="off",
-                # An access log would have the signatures of links in it.
+                # An access log would contain the signatures of links.
                 access_log=False,
                 log_config=None,
                 server_header=False,
@@ -49,14 +51,14 @@ class ApiServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """They are the process's business: uvicorn would raise them again, before the lifespan has ended."""
+        """Leave signals to the process: uvicorn would raise them again before the lifespan has ended."""
         yield
 
 
 def serve(settings: Settings) -> int:
-    """Until SIGTERM or Ctrl-C; the exit code. What keeps it from starting is told in one line."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    """Serve until SIGTERM or Ctrl-C, and return the exit code. Report a failure to start in one line."""
     try:
+        setup_logging(Holdfast(settings.database_url).settings)
         api = create_api(settings)
         server = ApiServer(api)
         with (
@@ -90,13 +92,13 @@ def _handling(server: ApiServer) -> Iterator[None]:
 
 @contextmanager
 def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Bound before anything else is opened, so that a port in use is found at once."""
+    """Bind the socket before opening anything else, so a port in use is reported at once."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no name"
-        raise Misconfigured(f"API_HOST: {host} is no address of this machine: {why}") from None
+        why = error.strerror if isinstance(error, OSError) else "it is not a valid name"
+        raise Misconfigured(f"API_HOST: {host} is not an address of this machine: {why}") from None
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

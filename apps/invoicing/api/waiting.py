@@ -1,4 +1,4 @@
-"""How a request waits for a PDF: the tables say what is, and the end of the job says when to look."""
+"""How a request waits for a PDF: the tables have its state, and the end of its job says when to look."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 class ClientGone(Exception):
-    """Nobody is there any more to be answered."""
+    """The client has disconnected."""
 
 
 async def waited_for(service: Service, request: Request, pdf: Pdf, seconds: float) -> Pdf:
-    """As soon as it is READY or FAILED, or as it is when the time is up or the server stops. Zero seconds: one look."""
+    """Return the PDF when it is READY or FAILED, the time is up or the server stops. Zero seconds means one look."""
     if not seconds and pdf.state == "PENDING" and pdf.job_id is not None:
         return await _looked_again(service, pdf, pdf.job_id, pause=0)
     settled = await _unless_over(_settled(service, pdf), request, service.stopping, seconds)
@@ -31,9 +31,9 @@ async def waited_for(service: Service, request: Request, pdf: Pdf, seconds: floa
 
 
 async def _settled(service: Service, pdf: Pdf) -> Pdf:
-    """All waits of this process are told by one listener when a job ends, so the looks in between can be rare.
+    """Look until the PDF is settled. A listener tells all waits when a job ends, so looks in between can be rare.
 
-    They are there for what no job tells, such as a document that somebody has set right by hand.
+    Those looks find changes without a job, such as a document that a person corrected by hand.
     """
     pause = _FIRST_LOOK_SECONDS
     while pdf.state == "PENDING" and pdf.job_id is not None:
@@ -43,7 +43,7 @@ async def _settled(service: Service, pdf: Pdf) -> Pdf:
 
 
 async def _looked_again(service: Service, pdf: Pdf, job_id: UUID, pause: float) -> Pdf:
-    """When the job ends or the pause is over. A document that its job has left behind is put right."""
+    """Look when the job ends or the pause is over. Correct a document that its job left pending."""
     try:
         job = await service.app.wait(job_id, timeout=timedelta(seconds=pause))
     except UnknownJob:
@@ -52,7 +52,7 @@ async def _looked_again(service: Service, pdf: Pdf, job_id: UUID, pause: float) 
     if not job.state.is_final or now.state != "PENDING" or now.job_id != job_id:
         return now
     if job.state is JobState.SUCCEEDED:
-        # Somebody wants it made again. The pause keeps this from going round fast, should no job ever settle it.
+        # Someone wants the PDF made again. The pause keeps this from spinning if no job ever settles it.
         await asyncio.sleep(pause)
         return await ensure_enqueued(service, pdf.invoice_id, gone=job_id)
     await give_up(service, now, job)
@@ -62,7 +62,7 @@ async def _looked_again(service: Service, pdf: Pdf, job_id: UUID, pause: float) 
 async def _unless_over(
     waiting: Coroutine[Any, Any, T], request: Request, stopping: asyncio.Event, seconds: float
 ) -> T | None:
-    """None when the time is up or the server stops; whatever happens, nothing of it goes on afterwards."""
+    """Return the result, or None if the time is up or the server stops. Nothing keeps running afterwards."""
     wait, leave, stop = (
         asyncio.create_task(waiting),
         asyncio.create_task(_disconnect(request)),

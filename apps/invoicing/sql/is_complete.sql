@@ -1,2 +1,2 @@
--- The last thing that schema.sql has come to make; whoever adds to that file looks for the new one here.
+-- Looks for the newest object of schema.sql. If you add to that file, look for the new object here.
 SELECT to_regclass('invoicing.delivery_of_invoice') IS NOT NULL;

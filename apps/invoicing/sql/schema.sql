@@ -1,4 +1,4 @@
--- Executed by whoever starts first and finds something of it missing.
+-- Executed by the first process that starts and finds part of it missing.
 CREATE SCHEMA IF NOT EXISTS invoicing;
 CREATE SCHEMA IF NOT EXISTS platform;
 
@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS invoicing.customer (
     created_at timestamptz NOT NULL DEFAULT now()
 );
 
--- What is billed on the first of each month, for the month that begins.
+-- Billed on the first of each month, for the month that begins.
 CREATE TABLE IF NOT EXISTS invoicing.enrolment (
     id uuid PRIMARY KEY,
     customer_id uuid NOT NULL REFERENCES invoicing.customer,
@@ -85,7 +85,7 @@ CREATE TABLE IF NOT EXISTS invoicing.email_delivery (
 );
 CREATE INDEX IF NOT EXISTS delivery_of_invoice ON invoicing.email_delivery (invoice_id, created_at);
 
--- A reminder of each level is made once for an invoice.
+-- An invoice gets at most one reminder of each level.
 CREATE TABLE IF NOT EXISTS invoicing.reminder (
     invoice_id uuid NOT NULL REFERENCES invoicing.invoice,
     level int NOT NULL,
@@ -94,7 +94,7 @@ CREATE TABLE IF NOT EXISTS invoicing.reminder (
     PRIMARY KEY (invoice_id, level)
 );
 
--- What was owed in tax when the invoice was issued, by rate: the natural key that the handler upserts by.
+-- The tax owed when the invoice was issued, by rate. The handler upserts by this natural key.
 CREATE TABLE IF NOT EXISTS invoicing.tax_snapshot (
     invoice_id uuid NOT NULL REFERENCES invoicing.invoice,
     tax_rate numeric(5, 2) NOT NULL,

@@ -1,4 +1,4 @@
--- Nothing comes back where the key has a delivery already.
+-- Returns no row if the key already has a delivery.
 INSERT INTO invoicing.email_delivery (id, invoice_id, purpose, idempotency_key, recipient, message_id, job_id)
 VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (idempotency_key) DO NOTHING

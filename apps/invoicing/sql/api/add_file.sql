@@ -1,4 +1,4 @@
--- The key is decided by what the file is for, so there may be one already.
+-- The file's purpose determines its key, so the file may already exist.
 INSERT INTO platform.file AS file (id, storage_key, content_type) VALUES ($1, $2, $3)
 ON CONFLICT (storage_key) DO UPDATE SET content_type = file.content_type
 RETURNING id

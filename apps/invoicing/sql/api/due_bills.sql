@@ -1,4 +1,4 @@
--- Every month up to this one that follows the last one billed: bills of an enrolment are made in the order of its months.
+-- Every month after the last one billed, up to this one: an enrollment's bills are made in the order of its months.
 SELECT enrolment.id AS enrolment_id, owed::date AS month
 FROM invoicing.enrolment
 CROSS JOIN LATERAL (

@@ -1,5 +1,5 @@
--- The highest level that an invoice has come to, where there is none of that level or above it: who was not reminded for
--- weeks, because nothing ran, gets one mail and not three.
+-- The highest level that each invoice has reached, unless a reminder of that level or above exists. So a customer who
+-- was not reminded for weeks, because the scheduler did not run, gets one mail instead of three.
 SELECT invoice.id AS invoice_id, due.level
 FROM invoicing.invoice
 JOIN LATERAL (

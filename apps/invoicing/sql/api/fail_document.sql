@@ -1,4 +1,4 @@
--- Only as long as nobody else has said what became of it: READY is what both are.
+-- Only while no other process has recorded its outcome. It is READY if both records are.
 WITH failed AS (
     UPDATE platform.document
     SET state = 'FAILED', error_code = $3, error_message = $4, updated_at = now()

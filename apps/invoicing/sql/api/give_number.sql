@@ -1,5 +1,5 @@
--- Everybody who issues waits here for whoever did so before until that one has committed, or rolled back and given
--- its number free: so there are no gaps. It is the last statement of its transaction, to keep that time short.
+-- Each transaction that issues an invoice waits here until the one before has committed, or rolled back and released
+-- its number, so there are no gaps. This is the last statement of its transaction, to keep the wait short.
 WITH given AS (
     INSERT INTO invoicing.number_series AS series (year, last)
     VALUES (extract(year FROM $2::date), 1)

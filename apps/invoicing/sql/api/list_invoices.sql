@@ -1,4 +1,4 @@
--- The newest first. $3 is the last one of the page before; what is null asks for nothing.
+-- Newest first. $3 is the last invoice of the previous page. A null parameter does not filter.
 SELECT id, number, customer_id, status, currency, template, due_days, issued_on, due_on, net, tax, total, note, created_at
 FROM invoicing.invoice
 WHERE ($1::text IS NULL OR status = $1)

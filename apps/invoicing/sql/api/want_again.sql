@@ -1,4 +1,4 @@
--- The job has been given a new life by a person: what it said before does not hold any more. It may have ended just now.
+-- A person has retried the job, so its earlier failure no longer counts. It may have just ended.
 WITH wanted AS (
     UPDATE platform.document
     SET state = 'PENDING', error_code = NULL, error_message = NULL, updated_at = now()

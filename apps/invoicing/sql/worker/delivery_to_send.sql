@@ -1,13 +1,13 @@
 SELECT delivery.status, delivery.purpose, delivery.recipient, delivery.message_id, delivery.created_at,
     coalesce(reminder.level, 0) AS reminder_level,
-    -- Those that went out: one that failed, or still waits, is nothing that its customer has seen.
+    -- Only reminders that were sent: the customer has not seen one that failed or still waits.
     (
         SELECT count(*) FROM invoicing.reminder AS earlier
         JOIN invoicing.email_delivery AS sent ON sent.id = earlier.delivery_id
         WHERE earlier.invoice_id = delivery.invoice_id AND earlier.level < reminder.level AND sent.status = 'SENT'
     ) AS reminders_before,
     invoice.number, invoice.status AS invoice_status, invoice.issued_on, invoice.due_on, invoice.total, invoice.currency, customer.name AS customer_name,
-    -- It takes both to be READY.
+    -- READY only if both are.
     CASE document.state WHEN 'READY' THEN file.state ELSE document.state END AS document_state,
     document.id AS document_id, document.error_message AS document_error, document.job_id AS document_job_id, file.storage_key, file.sha256
 FROM invoicing.email_delivery AS delivery

@@ -1,4 +1,4 @@
--- Never takes back what is READY, which both are then, nor speaks for another job: a worker that was cut off may say so late.
+-- Never changes a document that is READY (both records are), nor one with another job: a cut-off worker may be late.
 WITH failed AS (
     UPDATE platform.document SET state = 'FAILED', error_code = $3, error_message = $4, updated_at = now()
     FROM platform.file

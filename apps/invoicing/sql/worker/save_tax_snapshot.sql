@@ -1,4 +1,4 @@
--- By the natural key; `taken_at` stays that of the first time.
+-- Upserts by the natural key; `taken_at` keeps its first value.
 INSERT INTO invoicing.tax_snapshot (invoice_id, tax_rate, currency, net, tax)
 SELECT $1, each.tax_rate, $2, each.net, each.tax
 FROM unnest($3::numeric [], $4::numeric [], $5::numeric []) AS each (tax_rate, net, tax)
