@@ -1,4 +1,4 @@
-"""A program with a handler that cannot be stopped: `python -m tests.hosting.stuck_program tick|worker KIND`."""
+"""A program with an unstoppable handler: `python -m tests.hosting.stuck_program tick|worker KIND`."""
 
 import asyncio
 import logging
@@ -41,15 +41,17 @@ async def stubborn(job: RunningJob[object]) -> None:
 
 
 @asynccontextmanager
-async def with_a_job() -> AsyncIterator[None]:
+async def with_a_job(app: Holdfast) -> AsyncIterator[None]:
     await app.enqueue(stuck_kind)
     yield
 
 
+app.lifespan = with_a_job
+
 if __name__ == "__main__":
     logging.basicConfig(level="ERROR", format="%(message)s")
     if command == "tick":
-        (report,) = run_tick(app, around=with_a_job).runners
+        (report,) = run_tick(app).runners
         sys.stdout.write(f"{report.runner} {report.counts}")
     else:
-        sys.stdout.write(f"exit code {run_worker(app, around=with_a_job)}")
+        sys.stdout.write(f"exit code {run_worker(app)}")

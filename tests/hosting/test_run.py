@@ -1,7 +1,8 @@
-"""`run_worker` and `run_tick`: what they open, in which order they close it, and that signals and errors end them."""
+"""`run_worker` and `run_tick`: what they open, in which order they close it, and how signals and errors end them."""
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import socket
@@ -15,23 +16,24 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Holdfast, InvalidInput, RunningJob, StoreUnavailable, TickReport, run_tick, run_worker
+from holdfast import Holdfast, InvalidInput, RunningJob, StoreUnavailable, run_tick, run_worker
+from holdfast.types import TickReport
 from tests.worker.harness import eventually
 
 ROOT = Path(__file__).parents[2]
-Around = Callable[[], AbstractAsyncContextManager[object]]
+Lifespan = Callable[[Holdfast], AbstractAsyncContextManager[None]]
 
 
 @pytest.fixture(autouse=True)
-def everything_is_given_back() -> Iterator[None]:
-    """Whatever a call changed in the process, it changes back."""
+def process_state_is_restored() -> Iterator[None]:
+    """Check that each call undoes every change it made to the process."""
 
     def state() -> object:
-        handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+        handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)]
         ours = [thread.name for thread in threading.enumerate() if thread.name.startswith("holdfast")]
         return handlers, ours, gc.get_threshold(), gc.get_freeze_count()
 
-    # Or what it freezes could not be told from what the tests have.
+    # Otherwise the objects frozen by a call could not be distinguished from those frozen by the test session.
     gc.unfreeze()
     before = state()
     yield
@@ -40,10 +42,10 @@ def everything_is_given_back() -> Iterator[None]:
 
 
 class Shop:
-    """An app with one handler, and a resource of its own that has to be open while the handler runs."""
+    """An app with one handler, and a resource that has to be open while the handler runs."""
 
     def __init__(self) -> None:
-        self.app = Holdfast("memory:")
+        self.app = Holdfast("memory:", lifespan=self.lifespan)
         self.notes: list[str] = []
         self.is_resource_open = False
         self.app.handler("sell")(self.sell)
@@ -55,7 +57,7 @@ class Shop:
         await asyncio.to_thread(self.notes.append, "sold")
 
     @asynccontextmanager
-    async def around(self) -> AsyncIterator[None]:
+    async def lifespan(self, app: Holdfast) -> AsyncIterator[None]:
         assert self.app.is_open
         self.is_resource_open = True
         self.notes.append("entered")
@@ -75,37 +77,39 @@ def free_port() -> int:
         return port
 
 
-def worked(app: Holdfast, around: Around) -> None:
-    assert run_worker(app, around=around) == 0
+def worked(app: Holdfast, lifespan: Lifespan) -> None:
+    app.lifespan = lifespan
+    assert run_worker(app) == 0
 
 
-def ticked(app: Holdfast, around: Around) -> None:
-    report = run_tick(app, around=around)
+def ticked(app: Holdfast, lifespan: Lifespan) -> None:
+    app.lifespan = lifespan
+    report = run_tick(app)
     assert report.is_fine
 
 
 both = pytest.mark.parametrize("run", [worked, ticked])
-Run = Callable[[Holdfast, Around], None]
+Run = Callable[[Holdfast, Lifespan], None]
 
 
 @both
-def test_what_is_around_is_there_from_before_the_first_handler_until_after_the_last(run: Run) -> None:
+def test_the_lifespan_opens_before_the_first_handler_and_closes_after_the_last(run: Run) -> None:
     shop = Shop()
-    run(shop.app, shop.around)
+    run(shop.app, shop.lifespan)
     assert shop.notes == ["entered", "sold", "left"]
     assert not shop.app.is_open
-    run(shop.app, shop.around)
+    run(shop.app, shop.lifespan)
     assert shop.notes == ["entered", "sold", "left"] * 2
 
 
 def test_a_tick_reports_what_the_chosen_runners_did() -> None:
     shop = Shop()
-    report = run_tick(shop.app, runners=["maintenance", "queue"], around=shop.around)
+    report = run_tick(shop.app, runners=["maintenance", "queue"])
     assert [part.runner for part in report.runners] == ["maintenance", "queue"]
     assert report.runners[1].processed == 1
 
 
-def test_a_worker_tells_of_its_ticks_on_its_loop() -> None:
+def test_a_worker_reports_its_ticks_on_its_event_loop() -> None:
     shop, told = Shop(), list[tuple[str, int]]()
 
     def tell(report: TickReport) -> None:
@@ -113,7 +117,7 @@ def test_a_worker_tells_of_its_ticks_on_its_loop() -> None:
         assert shop.app.is_open
         told.extend((part.runner, part.processed) for part in report.runners if not part.is_idle)
 
-    assert run_worker(shop.app, runners=["queue"], on_tick=tell, around=shop.around) == 0
+    assert run_worker(shop.app, runners=["queue"], on_tick=tell) == 0
     assert told == [("queue", 1)]
 
 
@@ -125,55 +129,122 @@ def test_an_async_on_tick_is_refused() -> None:
 
 
 @pytest.mark.parametrize("run", [run_worker, run_tick])
-def test_runners_that_are_not_known_are_refused_before_anything_is_entered(
+def test_unknown_runners_are_refused_before_anything_is_opened(
     run: Callable[..., object],
 ) -> None:
     shop = Shop()
     with pytest.raises(InvalidInput, match="runners: 'quue' is not known"):
-        run(shop.app, runners=["quue"], around=shop.around)
+        run(shop.app, runners=["quue"])
     assert not shop.notes
     assert not shop.app.is_open
 
 
 @both
-def test_an_error_of_what_is_around_is_the_callers_and_the_app_is_closed(run: Run) -> None:
+def test_an_error_in_the_lifespan_reaches_the_caller_and_the_app_is_closed(run: Run) -> None:
     app, pools = Shop().app, dict[str, None]()
 
     @asynccontextmanager
-    async def around() -> AsyncIterator[None]:
+    async def lifespan(app: Holdfast) -> AsyncIterator[None]:
         yield pools["ours"]
 
     with pytest.raises(KeyError, match="ours"):
-        run(app, around)
+        run(app, lifespan)
     assert not app.is_open
 
 
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGINT, "press Ctrl-C again to end at once  signal=SIGINT"),
+        (signal.SIGTERM, "send a second signal to end at once  signal=SIGTERM"),
+        (signal.SIGHUP, "send a second signal to end at once  signal=SIGHUP"),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_a_signal_stops_the_program_and_the_log_says_how_long_that_may_take(
+    number: signal.Signals, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    app, ended = Holdfast("memory:", shutdown="90s"), list[str]()
+
+    @app.handler("sell")
+    async def sell(job: RunningJob[object]) -> None:
+        os.kill(os.getpid(), number)
+        await asyncio.sleep(0.05)
+        ended.append("sold")
+
+    @asynccontextmanager
+    async def lifespan(app: Holdfast) -> AsyncIterator[None]:
+        await app.enqueue("sell")
+        yield
+
+    app.lifespan = lifespan
+    assert run_worker(app) == 0
+    assert ended == ["sold"]
+    assert f"stopping: running handlers have 1m30s to finish; {said}" in caplog.text
+    (stopping,) = [record for record in caplog.records if record.getMessage().startswith("stopping: ")]
+    assert "job_id" not in vars(stopping)
+
+
+def test_a_program_that_ignores_sighup_still_ignores_it() -> None:
+    app, seen = Holdfast("memory:"), list[object]()
+
+    @app.handler("look")
+    async def look(job: RunningJob[object]) -> None:
+        seen.append(signal.getsignal(signal.SIGHUP))
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    @asynccontextmanager
+    async def lifespan(app: Holdfast) -> AsyncIterator[None]:
+        await app.enqueue("look")
+        yield
+
+    app.lifespan = lifespan
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run_worker(app) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert seen == [signal.SIG_IGN]
+
+
+def test_the_programs_own_logging_is_left_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    def state() -> object:
+        loggers = [logging.getLogger(name) for name in (None, "holdfast", "holdfast.attempts", "asyncpg.pool")]
+        return [(logger.level, logger.handlers[:], logger.filters[:], logger.propagate) for logger in loggers]
+
+    shop, before, factory = Shop(), state(), logging.getLogRecordFactory()
+    assert run_worker(shop.app) == 0
+    assert (state(), logging.getLogRecordFactory()) == (before, factory)
+
+
 @both
-def test_a_signal_while_entering_unwinds_it_and_starts_nothing(run: Run) -> None:
+def test_a_signal_while_the_lifespan_opens_closes_it_and_starts_nothing(run: Run) -> None:
     shop = Shop()
 
     @asynccontextmanager
-    async def around() -> AsyncIterator[None]:
+    async def lifespan(app: Holdfast) -> AsyncIterator[None]:
         await shop.app.enqueue("sell")
         os.kill(os.getpid(), signal.SIGINT)
         try:
             await asyncio.sleep(3600)
         finally:
-            # Closing takes awaits too, and they work.
+            # Closing involves awaits as well, and they still work.
             await asyncio.sleep(0.01)
             shop.notes.append("unwound")
         yield
 
-    run(shop.app, around)
+    run(shop.app, lifespan)
     assert shop.notes == ["unwound"]
     assert not shop.app.is_open
 
 
-def test_a_signal_that_was_swallowed_while_entering_is_not_forgotten() -> None:
+def test_a_signal_swallowed_while_the_lifespan_opens_is_not_forgotten() -> None:
     shop = Shop()
 
     @asynccontextmanager
-    async def around() -> AsyncIterator[None]:
+    async def lifespan(app: Holdfast) -> AsyncIterator[None]:
         os.kill(os.getpid(), signal.SIGTERM)
         try:
             await asyncio.sleep(3600)
@@ -183,9 +254,10 @@ def test_a_signal_that_was_swallowed_while_entering_is_not_forgotten() -> None:
         await asyncio.sleep(0)
         shop.notes.append("left")
 
-    assert run_worker(shop.app, around=around) == 0
+    shop.app.lifespan = lifespan
+    assert run_worker(shop.app) == 0
     assert shop.notes == ["left"]
-    assert run_tick(shop.app, around=around) == TickReport()
+    assert run_tick(shop.app) == TickReport()
 
 
 def test_a_store_that_cannot_be_reached_ends_a_tick() -> None:
@@ -199,15 +271,15 @@ def test_a_store_that_cannot_be_reached_ends_a_tick() -> None:
 def test_a_worker_waits_for_a_store_that_cannot_be_reached(caplog: pytest.LogCaptureFixture) -> None:
     app = Holdfast("postgresql://127.0.0.1:1/nowhere")
     app.handler("sell")(print)
-    # It is told once, however often it is tried, and a signal ends the wait.
+    # The outage is logged once, no matter how often the worker retries, and a signal ends the wait.
     threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
     assert run_worker(app) == 0
-    assert len([record for record in caplog.records if "no store yet" in record.getMessage()]) == 1
+    assert len([record for record in caplog.records if "store does not answer" in record.getMessage()]) == 1
     assert not app.is_open
 
 
 @pytest.mark.parametrize("run", [run_worker, run_tick])
-def test_other_threads_and_running_loops_are_told_what_to_use(run: Callable[[Holdfast], object]) -> None:
+def test_in_other_threads_and_running_loops_the_error_says_what_to_use(run: Callable[[Holdfast], object]) -> None:
     app = Shop().app
     said: list[str] = []
 
@@ -225,12 +297,12 @@ def test_other_threads_and_running_loops_are_told_what_to_use(run: Callable[[Hol
     asyncio.run(inside())
     name = run.__name__
     assert said == [
-        f"{name} needs the main thread, which gets the signals; elsewhere use app.worker()",
-        f"{name} has an event loop of its own; inside of one use app.worker() and app.tick()",
+        f"{name} needs the main thread, which receives signals; elsewhere use app.worker()",
+        f"{name} starts its own event loop; inside a running one use app.worker() and app.tick()",
     ]
 
 
-def test_the_health_port_of_the_settings_is_open_while_it_runs() -> None:
+def test_the_configured_health_port_is_open_while_it_runs() -> None:
     app = Holdfast("memory:", health_port=free_port())
     answers: list[int] = []
 
@@ -245,15 +317,16 @@ def test_the_health_port_of_the_settings_is_open_while_it_runs() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     @asynccontextmanager
-    async def around() -> AsyncIterator[None]:
+    async def lifespan(app: Holdfast) -> AsyncIterator[None]:
         await app.enqueue("ask")
         yield
 
-    assert run_worker(app, around=around) == 0
+    app.lifespan = lifespan
+    assert run_worker(app) == 0
     assert answers == [200]
 
 
-def test_a_tick_that_gave_up_on_its_handlers_is_not_fine() -> None:
+def test_a_tick_that_gave_up_on_its_handlers_reports_an_error() -> None:
     app, let_go = Holdfast("memory:", concurrency=1), threading.Event()
 
     @app.handler("hang", timeout="50ms")
@@ -261,11 +334,12 @@ def test_a_tick_that_gave_up_on_its_handlers_is_not_fine() -> None:
         let_go.wait()
 
     @asynccontextmanager
-    async def around() -> AsyncIterator[None]:
+    async def lifespan(app: Holdfast) -> AsyncIterator[None]:
         await app.enqueue("hang")
         yield
 
-    report = run_tick(app, runners=["queue"], around=around)
+    app.lifespan = lifespan
+    report = run_tick(app, runners=["queue"])
     let_go.set()
     assert [part.error for part in report.runners] == ["too many handlers could not be stopped"]
 
@@ -274,9 +348,7 @@ def test_a_tick_that_gave_up_on_its_handlers_is_not_fine() -> None:
 @pytest.mark.parametrize(
     ("command", "said"), [("tick", "queue {'interrupt': 1}"), ("worker", "exit code 0")], ids=["tick", "worker"]
 )
-def test_what_cannot_be_stopped_keeps_the_program_neither_from_going_on_nor_from_ending(
-    command: str, said: str, kind: str
-) -> None:
+def test_a_handler_that_cannot_be_stopped_does_not_block_the_program(command: str, said: str, kind: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.hosting.stuck_program", command, kind],
         cwd=ROOT,
