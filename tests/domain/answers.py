@@ -1,4 +1,4 @@
-"""What a check answers: the value, or the line with which it refuses."""
+"""The result of a check: the value, or the one-line refusal."""
 
 from collections.abc import Callable
 from typing import TypeVar

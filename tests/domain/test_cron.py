@@ -1,4 +1,4 @@
-"""Timetables as people write them, their occurrences, and what becomes of occurrences that were missed."""
+"""Timetables as people write them, their occurrences, and the handling of missed occurrences."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -50,21 +50,21 @@ def test_two_spellings_of_one_timetable_are_equal(written: str, text: str) -> No
     assert timetable != parse_timetable(text, "UTC")
 
 
-def test_a_star_makes_a_difference_where_the_clock_jumps() -> None:
+def test_a_star_is_not_equal_to_a_list_because_clock_jumps_treat_them_differently() -> None:
     assert parse_timetable("0 */12 * * *") != parse_timetable("0 0,12 * * *")
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (5, "5 is not a text; "),
-        (None, "None is not a text; "),
-        ("", "'' has not the five fields of a cron expression; "),
-        ("every", "'every' has not the five fields of a cron expression; "),
-        ("17 3 * *", "'17 3 * *' has not the five fields of a cron expression; "),
+        (5, "5 is not text; "),
+        (None, "None is not text; "),
+        ("", "'' does not have the five fields of a cron expression; "),
+        ("every", "'every' does not have the five fields of a cron expression; "),
+        ("17 3 * *", "'17 3 * *' does not have the five fields of a cron expression; "),
         (
             "* 17 3 * * *",
-            "'* 17 3 * * *' has not the five fields of a cron expression (for seconds there is \"every 10s\"); ",
+            "'* 17 3 * * *' does not have the five fields of a cron expression (for seconds, use \"every 10s\"); ",
         ),
         ("61 * * * *", "'61 * * * *': bad minute; "),
         ("0 24 * * *", "'0 24 * * *': bad hour; "),
@@ -73,13 +73,13 @@ def test_a_star_makes_a_difference_where_the_clock_jumps() -> None:
         ("0 0 * * someday", "'0 0 * * someday': bad day-of-week; "),
         ("*/90 * * * *", "'*/90 * * * *': minute: a step of 90 is longer than the field; "),
         ("0 */25 * * *", "'0 */25 * * *': hour: a step of 25 is longer than the field; "),
-        ("0 0 30 2 *", "'0 0 30 2 *' never comes; "),
-        ("0 0 31 4,6 *", "'0 0 31 4,6 *' never comes; "),
-        ("0 0 */20 * 1#2", "'0 0 */20 * 1#2' never comes; "),
+        ("0 0 30 2 *", "'0 0 30 2 *' never occurs; "),
+        ("0 0 31 4,6 *", "'0 0 31 4,6 *' never occurs; "),
+        ("0 0 */20 * 1#2", "'0 0 */20 * 1#2' never occurs; "),
         ("* " * 150, "300 characters are over the limit of 200; "),
     ],
 )
-def test_what_is_no_timetable_is_refused_with_examples(text: str, problem: str) -> None:
+def test_an_invalid_timetable_is_refused_with_examples(text: str, problem: str) -> None:
     assert answer(lambda: parse_timetable(text)) == (None, f"timetable: {problem}write it like {EXAMPLE}")
 
 
@@ -97,12 +97,12 @@ def test_what_is_no_timetable_is_refused_with_examples(text: str, problem: str) 
         ),
     ],
 )  # fmt: skip
-def test_what_is_almost_a_timetable_is_refused_with_a_better_example(text: str, line: str) -> None:
+def test_a_nearly_valid_timetable_is_refused_with_a_fitting_example(text: str, line: str) -> None:
     assert answer(lambda: parse_timetable(text)) == (None, f"timetable: {line}")
 
 
 @given(st.text(alphabet="0123456789*/,-LW#:. everydailymonsu", max_size=30) | st.text(max_size=30))
-def test_any_text_is_a_timetable_or_refused_in_a_line(text: str) -> None:
+def test_any_text_is_a_timetable_or_is_refused_in_one_line(text: str) -> None:
     timetable, line = answer(lambda: parse_timetable(text))
     if timetable is None:
         assert line.startswith("timetable: ")
@@ -147,10 +147,10 @@ def test_the_stored_form_of_an_expression_has_the_same_occurrences(written: str,
         ("a\0b", "'a\\x00b' is not the name of a time zone; write it like \"America/Santiago\""),
         ("", "'' is not the name of a time zone; write it like \"America/Santiago\""),
         ("localtime", "'localtime' is not the name of a time zone; write it like \"America/Santiago\""),
-        (UTC, 'datetime.timezone.utc is not a text; write the name of a time zone, like "America/Santiago"'),
+        (UTC, 'datetime.timezone.utc is not text; write the name of a time zone, like "America/Santiago"'),
     ],
 )
-def test_what_is_no_zone_is_refused(zone: str, line: str) -> None:
+def test_an_invalid_zone_is_refused(zone: str, line: str) -> None:
     for text in ("hourly", "every 2m"):
         assert answer(lambda text=text: parse_timetable(text, zone)) == (None, f"tz: {line}")  # type: ignore[misc]
 
@@ -178,7 +178,7 @@ def test_the_next_occurrence_is_strictly_after_the_moment(text: str, occurrence:
     assert parse_timetable(text).next_after(occurrence) > occurrence
 
 
-def test_occurrences_of_an_interval_are_the_same_in_every_zone_and_also_before_1970() -> None:
+def test_interval_occurrences_are_the_same_in_every_zone_even_before_1970() -> None:
     for moment in (NOON, datetime(1969, 12, 31, 23, 59, 30, tzinfo=UTC)):
         occurrences = {parse_timetable("every 2m", zone).next_after(moment) for zone in ("UTC", "Asia/Kolkata")}
         assert len(occurrences) == 1
@@ -186,7 +186,7 @@ def test_occurrences_of_an_interval_are_the_same_in_every_zone_and_also_before_1
 
 
 @pytest.mark.parametrize("text", ["every 2m", "hourly", "0 0 29 2 *"])
-def test_a_moment_needs_a_zone_and_time_ends_with_the_year_9998(text: str) -> None:
+def test_a_moment_needs_a_zone_and_occurrences_end_before_the_year_9999(text: str) -> None:
     with pytest.raises(InvalidInput, match="has no time zone"):
         parse_timetable(text).next_after(datetime(2026, 1, 1))  # noqa: DTZ001
     with pytest.raises(InvalidInput, match="the year 9999"):
@@ -206,7 +206,7 @@ TIMETABLES = [
     st.sampled_from(Missed),
     st.integers(1, 70),
 )
-def test_a_plan_is_what_walking_through_the_occurrences_gives(
+def test_a_plan_equals_walking_through_the_occurrences(
     timetable: Timetable, count: int, part: float, missed: Missed, limit: int
 ) -> None:
     occurrences = [timetable.next_after(NOON)]
@@ -241,14 +241,14 @@ def test_a_stored_occurrence_counts_even_if_the_timetable_has_no_such_occurrence
         assert due_at(timetable, stored, stored, Missed.SKIP, 5) == Due((stored,), 0, NOON)
 
 
-def test_a_second_missed_for_years_costs_nothing_and_is_counted() -> None:
+def test_years_of_missed_seconds_are_counted_without_walking_through_them() -> None:
     ago = NOON - timedelta(days=3650)
     due = due_at(parse_timetable("every 1s"), ago, NOON, Missed.ALL, 3)
     assert due.occurrences == tuple(NOON - timedelta(seconds=seconds) for seconds in (2, 1, 0))
     assert due.dropped == 3650 * 86_400 + 1 - 3
 
 
-def test_a_minute_missed_for_a_year_is_looked_at_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_year_of_missed_minutes_is_walked_only_near_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     timetable = parse_timetable("* * * * *")
     walk, steps = timetable.next_after, 0
 

@@ -1,4 +1,4 @@
-"""Cron expressions in weeks in which the clock jumps, against an oracle that walks through them minute by minute."""
+"""Cron expressions in weeks with a clock change, against an oracle that walks through them minute by minute."""
 
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -63,7 +63,7 @@ RUNNING = [
 
 @pytest.mark.parametrize("expression", FIXED + RUNNING)
 @pytest.mark.parametrize(("zone", "day"), JUMPS + STEADY)
-def test_every_occurrence_of_the_week_is_the_oracle_s(zone: str, day: str, expression: str) -> None:
+def test_every_occurrence_of_the_week_matches_the_oracle(zone: str, day: str, expression: str) -> None:
     first, *others = week(zone, day)
     timetable = parse_timetable(expression, zone)
 
@@ -91,7 +91,7 @@ def week(zone: str, day: str) -> list[Minute]:
     st.timedeltas(timedelta(days=-2), timedelta(days=3)),
     st.floats(0, 1, exclude_max=True),
 )
-def test_the_next_occurrence_is_the_same_from_wherever_one_starts(
+def test_the_next_occurrence_does_not_depend_on_the_starting_moment(
     jump: tuple[str, str], expression: str, distance: timedelta, part: float
 ) -> None:
     zone, day = jump
@@ -103,7 +103,7 @@ def test_the_next_occurrence_is_the_same_from_wherever_one_starts(
     assert timetable.next_after(min(between, occurrence - timedelta(microseconds=1))) == occurrence
 
 
-# "localtime" is another zone on another machine, so schedules refuse it.
+# "localtime" is a different zone on each machine, so schedules refuse it.
 NAMED_ZONES = st.timezones().filter(lambda zone: zone.key != "localtime")
 
 
@@ -120,22 +120,22 @@ def test_in_every_zone_and_year_the_clock_shows_a_matching_time(zone: ZoneInfo, 
 @pytest.mark.parametrize(
     ("text", "zone", "after", "expected"),
     [
-        # Forward at 02:00: 02:30 is left out, so it runs at the jump, which is 03:00.
+        # Forward at 02:00: 02:30 is skipped, so it runs at the jump, at 03:00.
         ("02:30 daily", "Europe/Berlin", "2025-03-29T12:00+01:00", "2025-03-30T03:00+02:00 2025-03-31T02:30+02:00"),
-        # Times of day that are left out make one occurrence, together with one that is there at the jump anyway.
+        # All skipped times of day make one occurrence, merged with one that falls on the jump anyway.
         ("0,30 2,3 * * *", "Europe/Berlin", "2025-03-30T01:00+01:00", "2025-03-30T03:00+02:00 2025-03-30T03:30+02:00"),
-        # Back from 03:00: 02:30 comes twice and runs the first time.
+        # Back from 03:00: 02:30 happens twice and runs the first time.
         ("02:30 daily", "Europe/Berlin", "2025-10-25T12:00+02:00", "2025-10-26T02:30+02:00 2025-10-27T02:30+01:00"),
         ("02:30 daily", "Europe/Berlin", "2025-10-26T02:10+01:00", "2025-10-27T02:30+01:00"),
         # Every hour stays every hour.
         ("hourly", "Europe/Berlin", "2025-03-30T00:30+01:00", "2025-03-30T01:00+01:00 2025-03-30T03:00+02:00"),
         ("hourly", "Europe/Berlin", "2025-10-26T01:30+02:00", "2025-10-26T02:00+02:00 2025-10-26T02:00+01:00"),
-        # An hour that is left out has no occurrences, one that is repeated has them twice.
+        # A skipped hour has no occurrences; a repeated hour has them twice.
         ("*/30 2 * * *", "Europe/Berlin", "2025-03-30T00:00+01:00", "2025-03-31T02:00+02:00"),
         ("*/30 2 * * *", "Europe/Berlin", "2025-10-26T02:00+02:00", "2025-10-26T02:30+02:00 2025-10-26T02:00+01:00"),
-        # Midnight itself is left out.
+        # Midnight itself is skipped.
         ("00:00 daily", "America/Santiago", "2025-09-06T12:00-04:00", "2025-09-07T01:00-03:00 2025-09-08T00:00-03:00"),
-        # A day that never was.
+        # A day that did not exist.
         ("12:00 friday", "Pacific/Apia", "2011-12-29T12:00-10:00", "2011-12-31T00:00+14:00 2012-01-06T12:00+14:00"),
     ],
 )

@@ -14,13 +14,13 @@ LONGEST = timedelta(days=36_500)
 
 
 @given(st.integers(0, LONGEST // timedelta(milliseconds=1)))
-def test_what_is_written_is_read_back(milliseconds: int) -> None:
+def test_a_duration_written_as_text_reads_back_equal(milliseconds: int) -> None:
     duration = timedelta(milliseconds=milliseconds)
     assert to_timedelta(to_text(duration)) == duration
 
 
 @given(st.text(alphabet="0123456789. msh-d"))
-def test_any_text_is_a_duration_or_refused_in_a_line(text: str) -> None:
+def test_any_text_is_a_duration_or_is_refused_in_one_line(text: str) -> None:
     duration, line = answer(lambda: to_timedelta(text, "lease"))
     if duration is None:
         assert line.startswith(f"lease: {text!r} is ")
@@ -44,7 +44,7 @@ def test_any_text_is_a_duration_or_refused_in_a_line(text: str) -> None:
         ("36500d", LONGEST),
     ],
 )
-def test_people_write_durations_like_this(text: str, duration: timedelta) -> None:
+def test_durations_are_read_as_people_write_them(text: str, duration: timedelta) -> None:
     assert to_timedelta(text) == duration
 
 
@@ -57,7 +57,7 @@ def test_people_write_durations_like_this(text: str, duration: timedelta) -> Non
         (timedelta(minutes=90), "1h30m"),
     ],
 )
-def test_they_are_shown_in_their_shortest_form(duration: timedelta, text: str) -> None:
+def test_durations_are_shown_in_their_shortest_form(duration: timedelta, text: str) -> None:
     assert to_text(duration) == text
 
 
@@ -80,25 +80,25 @@ def test_they_are_shown_in_their_shortest_form(duration: timedelta, text: str) -
         (timedelta.max, f"lease: {timedelta.max!r} is longer than a hundred years"),
     ],
 )  # fmt: skip
-def test_what_is_no_duration_is_refused(value: object, line: str) -> None:
+def test_an_invalid_duration_is_refused(value: object, line: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         to_timedelta(value, "lease")
     assert str(refused.value) == line
 
 
 @given(st.datetimes(timezones=st.timezones()))
-def test_a_time_is_the_same_moment_in_utc_or_refused(moment: datetime) -> None:
+def test_a_time_becomes_the_same_moment_in_utc_or_is_refused(moment: datetime) -> None:
     found, line = answer(lambda: to_aware(moment, "run_at"))
     if found is None:
         assert line == f"run_at: {moment.isoformat()} is not before the year 9999"
         assert moment.year >= 9998
     else:
         assert found.tzinfo is UTC
-        # Not `==`: to Python, a time that the end of summer time repeats equals nothing in another zone.
+        # Not `==`: in Python, a time repeated at the end of daylight saving time equals no time in another zone.
         assert found.timestamp() == moment.timestamp() or moment.year == 1
 
 
-def test_the_first_and_the_last_moment_of_python_are_answered_too() -> None:
+def test_the_first_and_last_moments_of_python_do_not_overflow() -> None:
     east, west = timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))
     assert to_aware(datetime.min.replace(tzinfo=east), "at") == datetime.min.replace(tzinfo=UTC)
     for latest in (datetime.max.replace(tzinfo=UTC), datetime.max.replace(tzinfo=west)):
@@ -117,13 +117,13 @@ def test_the_first_and_the_last_moment_of_python_are_answered_too() -> None:
         ),
     ],
 )
-def test_what_is_no_moment_is_refused(value: object, line: str) -> None:
+def test_an_invalid_time_is_refused(value: object, line: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         to_aware(value, "run_at")
     assert str(refused.value) == line
 
 
-def test_signals_say_how_an_attempt_ends() -> None:
+def test_signals_carry_their_code_message_and_time() -> None:
     at = datetime(2030, 1, 1, tzinfo=UTC)
     assert (Retryable("try later").after, Retryable().code, str(Retryable())) == (None, "ERROR", "ERROR")
     assert (Retryable(after="5m").after, Retryable(at=at).at) == (timedelta(minutes=5), at)
@@ -136,11 +136,11 @@ def test_signals_say_how_an_attempt_ends() -> None:
     assert str(Cancel()) == "canceled by its handler"
 
 
-def test_signals_refuse_two_moments_and_a_snooze_refuses_none() -> None:
+def test_a_signal_refuses_two_times_and_a_snooze_requires_one() -> None:
     at = datetime(2030, 1, 1, tzinfo=UTC)
     with pytest.raises(InvalidInput, match=r"^give a duration or a time, not both$"):
         Retryable(after="5m", at=at)
     with pytest.raises(InvalidInput, match=r"^give a duration or a time, not both$"):
         Snooze("5m", until=at)
-    with pytest.raises(InvalidInput, match=r"^say for how long"):
+    with pytest.raises(InvalidInput, match=r"^give a duration, as in Snooze"):
         Snooze()

@@ -1,4 +1,4 @@
-"""What may be enqueued: everything that could be refused is refused before a transaction begins, in one line."""
+"""What can be enqueued: all invalid input is refused before a transaction begins, in one line."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,14 +13,14 @@ from holdfast.domain.handlers import Handlers
 from holdfast.domain.job import IfExists, Job, JobError, JobState, NewJob, check_attempts, check_name
 from holdfast.domain.json_text import Json
 from holdfast.events.subscriptions import Subscribed
-from holdfast.producer.enqueue import new_job
-from holdfast.producer.publish import new_event
+from holdfast.producer.new_events import new_event
+from holdfast.producer.new_jobs import new_job
 from tests.domain.answers import answer
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def new(**options: Any) -> NewJob:  # noqa: ANN401 - wrong types are what is tested
+def new(**options: Any) -> NewJob:  # noqa: ANN401 - these tests pass wrong types
     return NewJob(**{"kind": "work", "payload": Json("{}"), **options})
 
 
@@ -30,18 +30,18 @@ def test_a_kind_and_a_payload_are_enough() -> None:
     assert (job.max_attempts, job.key, job.headers, job.correlation_id) == (None, None, None, str(job.id))
 
 
-def test_the_correlation_id_is_the_job_s_own_id_unless_the_caller_has_one() -> None:
+def test_the_correlation_id_defaults_to_the_id_of_the_job() -> None:
     assert new(id=UUID(int=7)).correlation_id == str(UUID(int=7))
     assert new(id=UUID(int=7), correlation_id="order-5").correlation_id == "order-5"
 
 
-def test_ids_are_version_7_and_rise() -> None:
+def test_ids_are_version_7_and_increase() -> None:
     ids = [new().id for _ in range(1000)]
     assert all(isinstance(id, UUID) and id.version == 7 for id in ids)
     assert ids == sorted(set(ids))
 
 
-def test_durations_and_times_are_normalised() -> None:
+def test_durations_and_times_are_normalized() -> None:
     assert new(delay="5m").delay == timedelta(minutes=5)
     assert new(key="k", window="5m").window == timedelta(minutes=5)
     assert new(key="k", if_exists="replace").if_exists is IfExists.REPLACE
@@ -58,39 +58,41 @@ def test_durations_and_times_are_normalised() -> None:
         ({"kind": ""}, "kind: is empty; give it at least one character"),
         ({"kind": 5}, "kind: 5 is not text"),
         ({"kind": "x" * 201}, "kind: 201 characters are over the limit of 200"),
-        ({"kind": "a\nb"}, "kind: 'a\\nb' contains a control character or another that cannot be shown"),
-        ({"kind": "a\0"}, "kind: 'a\\x00' contains a control character or another that cannot be shown"),
-        ({"kind": "\ud800"}, "kind: '\\ud800' contains a control character or another that cannot be shown"),
+        ({"kind": "a\nb"}, "kind: 'a\\nb' contains a control character or another unprintable character"),
+        ({"kind": "a\0"}, "kind: 'a\\x00' contains a control character or another unprintable character"),
+        ({"kind": "\ud800"}, "kind: '\\ud800' contains a control character or another unprintable character"),
         ({"queue": ""}, "queue: is empty; give it at least one character"),
         ({"queue": None}, "queue: None is not text"),
         ({"queue": "x" * 101}, "queue: 101 characters are over the limit of 100"),
-        ({"queue": "\t"}, "queue: '\\t' contains a control character or another that cannot be shown"),
+        ({"queue": "\t"}, "queue: '\\t' contains a control character or another unprintable character"),
         ({"tenant": "x" * 201}, "tenant: 201 characters are over the limit of 200"),
         ({"tenant": 5}, "tenant: 5 is not text"),
-        ({"tenant": "\x7f"}, "tenant: '\\x7f' contains a control character or another that cannot be shown"),
+        ({"tenant": "\x7f"}, "tenant: '\\x7f' contains a control character or another unprintable character"),
         ({"correlation_id": "x" * 201}, "correlation_id: 201 characters are over the limit of 200"),
         ({"key": ""}, "key: is empty; give it at least one character"),
         ({"key": 5}, "key: 5 is not text"),
         ({"key": "x" * 501}, "key: 501 characters are over the limit of 500"),
-        ({"key": "\u200b"}, "key: '\\u200b' contains a control character or another that cannot be shown"),
+        ({"key": "\u200b"}, "key: '\\u200b' contains a control character or another unprintable character"),
         (
             {"key": "\U0001f600" * 500, "tenant": "\U0001f600" * 200},
             "key: 2,804 bytes with its tenant and kind are over the limit of 2,500",
         ),
-        ({"key": "k", "if_exists": "update"}, "if_exists: 'update' is not known; use keep or replace"),
-        ({"key": "k", "if_exists": None}, "if_exists: None is not known; use keep or replace"),
+        ({"key": "k", "if_exists": "update"}, "if_exists: 'update' is not known; use keep, keep_live or replace"),
+        ({"key": "k", "if_exists": None}, "if_exists: None is not known; use keep, keep_live or replace"),
         ({"if_exists": "replace"}, 'if_exists="replace" needs a key; give one with key='),
+        ({"if_exists": "keep_live"}, 'if_exists="keep_live" needs a key; give one with key='),
         ({"window": "5m"}, "window needs a key; give one with key="),
         (
             {"key": "k", "window": "0s"},
-            "window: is zero; give the time for which the key is to be held, or leave it out",
+            "window: is zero; give the time for which to hold the key, or leave it out",
         ),
         ({"key": "k", "window": 5}, 'window: 5 is not a duration; write it like "90s" or "5m", or pass a timedelta'),
         ({"key": "k", "window": "5m", "if_exists": "replace"}, 'give if_exists="replace" or a window, not both'),
-        ({"payload": {"a": 1}}, "payload: dict is not JSON text; app.job() makes it of any value"),
-        ({"payload": b"1"}, "payload: bytes is not JSON text; app.job() makes it of any value"),
-        ({"payload": None}, "payload: NoneType is not JSON text; app.job() makes it of any value"),
-        ({"headers": {"a": 1}}, "headers: dict is not JSON text; app.job() makes it of any value"),
+        ({"key": "k", "window": "5m", "if_exists": "keep_live"}, 'give if_exists="keep_live" or a window, not both'),
+        ({"payload": {"a": 1}}, "payload: dict is not JSON text; app.job() converts any value"),
+        ({"payload": b"1"}, "payload: bytes is not JSON text; app.job() converts any value"),
+        ({"payload": None}, "payload: NoneType is not JSON text; app.job() converts any value"),
+        ({"headers": {"a": 1}}, "headers: dict is not JSON text; app.job() converts any value"),
         ({"priority": -1}, "priority: -1 is not a number from 0 (most urgent) to 9"),
         ({"priority": 10}, "priority: 10 is not a number from 0 (most urgent) to 9"),
         ({"priority": 5.0}, "priority: 5.0 is not a number from 0 (most urgent) to 9"),
@@ -116,7 +118,7 @@ def test_durations_and_times_are_normalised() -> None:
         ),
     ],
 )
-def test_what_cannot_be_a_job_is_refused_in_a_line(options: dict[str, object], line: str) -> None:
+def test_an_invalid_job_is_refused_in_one_line(options: dict[str, object], line: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         new(**options)
     assert str(refused.value) == line
@@ -151,7 +153,7 @@ class ManyLines:
         "if_exists",
     ],
 )
-def test_what_cannot_be_shown_is_refused_in_a_line_too(option: str, value: object) -> None:
+def test_a_value_that_cannot_be_shown_is_refused_in_one_line_too(option: str, value: object) -> None:
     with pytest.raises(InvalidInput) as refused:
         new(**{option: value})
     assert str(refused.value).startswith(f"{option.removeprefix('max_')}: ")
@@ -161,7 +163,7 @@ def test_what_cannot_be_shown_is_refused_in_a_line_too(option: str, value: objec
 
 @pytest.mark.parametrize("value", [0, False, 0.0, b"", [], {}])
 @pytest.mark.parametrize("option", ["tenant", "correlation_id"])
-def test_nothing_but_empty_text_is_an_empty_name(option: str, value: object) -> None:
+def test_only_empty_text_counts_as_an_empty_name(option: str, value: object) -> None:
     for key in (None, "k"):
         with pytest.raises(InvalidInput, match=f"^{option}: .* is not text$"):
             new(key=key, **{option: value})
@@ -171,13 +173,13 @@ def test_nothing_but_empty_text_is_an_empty_name(option: str, value: object) -> 
         new_event(Handlers(), Subscribed(), "work.done", **{option: value})  # type: ignore[arg-type]
 
 
-def test_names_may_be_as_long_as_their_limit_and_in_any_script() -> None:
+def test_names_can_be_as_long_as_their_limit_and_in_any_script() -> None:
     job = new(kind="ü" * 200, queue="日" * 100, tenant="x" * 200, key="x" * 500, correlation_id="x" * 200)
     assert (len(job.kind), len(job.queue)) == (200, 100)
 
 
 @given(st.text())
-def test_a_name_that_is_taken_can_be_shown_and_stored(text: str) -> None:
+def test_every_accepted_name_can_be_shown_and_stored(text: str) -> None:
     name, line = answer(lambda: check_name("kind", text))
     if name is None:
         assert "\n" not in line
@@ -187,13 +189,13 @@ def test_a_name_that_is_taken_can_be_shown_and_stored(text: str) -> None:
         text.encode()
 
 
-def test_attempts_are_from_one_to_a_thousand() -> None:
+def test_attempts_range_from_one_to_a_thousand() -> None:
     assert [check_attempts(1), check_attempts(1000)] == [1, 1000]
 
 
-def test_a_job_is_shown_to_machines_with_json_as_values_and_times_as_text() -> None:
+def test_as_dict_gives_json_as_values_and_times_as_text() -> None:
     id = uuid4()
-    job = Job(
+    job = Job.read(
         id=id,
         kind="work",
         queue="default",
@@ -219,10 +221,10 @@ def test_a_job_is_shown_to_machines_with_json_as_values_and_times_as_text() -> N
     assert (shown["result"], shown["headers"], shown["finished_at"]) == (None, None, None)
 
 
-def test_states_know_whether_they_are_final_and_whether_they_are_dead_letters() -> None:
+def test_final_states_and_dead_letters() -> None:
     assert [state for state in JobState if not state.is_final] == ["ready", "running"]
     assert [state for state in JobState if state.is_dead_letter] == ["failed", "dead"]
 
 
-def test_an_error_is_shown_with_all_its_parts() -> None:
+def test_as_dict_gives_every_part_of_an_error() -> None:
     assert JobError(code="X").as_dict() == {"code": "X", "type": "", "message": "", "traceback": ""}

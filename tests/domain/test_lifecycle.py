@@ -1,4 +1,4 @@
-"""The state machine: its table, its page, and what each outcome does."""
+"""The state machine: its table, its page, and the effect of each outcome."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -41,7 +41,7 @@ def _row(rule: Rule) -> list[str]:
     return [before, rule.move, f"`{rule.after}`", rule.attempt, rule.losses, rule.why]
 
 
-def test_the_page_shows_the_table_that_the_code_follows() -> None:
+def test_the_page_shows_the_table_in_the_code() -> None:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     start = lines.index(HEADER) + 2
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start : start + len(RULES) + 1]]
@@ -54,19 +54,19 @@ def test_no_state_has_two_rules_for_one_event() -> None:
     assert len({(rule.before, rule.move) for rule in RULES}) == len(RULES)
 
 
-def test_only_what_the_table_says_is_allowed() -> None:
+def test_only_transitions_in_the_table_are_allowed() -> None:
     allowed = {(before, event) for before in (None, *JobState) for event in Move if allows(before, event)}
     assert allowed == {(rule.before, rule.move) for rule in RULES}
 
 
-def test_a_final_state_is_left_only_by_a_person() -> None:
+def test_only_a_person_can_move_a_job_out_of_a_final_state() -> None:
     assert {rule.move for rule in RULES if rule.before and rule.before.is_final} == {Move.REVIVE, Move.CANCEL}
     assert {state for state in JobState if allows(state, Move.REVIVE)} == {
         state for state in JobState if state.is_final
     }
 
 
-def test_every_state_can_be_reached_and_every_live_one_left() -> None:
+def test_every_state_is_reachable_and_no_live_state_is_a_dead_end() -> None:
     assert {rule.after for rule in RULES} == set(JobState)
     assert {rule.before for rule in RULES} == {None, *JobState}
 
@@ -102,7 +102,7 @@ def test_each_outcome_has_its_transition(outcome: Outcome, transition: Transitio
 
 
 @given(attempt=st.integers(1, 1000), losses=st.integers(0, 10), max_attempts=st.integers(1, 1000))
-def test_a_failure_is_retried_until_as_many_attempts_failed_as_allowed(
+def test_a_failure_is_retried_until_the_allowed_attempts_have_failed(
     attempt: int, losses: int, max_attempts: int
 ) -> None:
     losses = min(losses, attempt - 1)
@@ -115,39 +115,39 @@ def test_a_failure_is_retried_until_as_many_attempts_failed_as_allowed(
 
 
 @pytest.mark.parametrize("retried", [Retried(BROKEN, at=AT), Retried(BROKEN, after=timedelta(0)), Retried(BROKEN)])
-def test_a_wished_time_does_not_make_an_attempt_more(retried: Retried) -> None:
+def test_a_requested_retry_time_does_not_grant_an_extra_attempt(retried: Retried) -> None:
     assert _after(retried, attempt=4) == Transition(Move.EXHAUST, error=BROKEN)
 
 
 def test_a_lost_lease_does_not_use_up_an_attempt() -> None:
     assert _after(Retried(BROKEN), attempt=4, losses=1).move is Move.RETRY
     assert _after(Retried(BROKEN), attempt=5, losses=1).move is Move.EXHAUST
-    # And the backoff does not count it either.
+    # The backoff does not count it either.
     assert _after(Retried(BROKEN), attempt=3, losses=2).delay == timedelta(seconds=1)
 
 
-def test_other_outcomes_do_not_care_how_many_attempts_there_were() -> None:
+def test_other_outcomes_ignore_the_number_of_attempts() -> None:
     for outcome in (Succeeded(), Snoozed(after=timedelta(0)), Failed(BROKEN), Canceled(BROKEN), Interrupted(BROKEN)):
         assert _after(outcome, attempt=1000) == _after(outcome, attempt=1)
 
 
-def test_in_company_a_job_becomes_a_suspect_and_no_more() -> None:
+def test_losses_in_company_make_a_job_a_suspect_but_never_bury_it() -> None:
     assert [suspicion_after_loss(before, 0) for before in range(5)] == [1, SUSPECT, SUSPECT, 3, 4]
     assert {after_loss(suspicion, 0) for suspicion in range(100)} == {Transition(Move.RESCUE, error=LEASE_LOST)}
 
 
-def test_every_loss_of_a_job_that_ran_alone_counts_and_the_last_one_buries_it() -> None:
+def test_every_loss_of_a_job_that_ran_alone_counts_until_it_is_buried() -> None:
     assert [suspicion_after_loss(before, 3) for before in range(5)] == [1, 2, 3, 4, 5]
     moves = [after_loss(suspicion, 3).move for suspicion in range(7)]
     assert moves == [Move.RESCUE] * 5 + [Move.BURY] * 2
 
 
-def test_a_job_rests_after_each_crash_for_twice_as_long_up_to_a_minute() -> None:
+def test_the_delay_after_each_crash_doubles_up_to_a_minute() -> None:
     rests = [after_loss(SUSPECT + crashes, 1000).delay.total_seconds() for crashes in (0, 1, 2, 3, 6, 7, 900)]
     assert rests == [0, 1, 2, 4, 32, 60, 60]
 
 
-def test_no_count_outgrows_its_column() -> None:
+def test_no_count_exceeds_its_column() -> None:
     assert suspicion_after_loss(MOST_LOSSES, 1000) == MOST_LOSSES
     assert MOST_LOSSES + 1 + ATTEMPTS[-1] < 2**15
 
@@ -155,7 +155,7 @@ def test_no_count_outgrows_its_column() -> None:
 @pytest.mark.parametrize(
     "rule", [rule for rule in RULES if rule.before is JobState.RUNNING], ids=lambda rule: rule.move
 )
-def test_a_request_to_cancel_counts_where_the_job_would_run_again_or_be_buried(rule: Rule) -> None:
+def test_a_cancel_request_applies_where_the_job_would_run_again_or_be_buried(rule: Rule) -> None:
     for error in (None, BROKEN):
         transition = Transition(rule.move, delay=timedelta(seconds=1), error=error)
         assert transition.state is rule.after

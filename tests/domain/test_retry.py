@@ -1,4 +1,4 @@
-"""Every retry policy against its formula, and the text from which one is made."""
+"""Every retry policy against its formula, and parsing policies from text."""
 
 from datetime import timedelta
 from random import Random
@@ -77,7 +77,7 @@ def test_decorrelated_jitter_stays_between_base_and_max(base: timedelta, most: t
 
 
 @given(delays=st.lists(durations, min_size=1, max_size=5), n=attempts, chance=chances)
-def test_steps_take_their_turn_and_the_last_repeats(delays: list[timedelta], n: int, chance: float) -> None:
+def test_steps_are_used_in_order_and_the_last_repeats(delays: list[timedelta], n: int, chance: float) -> None:
     assert steps(*delays).delay(n, Loaded(chance)) == delays[min(n, len(delays)) - 1]
 
 
@@ -85,7 +85,7 @@ def _first(policy: Backoff, count: int) -> list[float]:
     return [policy.delay(n, Loaded(0.0)).total_seconds() for n in range(1, count + 1)]
 
 
-def test_the_named_policies_give_the_documented_series() -> None:
+def test_the_named_policies_produce_the_documented_delays() -> None:
     assert _first(power_of_two(), 12) == [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024]
     assert _first(doubling_minutes(), 9) == [60 * minutes for minutes in (1, 2, 4, 8, 16, 32, 60, 60, 60)]
     assert _first(exponential(), 10) == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
@@ -141,14 +141,14 @@ KNOWN = "exponential, power-of-two, doubling-minutes, full-jitter, decorrelated-
         ("exponential base=5", 'base: \'5\' is not a duration; write it like "90s", "5m" or "1h30m"'),
         ("exponential base=", 'base: \'\' is not a duration; write it like "90s", "5m" or "1h30m"'),
         ("exponential base=-5s", "base: '-5s' is negative; a duration is zero or more"),
-        ("exponential base=0s", "base: must be more than zero, or every retry would come at once"),
-        ("full-jitter base=0s", "base: must be more than zero, or every retry would come at once"),
+        ("exponential base=0s", "base: must be more than zero, or every retry would be immediate"),
+        ("full-jitter base=0s", "base: must be more than zero, or every retry would be immediate"),
         ("exponential base=1m max=1s", "max: 1s is below base, 1m"),
         ("decorrelated-jitter base=1m max=1s", "max: 1s is below base, 1m"),
         ("power-of-two cap=1s", "max: 1s is below base, 2s"),
     ],
 )
-def test_a_policy_that_cannot_be_is_refused(text: str, line: str) -> None:
+def test_an_impossible_policy_is_refused(text: str, line: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         parse_backoff(text)
     assert str(refused.value) == line
@@ -166,12 +166,12 @@ def test_a_policy_that_cannot_be_is_refused(text: str, line: str) -> None:
         "full-jitter jitter=1s",
     ],
 )
-def test_words_that_do_not_fit_the_policy_are_refused(text: str) -> None:
+def test_arguments_that_do_not_fit_the_policy_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"^backoff: '.*' does not fit [a-z-]+; write it like "):
         parse_backoff(text)
 
 
-def test_a_policy_of_one_s_own_is_taken_as_it_is() -> None:
+def test_a_custom_policy_is_used_unchanged() -> None:
     class Always:
         def delay(self, n: int, random: Random) -> timedelta:
             return timedelta(seconds=n)
@@ -181,6 +181,6 @@ def test_a_policy_of_one_s_own_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("value", [5, timedelta(seconds=1), object()])
-def test_anything_else_is_no_policy(value: object) -> None:
+def test_anything_else_is_refused_as_a_policy(value: object) -> None:
     with pytest.raises(InvalidInput, match=r"^backoff: .* is not a policy; use one of exponential, "):
         to_backoff(value)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Settings: what is wrong, misspelt or contradictory is refused in one line that names the variable."""
+"""Settings: wrong, misspelled or contradictory values are refused in one line that names the variable."""
 
 import os
 from datetime import timedelta
@@ -18,8 +18,11 @@ REFUSED = {
     "renewal above half the default lease": ({"RENEW": "20s"}, "HOLDFAST_RENEW (20s) is more than half of"),
     "no renewal at all": ({"RENEW": "0s"}, "HOLDFAST_RENEW: shorter than 1ms"),
     "lease": ({"LEASE": "400ms"}, "HOLDFAST_LEASE: shorter than 500ms; a worker could not renew it in time"),
-    "index without count": ({"SHARD_INDEX": "1"}, "Set HOLDFAST_SHARD_COUNT as well, or neither"),
-    "count without index": ({"SHARD_COUNT": "3"}, "Set HOLDFAST_SHARD_INDEX from 0 to 2, or neither"),
+    "index without count": ({"SHARD_INDEX": "1"}, "HOLDFAST_SHARD_COUNT is not set; set both or neither"),
+    "count without index": (
+        {"SHARD_COUNT": "3"},
+        "HOLDFAST_SHARD_INDEX is not set; set it from 0 to 2, or set neither",
+    ),
     "index beyond count": (
         {"SHARD_INDEX": "3", "SHARD_COUNT": "3"},
         "HOLDFAST_SHARD_INDEX is 3, but HOLDFAST_SHARD_COUNT is 3; the index goes from 0 to 2",
@@ -31,7 +34,7 @@ REFUSED = {
     "schema": ({"SCHEMA": "pg_x"}, "HOLDFAST_SCHEMA: 'pg_x' is not usable"),
     "idle minimum above the poll": (
         {"IDLE_BACKOFF_MIN": "2s"},
-        "HOLDFAST_IDLE_BACKOFF_MIN (2s) is more than HOLDFAST_POLL (1s, the default); lower the one or raise the other",
+        "HOLDFAST_IDLE_BACKOFF_MIN (2s) is more than HOLDFAST_POLL (1s, the default); lower one or raise the other",
     ),
     "poll above the idle maximum": (
         {"IDLE_BACKOFF_MAX": "500ms"},
@@ -67,9 +70,9 @@ REFUSED = {
     "broker": ({"RABBITMQ_URL": f"http://me:{SECRET}@host"}, "HOLDFAST_RABBITMQ_URL: is not an address; write amqp://"),
     "exchange": ({"RABBITMQ_EXCHANGE": " "}, "HOLDFAST_RABBITMQ_EXCHANGE: is empty"),
     "routing key": ({"RABBITMQ_ROUTING_KEY": " "}, "HOLDFAST_RABBITMQ_ROUTING_KEY: is empty"),
-    "retention": ({"RETENTION": "59m"}, "HOLDFAST_RETENTION: shorter than 1h; keys and late replies rely on"),
-    "dead letters": ({"DEAD_LETTER_RETENTION": "0s"}, "HOLDFAST_DEAD_LETTER_RETENTION: shorter than 1h; nobody"),
-    "runs": ({"RUN_RETENTION": "0s"}, "HOLDFAST_RUN_RETENTION: shorter than 1h; nobody"),
+    "retention": ({"RETENTION": "59m"}, "HOLDFAST_RETENTION: shorter than 1h; keys and late replies depend on"),
+    "dead letters": ({"DEAD_LETTER_RETENTION": "0s"}, "HOLDFAST_DEAD_LETTER_RETENTION: shorter than 1h; people"),
+    "runs": ({"RUN_RETENTION": "0s"}, "HOLDFAST_RUN_RETENTION: shorter than 1h; people"),
     "queue": ({"QUEUES": "q" * 101}, "HOLDFAST_QUEUES: 101 characters are over the limit of 100"),
     "replica": ({"REPLICA": "a\nb"}, "HOLDFAST_REPLICA: 'a\\nb' contains a control character"),
     "replica that is no text": ({"REPLICA": "\udcff"}, "HOLDFAST_REPLICA: '\\udcff' contains a control character"),
@@ -81,7 +84,7 @@ REFUSED = {
     "a name of two lines": ({"A\nB": "1"}, "HOLDFAST_A B is not a setting; `holdfast settings` lists"),
     "a typo": ({"CONCURENCY": "8"}, "HOLDFAST_CONCURENCY is not a setting; did you mean HOLDFAST_CONCURRENCY?"),
     "the field's name": ({"DB_SCHEMA": "jobs"}, "HOLDFAST_DB_SCHEMA is not a setting; did you mean HOLDFAST_SCHEMA?"),
-    "nothing alike": ({"QWXYZ": "8"}, "HOLDFAST_QWXYZ is not a setting; `holdfast settings` lists those that are"),
+    "nothing alike": ({"QWXYZ": "8"}, "HOLDFAST_QWXYZ is not a setting; `holdfast settings` lists all settings"),
 }
 
 
@@ -98,7 +101,7 @@ def set_all(monkeypatch: pytest.MonkeyPatch, values: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_meant_is_refused_in_a_line_that_names_the_variable(
+def test_an_invalid_setting_is_refused_in_one_line_that_names_the_variable(
     monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     values, expected = REFUSED[case]
@@ -112,7 +115,7 @@ def test_what_cannot_be_meant_is_refused_in_a_line_that_names_the_variable(
     assert SECRET not in "".join(str(cause) for cause in causes)
 
 
-def test_the_defaults_are_fine() -> None:
+def test_the_defaults_are_valid() -> None:
     settings = Settings.load()
     assert settings.model_fields_set == set()
     assert settings.idle_backoff_min == timedelta(milliseconds=20)
@@ -138,12 +141,14 @@ def test_the_defaults_are_fine() -> None:
     ],
     ids=str,
 )
-def test_what_is_just_allowed_is_taken(monkeypatch: pytest.MonkeyPatch, values: dict[str, str]) -> None:
+def test_values_at_the_edge_of_the_allowed_range_are_accepted(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, str]
+) -> None:
     set_all(monkeypatch, values)
     Settings.load()
 
 
-def test_a_default_gives_way_to_what_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_default_minimum_adapts_to_a_smaller_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     set_all(monkeypatch, {"POLL": "15ms", "ERROR_BACKOFF_MAX": "50ms"})
     settings = Settings.load()
     assert settings.idle_backoff_min == timedelta(milliseconds=15)
@@ -163,20 +168,20 @@ def test_a_default_gives_way_to_what_was_set(monkeypatch: pytest.MonkeyPatch) ->
         ("HOLDFASTISH", "1"),
     ],
 )
-def test_variables_that_are_not_meant_for_the_settings_are_left_alone(
+def test_variables_not_meant_for_the_settings_are_ignored(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
     assert Settings.load().model_fields_set == set()
 
 
-def test_what_is_given_in_code_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_in_code_override_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     set_all(monkeypatch, {"SCHEMA": "one", "STORE": "memory:"})
     settings = Settings.load(db_schema="two", store=None)
     assert (settings.db_schema, settings.store) == ("two", "memory:")
 
 
-def test_changes_are_checked_together_with_what_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_are_checked_together_with_existing_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     set_all(monkeypatch, {"RENEW": "10s", "CONCURRENCY": "7"})
     settings = Settings.load()
     assert settings.changed(lease=timedelta(seconds=20), poll=None).lease == timedelta(seconds=20)
@@ -187,7 +192,7 @@ def test_changes_are_checked_together_with_what_was_set(monkeypatch: pytest.Monk
         settings.changed(concurrency=0)
 
 
-def test_what_a_caller_gives_is_called_as_the_caller_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_use_the_callers_name_for_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     set_all(monkeypatch, {"RENEW": "10s"})
     called = {"lease": "--lease", "tick_max": "--max-time", "runner_max": "--runner-max-time"}
     settings = Settings.load()

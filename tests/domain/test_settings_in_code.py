@@ -1,4 +1,4 @@
-"""Settings that an app's code gives: before the environment, and refused by the keyword's name."""
+"""Settings given in an app's code: they override the environment, and errors name the keyword."""
 
 import os
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 from holdfast import Holdfast, InvalidInput
 from holdfast.settings import GivenSettings, Settings
 
-# mypy has to find each of these too: an ignore that is not needed is an error of its own.
+# mypy must find each of these too, because it reports an unused ignore as an error.
 REFUSED: dict[str, tuple[Callable[[], Holdfast], str]] = {
     "a bare number": (
         lambda: Holdfast("memory:", lease=60),  # type: ignore[arg-type]
@@ -25,7 +25,7 @@ REFUSED: dict[str, tuple[Callable[[], Holdfast], str]] = {
         lambda: Holdfast("memory:", lease="10s", renew="6s"),
         "renew (6s) is more than half of lease (10s); set renew to 5s or less, or lease to 12s",
     ),
-    "misspelt": (
+    "misspelled": (
         lambda: Holdfast("memory:", concurency=3),  # type: ignore[call-arg]
         "'concurency' is not a setting; did you mean concurrency?",
     ),
@@ -39,7 +39,7 @@ REFUSED: dict[str, tuple[Callable[[], Holdfast], str]] = {
     ),
     "an argument of ours": (
         lambda: Holdfast("memory:", called="x"),  # type: ignore[call-arg]
-        "'called' is not a setting; there are store, schema, concurrency",
+        "'called' is not a setting; the settings are store, schema, concurrency",
     ),
     "an argument of the library's": (
         lambda: Holdfast("memory:", _env_prefix="X_"),  # type: ignore[call-arg]
@@ -55,12 +55,12 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-def test_code_can_give_every_setting_by_its_name() -> None:
+def test_code_can_set_every_setting_by_name() -> None:
     assert ["store", "db_schema", *GivenSettings.__annotations__] == list(Settings.model_fields)
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_wrong_is_refused_in_a_line_that_names_the_keyword(case: str) -> None:
+def test_an_invalid_setting_is_refused_in_one_line_that_names_the_keyword(case: str) -> None:
     make, expected = REFUSED[case]
     with pytest.raises(InvalidInput) as refused:
         make()
@@ -68,7 +68,7 @@ def test_what_is_wrong_is_refused_in_a_line_that_names_the_keyword(case: str) ->
     assert len(str(refused.value).splitlines()) == 1
 
 
-def test_code_goes_before_the_environment_setting_by_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_overrides_the_environment_setting_by_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"LEASE": "50s", "POLL": "7s", "RUNNERS": "queue", "RETENTION": "2h"}.items():
         monkeypatch.setenv(f"HOLDFAST_{name}", value)
     app = Holdfast("memory:", lease="60s", runners=("queue", "sweep"), retention=timedelta(hours=3), poll=None)
@@ -80,7 +80,7 @@ def test_code_goes_before_the_environment_setting_by_setting(monkeypatch: pytest
     assert app.worker_settings(lease="5s", poll=None).lease == timedelta(seconds=5)
 
 
-def test_code_and_environment_are_checked_together_and_each_is_called_by_its_own_name(
+def test_code_and_environment_are_checked_together_and_errors_name_both_sources(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HOLDFAST_RENEW", "20s")
@@ -89,12 +89,12 @@ def test_code_and_environment_are_checked_together_and_each_is_called_by_its_own
     assert Holdfast("memory:", lease="40s").settings.renew == timedelta(seconds=20)
 
 
-def test_what_the_code_gave_keeps_its_name_when_an_option_contradicts_it() -> None:
+def test_a_setting_from_code_keeps_its_name_when_an_option_contradicts_it() -> None:
     settings = Holdfast("memory:", lease="60s", renew="20s").settings
     with pytest.raises(InvalidInput, match=r"^renew \(20s\) is more than half of --lease \(30s\); set renew to 15s"):
         settings.changed(called={"lease": "--lease"}, lease="30s")
 
 
-def test_a_misspelt_change_for_a_worker_is_refused() -> None:
+def test_a_misspelled_worker_setting_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"^'concurency' is not a setting; did you mean concurrency\?$"):
         Holdfast("memory:").worker_settings(concurency=3)  # type: ignore[call-arg]

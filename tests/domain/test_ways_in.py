@@ -1,4 +1,4 @@
-"""By which way jobs go into PostgreSQL is a matter of how many they are and how far it is."""
+"""The number of jobs and the round-trip time decide whether they are inserted or copied into PostgreSQL."""
 
 from datetime import timedelta
 
@@ -22,7 +22,7 @@ from holdfast.store.postgres.enqueuing import Bulk, is_copy_faster
         (100_000, timedelta(milliseconds=40), True),
     ],
 )
-def test_a_copy_is_faster_if_it_saves_more_than_its_round_trips_take(
+def test_a_copy_is_faster_if_it_saves_more_than_its_round_trips_cost(
     jobs: int, round_trip: timedelta, is_faster: bool
 ) -> None:
     assert is_copy_faster(jobs, round_trip) is is_faster

@@ -1,4 +1,4 @@
-"""`case`: each store in turn, empty, its clock stopped at START; `events`: its subscriptions."""
+"""`case`: each store in turn, empty, with its clock stopped at START; `events`: the store's subscriptions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Publishing on PostgreSQL: in the caller's transaction, in plain SQL, and from a process without the handlers."""
+"""Publishing on PostgreSQL: in the caller's transaction, in plain SQL, and from a process without handlers."""
 
 import asyncio
 import json
@@ -33,13 +33,13 @@ TWO = [NewSubscription("book", "invoice.*"), NewSubscription("receipt", "invoice
 
 
 def app_on(database: Database) -> Holdfast:
-    """A producer: it knows no subscriber."""
+    """Return a producer without subscribers."""
     return Holdfast(database.url)
 
 
 @asynccontextmanager
 async def listening(database: Database) -> AsyncIterator[Holdfast]:
-    """With two subscriptions in the store, and a table of the application's own."""
+    """Add two subscriptions to the store, and a table of the application."""
     async with connected(database.url) as connection:
         await connection.execute("CREATE TABLE invoice (number integer)")
     async with app_on(database) as app:
@@ -52,7 +52,7 @@ async def kinds(app: Holdfast) -> list[str]:
 
 
 async def committed(app: Holdfast, database: Database, published: Published) -> None:
-    """The row and the jobs are there."""
+    """The row and the jobs have been committed."""
     assert await kinds(app) == ["book", "receipt"]
     assert [job.subscription for job in published.jobs] == ["book", "receipt"]
     for made in published.jobs:
@@ -75,12 +75,12 @@ async def test_jobs_commit_and_roll_back_with_an_asyncpg_transaction(database: D
         transaction = connection.transaction()
         await transaction.start()
         await connection.execute("INSERT INTO invoice VALUES (17)")
-        assert len((await app.publish_in(connection, "invoice.paid", {"number": 17})).jobs) == 2
+        assert len((await app.publish("invoice.paid", {"number": 17}, conn=connection)).jobs) == 2
         await transaction.rollback()
         await rolled_back(app, database)
         async with connection.transaction():
             await connection.execute("INSERT INTO invoice VALUES (17)")
-            published = await app.publish_in(connection, "invoice.paid", {"number": 17})
+            published = await app.publish("invoice.paid", {"number": 17}, conn=connection)
             assert await kinds(app) == []
         await committed(app, database, published)
 
@@ -89,11 +89,11 @@ async def test_jobs_commit_and_roll_back_with_a_psycopg_transaction(database: Da
     async with listening(database) as app:
         with psycopg.connect(database.url, row_factory=dict_row) as connection:
             connection.execute("INSERT INTO invoice VALUES (17)")
-            assert len(app.publish_in(connection, "invoice.paid", {"rate": "100%"}).jobs) == 2
+            assert len(app.sync.publish("invoice.paid", {"rate": "100%"}, conn=connection).jobs) == 2
             connection.rollback()
             await rolled_back(app, database)
             connection.execute("INSERT INTO invoice VALUES (17)")
-            published = app.publish_in(connection, "invoice.paid", {"rate": "100%"})
+            published = app.sync.publish("invoice.paid", {"rate": "100%"}, conn=connection)
         await committed(app, database, published)
 
 
@@ -101,17 +101,18 @@ async def test_jobs_commit_and_roll_back_with_an_async_psycopg_transaction(datab
     async with listening(database) as app:
         async with await psycopg.AsyncConnection.connect(database.url) as connection:
             await connection.execute("INSERT INTO invoice VALUES (17)")
-            await app.publish_in(connection, "invoice.paid")
+            await app.publish("invoice.paid", conn=connection)
             await connection.rollback()
             await rolled_back(app, database)
             await connection.execute("INSERT INTO invoice VALUES (17)")
-            published = await app.publish_in(connection, "invoice.paid")
+            published = await app.publish("invoice.paid", conn=connection)
         await committed(app, database, published)
 
 
-async def test_a_connection_of_something_else_is_refused(database: Database) -> None:
-    with pytest.raises(InvalidInput, match="known here"):
-        app_on(database).publish_in(object(), "invoice.paid")
+async def test_an_unsupported_connection_is_refused(database: Database) -> None:
+    no_connection: Any = object()
+    with pytest.raises(InvalidInput, match="not a supported connection"):
+        await app_on(database).publish("invoice.paid", conn=no_connection)
 
 
 async def test_plain_sql_publishes(database: Database) -> None:
@@ -140,7 +141,7 @@ REFUSED = {
 }
 
 
-async def test_plain_sql_is_refused_with_a_line_that_helps_even_if_nobody_listens(database: Database) -> None:
+async def test_plain_sql_is_refused_with_a_helpful_line_even_without_subscribers(database: Database) -> None:
     async with connected(database.url) as connection:
         for arguments, line in REFUSED.items():
             with pytest.raises(asyncpg.PostgresError) as refused:
@@ -148,7 +149,7 @@ async def test_plain_sql_is_refused_with_a_line_that_helps_even_if_nobody_listen
             assert (refused.value.sqlstate, str(refused.value)[: len(line)]) == ("HF002", line), arguments
 
 
-async def test_a_row_that_would_fail_all_who_publish_cannot_be_stored(database: Database) -> None:
+async def test_a_row_that_would_make_every_publish_fail_cannot_be_stored(database: Database) -> None:
     async with connected(database.url) as connection:
         for values in (
             "'a', 'a*', 'default', 5",
@@ -163,7 +164,7 @@ async def test_a_row_that_would_fail_all_who_publish_cannot_be_stored(database: 
                 )
 
 
-async def test_it_works_in_a_schema_of_another_name(database: Database) -> None:
+async def test_events_work_in_a_schema_with_another_name(database: Database) -> None:
     await migrate(database.url, "My events")
     async with opened_store(database.url, schema="My events") as store:
         events = PostgresEvents(store)
@@ -171,7 +172,7 @@ async def test_it_works_in_a_schema_of_another_name(database: Database) -> None:
         await events.declare([NewSubscription("receipt", "*")])
         assert len(await events.publish(NewEvent(type="invoice.paid", payload=Json("{}"), key="k"))) == 2
         (job,) = await PostgresReader(store).list(JobFilter(), 1)
-        assert list(json.loads(job.headers or "")) == ["holdfast.event"]
+        assert list(job.headers) == ["holdfast.event"]
         assert [each.pattern for each in await events.list()] == ["invoice.*", "*"]
         assert await events.remove("book")
 
@@ -179,7 +180,7 @@ async def test_it_works_in_a_schema_of_another_name(database: Database) -> None:
 async def test_subscriptions_are_found_by_an_index_however_many_there_are(database: Database) -> None:
     async with connected(database.url) as connection:
         await connection.execute("VACUUM (ANALYZE) holdfast.subscription")
-        # The plan is made while there are none.
+        # Plan while there are no subscriptions.
         for _ in range(8):
             await connection.execute("SELECT * FROM holdfast.publish('invoice.paid.late', '{}')")
         await connection.execute(
@@ -195,7 +196,7 @@ async def test_subscriptions_are_found_by_an_index_however_many_there_are(databa
         assert counts["idx_tup_fetch"] <= 1
 
 
-async def test_many_jobs_of_one_event_are_one_notification(database: Database) -> None:
+async def test_many_jobs_of_one_event_send_one_notification(database: Database) -> None:
     async with hearing(database.url) as ear, app_on(database) as app:
         await app.opened.events.declare([NewSubscription(f"s{number}", "*") for number in range(20)])
         await ear.asleep("default")
@@ -203,7 +204,7 @@ async def test_many_jobs_of_one_event_are_one_notification(database: Database) -
         assert await ear.heard() == ["default"]
 
 
-async def test_publishers_of_one_key_at_once_make_each_job_once(database: Database) -> None:
+async def test_concurrent_publishers_with_one_key_make_each_job_once(database: Database) -> None:
     async with app_on(database) as app:
         await app.opened.events.declare(TWO)
         for number in range(10):
@@ -213,11 +214,11 @@ async def test_publishers_of_one_key_at_once_make_each_job_once(database: Databa
         assert (await app.jobs.count())[JobState.READY] == 20
 
 
-async def test_publishing_and_enqueuing_many_take_their_keys_in_one_order(database: Database) -> None:
+async def test_publish_and_enqueue_many_lock_their_keys_in_the_same_order(database: Database) -> None:
     names = ["A", "_", "b", "c", "é"]
     async with app_on(database) as app, connected(database.url) as first, connected(database.url) as admin:
         await app.opened.events.declare([NewSubscription(name, "*") for name in names])
-        # From now on it comes last wherever nobody asks for an order.
+        # From now on, A comes last in every query without an ORDER BY.
         await app.opened.events.remove("A")
         await app.opened.events.declare([NewSubscription("A", "*")])
         transaction = first.transaction()
@@ -244,11 +245,11 @@ async def test_a_transaction_with_an_older_snapshot_does_not_see_a_newer_subscri
         async with connection.transaction(isolation="repeatable_read"):
             await connection.execute("SELECT 1 FROM holdfast.subscription")
             await app.opened.events.declare(TWO)
-            assert (await app.publish_in(connection, "invoice.paid")).jobs == ()
-        assert len((await app.publish_in(connection, "invoice.paid")).jobs) == 2
+            assert (await app.publish("invoice.paid", conn=connection)).jobs == ()
+        assert len((await app.publish("invoice.paid", conn=connection)).jobs) == 2
 
 
-async def test_what_the_caller_did_wrong_comes_back_as_such(database: Database) -> None:
+async def test_mistakes_of_the_caller_are_reported_as_such(database: Database) -> None:
     async with opened_store(database.url) as store:
         await PostgresEvents(store).declare([NewSubscription("ü" * 200, "*")])
         event = NewEvent(type="a", payload=encode({}), key="é" * 500, tenant="é" * 200, headers=Json("[]"))
@@ -256,7 +257,7 @@ async def test_what_the_caller_did_wrong_comes_back_as_such(database: Database) 
             await PostgresEvents(store).publish(event)
 
 
-async def test_a_worker_declares_when_it_starts_and_never_again(database: Database) -> None:
+async def test_a_worker_declares_its_subscriptions_only_when_it_starts(database: Database) -> None:
     app = app_on(database)
 
     @app.on("invoice.paid")
@@ -266,7 +267,7 @@ async def test_a_worker_declares_when_it_starts_and_never_again(database: Databa
         assert await app.subscriptions.list() == []
         async with working(app):
             await until(app.subscriptions.list, "the subscription is in the store")
-            # A newer release says otherwise, and this one keeps working without saying its word again.
+            # A newer release declares another pattern, and this worker continues without declaring its own again.
             await app.opened.events.declare([NewSubscription("receipt", "invoice.*")])
             await app.publish("invoice.sent")
             assert await drained(app) == {JobState.SUCCEEDED: 1}
@@ -275,7 +276,7 @@ async def test_a_worker_declares_when_it_starts_and_never_again(database: Databa
         assert [each.pattern for each in await app.subscriptions.list()] == ["invoice.paid"]
 
 
-async def test_a_worker_whose_store_is_away_at_the_start_declares_when_it_is_back(
+async def test_a_worker_that_starts_during_an_outage_declares_when_the_store_is_back(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = app_on(database)
@@ -320,7 +321,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_process_that_knows_no_handler_publishes_to_those_of_another(database: Database) -> None:
+async def test_a_process_without_handlers_publishes_to_handlers_of_another(database: Database) -> None:
     app, done = app_on(database), []
 
     @app.on("invoice.*")
@@ -338,6 +339,6 @@ async def test_a_process_that_knows_no_handler_publishes_to_those_of_another(dat
 
 
 def test_the_statement_has_each_parameter_once_and_in_order(server: object) -> None:
-    """Drivers that know no numbers fill them in one after the other."""
+    """Drivers without numbered parameters fill them in one after the other."""
     sql = statement("publish", "holdfast")
     assert [part[0] for part in sql.split("$")[1:]] == list("1234567")

@@ -1,4 +1,4 @@
-"""Events as an application writes them: `@app.on`, `app.publish`, `job.event`, `app.subscriptions`."""
+"""Events as an application uses them: `@app.on`, `app.publish`, `job.event`, `app.subscriptions`."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ import pytest
 from holdfast import Holdfast, InvalidInput, JobState, Permanent, PublishedEvent, RunningJob
 from holdfast.domain.event import EVENT_HEADER
 from holdfast.domain.handlers import Isolation
-from holdfast.domain.json_text import Json, decode
+from holdfast.domain.json_text import Json
 from holdfast.store.events import NewSubscription
 from tests.worker.harness import drained, final_job, working
 
@@ -27,7 +27,7 @@ def app() -> Holdfast:
     return Holdfast("memory:")
 
 
-def test_a_function_is_the_handler_of_a_kind_with_its_name(app: Holdfast) -> None:
+def test_a_function_becomes_the_handler_of_a_kind_with_its_name(app: Holdfast) -> None:
     @app.on("invoice.paid", priority=2, queue="mail", attempts=8)
     async def send_receipt(job: RunningJob[Invoice]) -> None: ...
 
@@ -37,7 +37,7 @@ def test_a_function_is_the_handler_of_a_kind_with_its_name(app: Holdfast) -> Non
     assert (handler.payload_type, handler.isolation) == (Invoice, Isolation.ASYNC)
 
 
-def test_one_function_can_have_several_subscriptions_by_name(app: Holdfast) -> None:
+def test_one_function_can_have_several_named_subscriptions(app: Holdfast) -> None:
     @app.on("invoice.*", name="book_invoice", attempts=9)
     @app.on("order.paid", name="book_order")
     def book(job: RunningJob[Any]) -> None: ...
@@ -50,7 +50,7 @@ def test_one_function_can_have_several_subscriptions_by_name(app: Holdfast) -> N
     assert app.handlers["book_invoice"].attempts == 9
 
 
-def test_a_handler_that_is_one_already_is_subscribed_as_it_is(app: Holdfast) -> None:
+def test_an_existing_handler_is_subscribed_as_it_is(app: Holdfast) -> None:
     @app.on("invoice.paid")
     @app.handler("receipt.send", queue="mail")
     async def send(job: RunningJob[Invoice]) -> None: ...
@@ -75,15 +75,15 @@ async def test_a_kind_is_renamed_by_handling_both_names_for_a_while(app: Holdfas
     assert sorted(done) == ["book_order", "book_purchase"]
 
 
-def test_what_cannot_be_meant_is_refused_where_it_is_written(app: Holdfast) -> None:
+def test_invalid_uses_are_refused_at_the_declaration(app: Holdfast) -> None:
     @app.on("invoice.paid")
     async def send(job: RunningJob[Invoice]) -> None: ...
 
-    with pytest.raises(InvalidInput, match=r"^subscription 'send' is declared already; .* name=$"):
+    with pytest.raises(InvalidInput, match=r"^subscription 'send' is already declared; .* name=$"):
         app.on("invoice.sent")(send)
-    with pytest.raises(InvalidInput, match=r"^attempts: say this where 'send' gets its handler$"):
+    with pytest.raises(InvalidInput, match=r"^attempts: set this on the handler of 'send'$"):
         app.on("invoice.sent", name="send", attempts=3)(send)
-    with pytest.raises(InvalidInput, match=r"^kind 'send' has a handler already"):
+    with pytest.raises(InvalidInput, match=r"^kind 'send' already has a handler"):
         app.on("invoice.sent", name="send")(lambda job: None)
     with pytest.raises(InvalidInput, match=r"^pattern: "):
         app.on("invoice*")
@@ -95,14 +95,14 @@ def test_what_cannot_be_meant_is_refused_where_it_is_written(app: Holdfast) -> N
         app.on("invoice.sent", name="other", priority=11)(send)
 
 
-def test_what_was_refused_leaves_nothing_and_can_be_put_right(app: Holdfast) -> None:
+def test_a_refused_declaration_leaves_nothing_and_can_be_corrected(app: Holdfast) -> None:
     async def send(job: RunningJob[Invoice]) -> None: ...
 
     with pytest.raises(InvalidInput, match=r"^priority: "):
         app.on("invoice.paid", priority=11)(send)
-    with pytest.raises(InvalidInput, match=r"^kind: a lambda has no name; say name=$"):
+    with pytest.raises(InvalidInput, match=r"^kind: a lambda has no name; set name=$"):
         app.on("invoice.paid")(lambda job: None)
-    with pytest.raises(InvalidInput, match=r"^kind: a lambda has no name; say name=$"):
+    with pytest.raises(InvalidInput, match=r"^kind: a lambda has no name; set name=$"):
         app.schedule("hourly")(lambda job: None)
     for wrong in ({"pattern": "a*"}, {"priority": 11}, {"queue": ""}, {"limit": 0}, {"url": "http://here"}):
         with pytest.raises(InvalidInput):
@@ -113,12 +113,12 @@ def test_what_was_refused_leaves_nothing_and_can_be_put_right(app: Holdfast) -> 
     assert (len(app.handlers), len(app.subscribed)) == (0, 0)
     app.on("invoice.paid")(send)
     app.relay("a.*", exchange="events", url="amqp://one")
-    with pytest.raises(InvalidInput, match=r"^kind 'relay\.events' has a handler already"):
+    with pytest.raises(InvalidInput, match=r"^kind 'relay\.events' already has a handler"):
         app.relay("b.*", exchange="events", url="amqp://another")
     assert app.relays._targets["relay.events"].url == "amqp://one"
 
 
-async def test_each_subscriber_fails_and_succeeds_for_itself(app: Holdfast) -> None:
+async def test_subscribers_succeed_and_fail_independently(app: Holdfast) -> None:
     tries: list[str] = []
 
     @app.on("invoice.paid", attempts=3, backoff="steps 1ms")
@@ -141,12 +141,12 @@ async def test_each_subscriber_fails_and_succeeds_for_itself(app: Holdfast) -> N
         async with working(app):
             assert await drained(app) == {JobState.DEAD: 1, JobState.SUCCEEDED: 1, JobState.FAILED: 1}
         assert (await final_job(app, jobs["refuse"])).attempt == 3
-        assert (await final_job(app, jobs["accept"])).result == "17"
+        assert (await final_job(app, jobs["accept"])).result == 17
         assert (await final_job(app, jobs["give_up"])).attempt == 1
     assert sorted(tries) == ["accept", "refuse", "refuse", "refuse"]
 
 
-async def test_a_handler_is_told_which_event_made_its_job(app: Holdfast) -> None:
+async def test_a_handler_learns_which_event_made_its_job(app: Holdfast) -> None:
     seen: dict[str, PublishedEvent | None] = {}
 
     @app.on("invoice.paid")
@@ -177,11 +177,11 @@ async def test_a_handler_is_told_which_event_made_its_job(app: Holdfast) -> None
         {"id": str(uuid4()), "type": "a", "published_at": "2030-01-01T12:00:00"},
     ],
 )  # fmt: skip
-def test_a_header_that_somebody_else_wrote_is_no_event(header: object) -> None:
+def test_a_header_with_another_format_is_not_an_event(header: object) -> None:
     assert PublishedEvent.of({EVENT_HEADER: header}) is None
 
 
-async def test_a_payload_must_fit_every_subscriber_that_this_process_knows(app: Holdfast) -> None:
+async def test_a_payload_must_fit_every_subscriber_known_to_this_process(app: Holdfast) -> None:
     @app.on("invoice.*")
     async def book(job: RunningJob[Invoice]) -> None: ...
 
@@ -211,7 +211,7 @@ async def test_an_event_published_by_a_handler_inherits_its_tenant_and_correlati
     assert sorted(heard) == [("acme", "order-4"), ("other", "c")]
 
 
-async def test_nobody_listens_and_the_answer_says_so(app: Holdfast) -> None:
+async def test_publishing_without_subscribers_makes_no_jobs(app: Holdfast) -> None:
     async with app:
         published = await app.publish("invoice.paid")
     assert (published.jobs, published.new_ids) == ((), [])
@@ -219,7 +219,7 @@ async def test_nobody_listens_and_the_answer_says_so(app: Holdfast) -> None:
     assert published.event_id.version == 7
 
 
-async def test_only_the_jobs_that_are_new_ring(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_new_jobs_ring(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     rung: list[UUID] = []
 
     async def ring(ids: list[UUID]) -> None:
@@ -237,7 +237,7 @@ async def test_only_the_jobs_that_are_new_ring(app: Holdfast, monkeypatch: pytes
     assert again.new_ids == []
 
 
-async def test_subscriptions_at_run_time_leave_those_of_the_code_alone(app: Holdfast) -> None:
+async def test_subscriptions_added_at_run_time_do_not_affect_declared_ones(app: Holdfast) -> None:
     @app.on("invoice.paid")
     async def receipt(job: RunningJob[Any]) -> None: ...
 
@@ -264,12 +264,12 @@ async def test_subscriptions_at_run_time_leave_those_of_the_code_alone(app: Hold
 
 
 def read_apart(job: RunningJob[Json]) -> list[str]:
-    """In a process of its own, and so at the module's top."""
+    """Runs in another process, so it must be at the top of the module."""
     assert job.event is not None
     return [job.payload, job.event.type]
 
 
-async def test_a_handler_of_json_gets_the_text_as_it_was_published(app: Holdfast) -> None:
+async def test_a_handler_of_json_gets_the_text_as_published(app: Holdfast) -> None:
     @app.on("a")
     async def read(job: RunningJob[Json]) -> list[str]:
         assert job.event is not None
@@ -280,4 +280,4 @@ async def test_a_handler_of_json_gets_the_text_as_it_was_published(app: Holdfast
         published = await app.publish("a", {"price": 1.10, "name": "ü"})
         assert (await app.tick(runners=["queue"])).is_fine
         for made in published.jobs:
-            assert decode((await final_job(app, made.id)).result or "") == ['{"price":1.1,"name":"ü"}', "a"]
+            assert (await final_job(app, made.id)).result == ['{"price":1.1,"name":"ü"}', "a"]

@@ -1,4 +1,4 @@
-"""A shop: a database with a table of its own beside Holdfast's, and an app that is never opened."""
+"""A shop: a database with one table next to Holdfast's, and an app that is never opened."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Shop:
         return [row["number"] for row in self.rows("SELECT number FROM orders ORDER BY number")]
 
     def jobs(self) -> list[UUID]:
-        """Those that wait to be claimed, in the order of their ids."""
+        """The jobs waiting to be claimed, in the order of their IDs."""
         return [
             row["id"] for row in self.rows("SELECT id FROM holdfast.ready JOIN holdfast.job USING (id) ORDER BY id")
         ]
@@ -42,7 +42,7 @@ class Shop:
 
 @pytest.fixture
 async def shop(threads_end: None, server: DatabaseMaker, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Shop]:
-    # Django refuses to block an event loop; here nothing else is on it.
+    # Django refuses to block an event loop; here nothing else runs on the loop.
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
     with (
         server.emptied_database() as database,

@@ -1,7 +1,7 @@
-"""The sorts of connection in which a job can be enqueued, each opened and used the way its library means it.
+"""The kinds of connection on which a job can be enqueued, each opened and used as its library intends.
 
-A kind opens a connection with a transaction on it: leaving the block commits, an error in it rolls back. The drivers
-are here, SQLAlchemy and Django in orm_kinds.py.
+A kind opens a connection with a transaction: leaving the block commits, and an error in the block rolls back. This
+module has the drivers; orm_kinds.py has SQLAlchemy and Django.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -18,6 +18,8 @@ from psycopg import IsolationLevel
 from psycopg.rows import dict_row
 from sqlalchemy.exc import DBAPIError
 
+from holdfast import Holdfast
+from holdfast.domain.connections import is_awaited
 from tests.databases import connected
 
 Answer = TypeVar("Answer")
@@ -43,9 +45,14 @@ async def settled(answer: Answer | Awaitable[Answer]) -> Answer:
     return await answer if isinstance(answer, Awaitable) else answer
 
 
+def verbs(app: Holdfast, connection: object) -> Any:  # noqa: ANN401
+    """The verbs for this connection, async or blocking."""
+    return app if is_awaited(connection) else app.sync
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What goes to `enqueue_in`, and what the library itself can do there."""
+    """The object to pass as `conn`, and what the library itself can do with the connection."""
 
     connection: Any
     execute: Callable[[str], object]
@@ -56,7 +63,7 @@ class Link:
 
     @asynccontextmanager
     async def nested(self) -> AsyncIterator[None]:
-        """A transaction in the transaction."""
+        """A nested transaction."""
         inner = self._nested()
         if isinstance(inner, AbstractAsyncContextManager):
             async with inner:
@@ -76,7 +83,7 @@ def kind(opening: Callable[[str, str], AsyncIterator[Link]]) -> Opening:
 
 
 class OwnAsyncpgConnection(asyncpg.Connection):
-    """An application's own class."""
+    """An application's subclass."""
 
 
 @asynccontextmanager
@@ -109,7 +116,7 @@ async def asyncpg_pool_proxy(url: str, level: str) -> AsyncIterator[Link]:
 
 
 class OwnPsycopgConnection(psycopg.Connection[dict[str, Any]]):
-    """An application's own class."""
+    """An application's subclass."""
 
 
 def isolation_level(name: str) -> IsolationLevel:
@@ -163,7 +170,7 @@ def _psycopg2(url: str, level: str) -> "Iterator[psycopg2.extensions.connection]
 
 
 def _savepoint(execute: Callable[[str], object]) -> Callable[[], Nested]:
-    """psycopg2 has nothing of its own for it."""
+    """psycopg2 itself has no API for savepoints."""
 
     @contextmanager
     def nested() -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""SQLAlchemy's and Django's sorts of connection, on the drivers that they can have below."""
+"""SQLAlchemy's and Django's kinds of connection, on the drivers that each supports."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -50,7 +50,7 @@ def async_engine(driver: str, url: str, level: str) -> AsyncEngine:
 
 
 def _by(connection: Any) -> Link:  # noqa: ANN401
-    """For everything of SQLAlchemy's, which has the same methods everywhere."""
+    """A link for any of SQLAlchemy's objects, which all have the same methods."""
     return Link(connection, lambda sql: connection.execute(text(sql)), connection.begin_nested)
 
 
@@ -119,7 +119,7 @@ async def sqlalchemy_async_scoped_session(url: str, level: str) -> AsyncIterator
 
 @contextmanager
 def django_databases(url: str, level: str) -> Iterator[None]:
-    """Two aliases to one database, because an application has more than the default."""
+    """Two aliases for one database, because an application may use more than the default alias."""
     parts = conninfo_to_dict(url)
     database = {
         "ENGINE": "django.db.backends.postgresql",
@@ -177,4 +177,4 @@ ONE_OF_EACH_LIBRARY = [
     "sqlalchemy_async_session_on_psycopg",
     "django_default_connection",
 ]
-"""For what does not depend on how a connection is recognised."""
+"""For tests that do not depend on how a connection is recognized."""

@@ -1,4 +1,4 @@
-"""A call that cannot be meant is one line that says what to do, and never reaches the database."""
+"""A mistaken call is refused in one line that says what to do, and never reaches the database."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,12 +15,12 @@ from tests.producer.conftest import Shop
 from tests.producer.connection_kinds import READ_COMMITTED
 from tests.producer.orm_kinds import async_engine, engine
 
-# Any, because wrong types are what is tested.
+# Any, because the tests pass wrong types.
 APP: Any = Holdfast("postgresql://nobody@nowhere/nothing")
 CONNECTION = object()
 JOB = APP.job("ship")
 
-A_JOB = "give the kind as text, or what app.job(…) built"
+A_KIND = "give its name, a Kind, or a job built by app.job(…)"
 JOBS = "build each with app.job(kind, payload)"
 ID = "pass a uuid.UUID"
 
@@ -28,47 +28,44 @@ ID = "pass a uuid.UUID"
 @pytest.mark.parametrize(
     ("call", "line"),
     [
+        (lambda: APP.sync.enqueue(None, conn=CONNECTION), f"kind: None is not a kind; {A_KIND}"),
+        (lambda: APP.sync.enqueue(5, conn=CONNECTION), f"kind: 5 is not a kind; {A_KIND}"),
+        (lambda: APP.sync.enqueue({"order": 1}, conn=CONNECTION), f"kind: {{'order': 1}} is not a kind; {A_KIND}"),
+        (lambda: APP.sync.enqueue("", conn=CONNECTION), "kind: is empty; give it at least one character"),
+        (lambda: APP.sync.enqueue("ship", conn=CONNECTION, id="abc"), f"id: 'abc' is not a UUID; {ID}"),
+        (lambda: APP.statement("ship"), f"jobs: 'ship' is not a job; {JOBS}"),
+        (lambda: APP.sync.enqueue_many(["ship"], conn=CONNECTION), f"jobs: 'ship' is not a job; {JOBS}"),
         (
-            lambda: APP.enqueue_in("ship", {"order": 1}),
-            "the connection comes first: app.enqueue_in(connection, 'ship', …)",
+            lambda: APP.sync.enqueue_many([JOB, ("ship", {})], conn=CONNECTION),
+            f"jobs: ('ship', {{}}) is not a job; {JOBS}",
         ),
-        (lambda: APP.enqueue_in("ship", JOB), "the connection comes first: app.enqueue_in(connection, 'ship', …)"),
-        (lambda: APP.enqueue_in(JOB, CONNECTION), "the connection comes first: app.enqueue_in(connection, job)"),
-        (lambda: APP.enqueue_in(CONNECTION, None), f"job: None is neither a kind nor a job; {A_JOB}"),
-        (lambda: APP.enqueue_in(CONNECTION, 5), f"job: 5 is neither a kind nor a job; {A_JOB}"),
-        (lambda: APP.enqueue_in(CONNECTION, {"order": 1}), f"job: {{'order': 1}} is neither a kind nor a job; {A_JOB}"),
-        (lambda: APP.enqueue_in(CONNECTION, ""), "kind: is empty; give it at least one character"),
-        (lambda: APP.enqueue_in(CONNECTION, "ship", id="abc"), f"id: 'abc' is not a UUID; {ID}"),
-        (lambda: APP.enqueue_statement("ship"), "job: 'ship' is not a job; build it with app.job(kind, payload)"),
-        (lambda: APP.enqueue_many_in(CONNECTION, ["ship"]), f"jobs: 'ship' is not a job; {JOBS}"),
-        (lambda: APP.enqueue_many_in(CONNECTION, [JOB, ("ship", {})]), f"jobs: ('ship', {{}}) is not a job; {JOBS}"),
-        (lambda: APP.enqueue_many_in(CONNECTION, [{"kind": "ship"}]), f"jobs: {{'kind': 'ship'}} is not a job; {JOBS}"),
-        (lambda: APP.enqueue_many_in(CONNECTION, JOB), "jobs: this is one job; give it to enqueue_in, or give a list"),
-        (lambda: APP.enqueue_many_in(CONNECTION, "ship"), f"jobs: 'ship' is not a list of jobs; {JOBS}"),
-        (lambda: APP.enqueue_many_in(CONNECTION, None), f"jobs: None is not a list of jobs; {JOBS}"),
         (
-            lambda: APP.publish_in("invoice.paid", {"number": 1}),
-            "the connection comes first: app.publish_in(connection, 'invoice.paid', …)",
+            lambda: APP.sync.enqueue_many([{"kind": "ship"}], conn=CONNECTION),
+            f"jobs: {{'kind': 'ship'}} is not a job; {JOBS}",
         ),
-        (lambda: APP.publish_in(CONNECTION, 5), "event type: 5 is not text"),
-        (lambda: APP.publish_in(CONNECTION, "invoice.paid", id="abc"), f"id: 'abc' is not a UUID; {ID}"),
+        (
+            lambda: APP.sync.enqueue_many(JOB, conn=CONNECTION),
+            "jobs: this is one job; give it to enqueue, or give a list",
+        ),
+        (lambda: APP.sync.enqueue_many("ship", conn=CONNECTION), f"jobs: 'ship' is not a list of jobs; {JOBS}"),
+        (lambda: APP.sync.enqueue_many(None, conn=CONNECTION), f"jobs: None is not a list of jobs; {JOBS}"),
+        (lambda: APP.sync.publish(5, conn=CONNECTION), "event type: 5 is not text"),
+        (lambda: APP.sync.publish("invoice.paid", conn=CONNECTION, id="abc"), f"id: 'abc' is not a UUID; {ID}"),
     ],
 )
-def test_what_is_wrong_with_the_arguments_is_said_before_the_connection_is_looked_at(
-    call: Callable[[], object], line: str
-) -> None:
+def test_wrong_arguments_are_reported_before_the_connection_is_checked(call: Callable[[], object], line: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         call()
     assert str(refused.value) == line
 
 
-async def test_a_line_does_not_grow_with_what_was_given() -> None:
+async def test_an_error_line_does_not_grow_with_the_argument() -> None:
     with pytest.raises(InvalidInput) as refused:
-        APP.enqueue_in(CONNECTION, {"order": "x" * 1000})
+        APP.sync.enqueue({"order": "x" * 1000}, conn=CONNECTION)
     assert len(str(refused.value)) < 200
 
 
-async def test_enqueueing_many_on_the_store_s_own_connection_says_the_same() -> None:
+async def test_enqueueing_many_on_the_stores_connection_reports_the_same_mistakes() -> None:
     app: Any = Holdfast("memory:")
     async with app:
         for wrong, line in {"ship": "is not a list of jobs", ("ship",): "is not a job", JOB: "this is one job"}.items():
@@ -76,27 +73,42 @@ async def test_enqueueing_many_on_the_store_s_own_connection_says_the_same() -> 
                 await app.enqueue_many(wrong)
 
 
-KNOWN = "builtins.object is not a connection known here; pass one of asyncpg, psycopg, SQLAlchemy or Django"
+KNOWN = "builtins.object is not a supported connection; pass one from asyncpg, psycopg, SQLAlchemy or Django"
 
 
 @pytest.mark.parametrize(
-    ("call", "instead"),
-    [
-        (lambda: APP.enqueue_in(CONNECTION, "ship"), "app.enqueue_statement(job)"),
-        (lambda: APP.enqueue_many_in(CONNECTION, [JOB]), "app.enqueue_statement(job) for each job"),
-        (lambda: APP.publish_in(CONNECTION, "invoice.paid"), "app.publish_statement(type, payload)"),
-    ],
+    "call",
+    [lambda: APP.sync.enqueue("ship", conn=CONNECTION), lambda: APP.sync.enqueue_many([JOB], conn=CONNECTION)],
 )
-def test_who_has_a_library_that_is_not_known_is_told_which_statement_to_execute(
-    call: Callable[[], object], instead: str
-) -> None:
+def test_for_an_unsupported_library_the_error_offers_the_statement(call: Callable[[], object]) -> None:
     with pytest.raises(InvalidInput) as refused:
         call()
-    assert str(refused.value) == f"{KNOWN}, or execute the `sql` and `parameters` of {instead} yourself"
+    assert str(refused.value) == f"{KNOWN}, or execute the `sql` and `parameters` of app.statement(job) yourself"
+
+
+def test_for_an_event_the_error_names_only_the_supported_libraries() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        APP.sync.publish("invoice.paid", conn=CONNECTION)
+    assert str(refused.value) == KNOWN
 
 
 @pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
-async def test_a_handler_that_finishes_in_no_connection_is_told_which_it_can_have(shop: Shop) -> None:
+async def test_the_error_for_an_async_or_blocking_connection_names_the_right_verb(shop: Shop) -> None:
+    app: Any = shop.app
+    async with connected(shop.url) as asyncpg_connection:
+        with pytest.raises(InvalidInput, match=r"^conn: the Connection of asyncpg is async; use await app\.enqueue$"):
+            app.sync.enqueue("ship", conn=asyncpg_connection)
+    with psycopg.connect(shop.url) as connection:
+        for conn in (connection, connection.cursor()):
+            with pytest.raises(InvalidInput, match=r"^conn: the \w+ of psycopg is blocking; use app\.sync\.publish$"):
+                await app.publish("invoice.paid", conn=conn)
+        with pytest.raises(InvalidInput, match=r"^conn: .* is blocking; use app\.sync\.cancel$"):
+            await app.cancel([JOB.id], conn=connection)
+    assert shop.jobs() == []
+
+
+@pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
+async def test_finishing_in_an_unsupported_connection_is_refused(shop: Shop) -> None:
     app = Holdfast(shop.url)
 
     @app.handler("ship")
@@ -113,11 +125,13 @@ async def test_a_handler_that_finishes_in_no_connection_is_told_which_it_can_hav
 
 
 @pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
-async def test_a_transaction_is_told_from_the_connection_that_it_was_begun_on(shop: Shop) -> None:
+async def test_a_transaction_object_is_refused_in_place_of_its_connection(shop: Shop) -> None:
+    app: Any = shop.app
+
     def refused(given: object, name: str) -> None:
-        line = f"^the {name} is a transaction; pass the connection, session or cursor on which it was begun$"
+        line = f"^the {name} is a transaction; pass the connection, session or cursor on which it began$"
         with pytest.raises(InvalidInput, match=line):
-            shop.app.enqueue_in(given, "ship")
+            app.sync.enqueue("ship", conn=given)
 
     with psycopg.connect(shop.url) as connection, connection.transaction() as begun:
         refused(begun, "Transaction of psycopg")

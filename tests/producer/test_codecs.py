@@ -1,6 +1,6 @@
-"""An application teaches its connections other types than the usual ones; jobs and events go through them all the same.
+"""An application changes how its connections convert types; enqueueing and publishing still work.
 
-And a session may count in another time zone.
+The session may also be in another time zone.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -20,7 +20,7 @@ from holdfast import Enqueued, Holdfast
 from holdfast.store.contract import ClaimRequest, KindClaim
 from tests.databases import connected, opened_store
 from tests.producer.conftest import Shop
-from tests.producer.connection_kinds import KINDS, READ_COMMITTED, settled
+from tests.producer.connection_kinds import KINDS, READ_COMMITTED, settled, verbs
 
 pytestmark = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 
@@ -44,7 +44,7 @@ class BytesLoader(Loader):
 
 @asynccontextmanager
 async def asyncpg_with_codecs(url: str) -> AsyncIterator[object]:
-    """Of the codecs some read what they wrote and some need values of another library's."""
+    """Some codecs can read what they wrote, and some need the values of another library."""
     async with connected(url) as connection:
         await connection.set_type_codec(
             "uuid", encoder=lambda id: id.bytes, decoder=lambda read: read, schema="pg_catalog", format="binary"
@@ -66,7 +66,7 @@ async def psycopg_with_adapters(url: str) -> AsyncIterator[object]:
 
 @asynccontextmanager
 async def psycopg_without_an_encoding(url: str) -> AsyncIterator[object]:
-    """It reads text as bytes."""
+    """Reads text as bytes."""
     with psycopg.connect(url, autocommit=True, client_encoding="SQL_ASCII") as connection:
         yield connection
 
@@ -90,20 +90,20 @@ every_connection = pytest.mark.parametrize(
 
 
 @every_connection
-async def test_jobs_are_enqueued_whatever_the_types_of_the_connection(shop: Shop, opened: Opening) -> None:
+async def test_jobs_are_enqueued_with_any_type_conversion(shop: Shop, opened: Opening) -> None:
     app = shop.app
     plain = [app.job("ship", delay=DELAY), app.job("ship", run_at=FAR), app.job("ship")]
     keyed = [app.job("ship", key="a", delay=DELAY), app.job("ship", key="b", run_at=FAR, window="90s")]
     single = [app.job("ship", key="c", delay=DELAY, window="90s"), app.job("ship", run_at=FAR)]
     async with opened(shop.url) as connection:
         for many in (plain, keyed):
-            answers = await settled(app.enqueue_many_in(connection, many))
+            answers = await settled(verbs(app, connection).enqueue_many(many, conn=connection))
             assert answers == [Enqueued(job.id, is_new=True) for job in many]
-        assert await settled(app.enqueue_many_in(connection, [app.job("ship", key="a")])) == [
+        assert await settled(verbs(app, connection).enqueue_many([app.job("ship", key="a")], conn=connection)) == [
             Enqueued(keyed[0].id, is_new=False)
         ]
         for job in single:
-            assert await settled(app.enqueue_in(connection, job)) == Enqueued(job.id, is_new=True)
+            assert await settled(verbs(app, connection).enqueue(job, conn=connection)) == Enqueued(job.id, is_new=True)
     for job in (*plain, *keyed, *single):
         (row,) = shop.rows(
             "SELECT run_at, created_at FROM holdfast.job JOIN holdfast.ready USING (id) WHERE id = %s", job.id
@@ -116,11 +116,13 @@ async def test_jobs_are_enqueued_whatever_the_types_of_the_connection(shop: Shop
 
 
 @every_connection
-async def test_events_are_published_whatever_the_types_of_the_connection(shop: Shop, opened: Opening) -> None:
+async def test_events_are_published_with_any_type_conversion(shop: Shop, opened: Opening) -> None:
     async with Holdfast(shop.url) as app:
         await app.subscriptions.save("receipt", "invoice.*")
     async with opened(shop.url) as connection:
-        published = await settled(shop.app.publish_in(connection, "invoice.paid", {"number": 17}, headers={"a": 1}))
+        published = await settled(
+            verbs(shop.app, connection).publish("invoice.paid", {"number": 17}, conn=connection, headers={"a": 1})
+        )
     (made,) = published.jobs
     assert made.subscription == "receipt"
     (row,) = shop.rows("SELECT id, payload, correlation_id FROM holdfast.job")
@@ -128,7 +130,7 @@ async def test_events_are_published_whatever_the_types_of_the_connection(shop: S
 
 
 @every_connection
-async def test_a_job_is_finished_whatever_the_types_of_the_connection(shop: Shop, opened: Opening) -> None:
+async def test_a_job_is_finished_with_any_type_conversion(shop: Shop, opened: Opening) -> None:
     async with opened_store(shop.url, pool_size=1) as store:
         await store.enqueue([shop.app.job("ship")])
         kinds = {"ship": KindClaim(timedelta(minutes=1), 1)}
@@ -140,13 +142,15 @@ async def test_a_job_is_finished_whatever_the_types_of_the_connection(shop: Shop
 
 
 @pytest.mark.parametrize("kind", ["asyncpg_connection", "psycopg2_connection"])
-async def test_a_day_has_24_hours_wherever_the_session_is(shop: Shop, kind: str) -> None:
-    """In Berlin that one has 23."""
+async def test_a_day_has_24_hours_in_any_time_zone(shop: Shop, kind: str) -> None:
+    """In Berlin, this day has 23."""
     async with opened_store(shop.url, pool_size=1) as store:
         await store.fetch("clock_freeze", datetime(2030, 3, 30, 12, tzinfo=UTC))
     async with KINDS[kind](shop.url, READ_COMMITTED) as link:
         await settled(link.execute("SET TIME ZONE 'Europe/Berlin'"))
-        await settled(shop.app.enqueue_in(link.connection, "ship", delay="1d"))
-        await settled(shop.app.enqueue_many_in(link.connection, [shop.app.job("ship", delay="1d")]))
+        await settled(verbs(shop.app, link.connection).enqueue("ship", conn=link.connection, delay="1d"))
+        await settled(
+            verbs(shop.app, link.connection).enqueue_many([shop.app.job("ship", delay="1d")], conn=link.connection)
+        )
     due = [row["run_at"] for row in shop.rows("SELECT run_at FROM holdfast.ready")]
     assert due == [datetime(2030, 3, 31, 12, tzinfo=UTC)] * 2

@@ -1,4 +1,4 @@
-"""What a connection may be like besides, what is not one, and what the caller is told then."""
+"""Unusual connections, objects that are not connections, and the errors for them."""
 
 import asyncio
 import sqlite3
@@ -20,7 +20,7 @@ from holdfast import Enqueued, Holdfast, InvalidInput, JobState, RunningJob, Sta
 from holdfast.store.contract import JobFilter
 from tests.databases import connected
 from tests.producer.conftest import Shop
-from tests.producer.connection_kinds import KINDS, READ_COMMITTED, settled
+from tests.producer.connection_kinds import KINDS, READ_COMMITTED, settled, verbs
 from tests.producer.orm_kinds import async_engine, django_databases, engine
 from tests.wake.ear import listening
 
@@ -28,41 +28,41 @@ pytestmark = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 
 
 @pytest.mark.parametrize("kind", ["asyncpg_connection", "psycopg_connection", "psycopg2_connection", "django_cursor"])
-async def test_ten_thousand_jobs_go_in_one_call(shop: Shop, kind: str) -> None:
+async def test_one_call_enqueues_ten_thousand_jobs(shop: Shop, kind: str) -> None:
     jobs = [shop.app.job("ship", {"order": number}) for number in range(10_000)]
     async with KINDS[kind](shop.url, READ_COMMITTED) as link:
-        answers = await settled(shop.app.enqueue_many_in(link.connection, jobs))
+        answers = await settled(verbs(shop.app, link.connection).enqueue_many(jobs, conn=link.connection))
         assert answers == [Enqueued(job.id, is_new=True) for job in jobs]
     assert shop.jobs() == [job.id for job in jobs]
 
 
-def test_autocommit_commits_at_once_and_even_then_a_bulk_is_all_or_none(shop: Shop) -> None:
+def test_autocommit_commits_at_once_and_a_bulk_is_still_all_or_none(shop: Shop) -> None:
     app = shop.app
     with psycopg.connect(shop.url, autocommit=True) as connection:
-        first = app.enqueue_in(connection, "ship")
+        first = app.sync.enqueue("ship", conn=connection)
         assert shop.jobs() == [first.id]
         with pytest.raises(psycopg.errors.UniqueViolation):
-            app.enqueue_many_in(connection, [app.job("ship"), app.job("ship", id=first.id)])
+            app.sync.enqueue_many([app.job("ship"), app.job("ship", id=first.id)], conn=connection)
     assert shop.jobs() == [first.id]
 
 
-def test_a_process_without_an_event_loop_enqueues_with_an_app_that_was_never_opened(shop: Shop) -> None:
+def test_an_app_that_was_never_opened_enqueues_without_an_event_loop(shop: Shop) -> None:
     with pytest.raises(RuntimeError, match="no running event loop"):
         asyncio.get_running_loop()
     with psycopg.connect(shop.url) as connection:
-        enqueued = shop.app.enqueue_in(connection, "ship", {"order": 1})
+        enqueued = shop.app.sync.enqueue("ship", {"order": 1}, conn=connection)
     assert shop.jobs() == [enqueued.id]
 
 
-async def test_a_job_that_is_due_in_more_than_a_minute_notifies_nobody(shop: Shop) -> None:
-    """So that its transaction can be prepared for a two-phase commit, which one that notified cannot."""
+async def test_a_job_due_in_more_than_a_minute_sends_no_notification(shop: Shop) -> None:
+    """A transaction that sent a notification could not be prepared for a two-phase commit."""
     async with listening(shop.url) as ear:
         for queue in ("late", "soon"):
             await ear.asleep(queue)
         for delay, queue in (("61s", "late"), ("60s", "soon")):
             with psycopg.connect(shop.url) as connection:
-                shop.app.enqueue_in(connection, "ship", delay=delay, queue=queue)
-                shop.app.enqueue_many_in(connection, [shop.app.job("ship", delay=delay, queue=queue)])
+                shop.app.sync.enqueue("ship", conn=connection, delay=delay, queue=queue)
+                shop.app.sync.enqueue_many([shop.app.job("ship", delay=delay, queue=queue)], conn=connection)
         assert await ear.heard() == ["soon"]
 
 
@@ -103,38 +103,38 @@ async def _django_cursor(shop: Shop) -> AsyncIterator[Any]:
 @pytest.mark.parametrize(
     "opened", [_psycopg_cursor, _psycopg_named_cursor, _psycopg2_cursor, _psycopg2_named_cursor, _django_cursor]
 )
-async def test_a_cursor_that_is_being_read_keeps_its_rows(shop: Shop, opened: Callable[[Shop], Any]) -> None:
+async def test_enqueueing_keeps_the_unread_rows_of_a_cursor(shop: Shop, opened: Callable[[Shop], Any]) -> None:
     async with opened(shop) as cursor:
         cursor.execute("SELECT generate_series(1, 3)")
         assert tuple(cursor.fetchone()) == (1,)
-        enqueued = shop.app.enqueue_in(cursor, "ship")
+        enqueued = shop.app.sync.enqueue("ship", conn=cursor)
         assert [tuple(row) for row in cursor.fetchall()] == [(2,), (3,)]
     assert shop.jobs() == [enqueued.id]
 
 
-def test_a_psycopg_connection_may_write_its_parameters_in_another_way(shop: Shop) -> None:
+def test_a_psycopg_connection_may_use_another_parameter_style(shop: Shop) -> None:
     with psycopg.connect(shop.url, cursor_factory=psycopg.RawCursor) as connection:
-        enqueued = shop.app.enqueue_in(connection, "ship", {"a": "100%"})
+        enqueued = shop.app.sync.enqueue("ship", {"a": "100%"}, conn=connection)
     assert shop.jobs() == [enqueued.id]
 
 
-def test_a_psycopg_pipeline_is_waited_for(shop: Shop) -> None:
+def test_enqueueing_waits_for_a_psycopg_pipeline(shop: Shop) -> None:
     with psycopg.connect(shop.url) as connection, connection.pipeline():
-        enqueued = shop.app.enqueue_in(connection, "ship")
+        enqueued = shop.app.sync.enqueue("ship", conn=connection)
     assert shop.jobs() == [enqueued.id]
 
 
-def test_a_sqlalchemy_connection_that_streams_what_it_reads_still_enqueues(shop: Shop) -> None:
+def test_a_sqlalchemy_connection_that_streams_results_can_enqueue(shop: Shop) -> None:
     with engine("psycopg2", shop.url, READ_COMMITTED).connect() as connection:
         connection.execution_options(stream_results=True)
-        many = shop.app.enqueue_many_in(connection, [shop.app.job("ship")])
-        one = shop.app.enqueue_in(connection, "ship")
+        many = shop.app.sync.enqueue_many([shop.app.job("ship")], conn=connection)
+        one = shop.app.sync.enqueue("ship", conn=connection)
         connection.commit()
     assert shop.jobs() == [many[0].id, one.id]
 
 
 class Traced:
-    """Passes for what it wraps, as the proxies of tracing libraries do."""
+    """Pretends to be the object it wraps, like the proxies of tracing libraries."""
 
     def __init__(self, wrapped: object) -> None:
         self.wrapped = wrapped
@@ -151,12 +151,12 @@ class Traced:
 async def test_a_connection_may_be_wrapped_by_a_tracing_library(shop: Shop, kind: str) -> None:
     async with KINDS[kind](shop.url, READ_COMMITTED) as link:
         traced: Any = Traced(link.connection)
-        enqueued = await settled(shop.app.enqueue_in(traced, "ship"))
+        enqueued = await settled(verbs(shop.app, traced).enqueue("ship", conn=traced))
     assert shop.jobs() == [enqueued.id]
 
 
 @pytest.mark.parametrize("kind", ["asyncpg_connection", "psycopg_connection", "psycopg2_connection", "django_cursor"])
-async def test_a_statement_may_hold_a_percent_sign_and_name_its_parameters_in_any_order(shop: Shop, kind: str) -> None:
+async def test_a_statement_may_contain_a_percent_sign_and_parameters_in_any_order(shop: Shop, kind: str) -> None:
     statement = Statement("SELECT 7 % 4, $2::text, $1::text, $2::text", ("%s", "$1"), list)
     async with KINDS[kind](shop.url, READ_COMMITTED) as link:
         rows = await settled(statement.execute_on(link.connection))
@@ -165,61 +165,62 @@ async def test_a_statement_may_hold_a_percent_sign_and_name_its_parameters_in_an
 
 async def test_the_statement_can_be_executed_by_hand(shop: Shop) -> None:
     job = shop.app.job("ship", {"order": 1}, key="order-1")
-    statement = shop.app.enqueue_statement(job)
+    statement = shop.app.statement(job)
     assert "$1::text" in statement.sql
     async with connected(shop.url) as connection:
         for is_new in (True, False):
             rows = await connection.fetch(statement.sql, *statement.parameters)
-            assert statement.read(rows) == Enqueued(job.id, is_new=is_new)
+            assert statement.read(rows) == [Enqueued(job.id, is_new=is_new)]
     assert shop.jobs() == [job.id]
 
 
-async def test_what_is_no_connection_is_refused_with_the_way_out(shop: Shop) -> None:
-    refused: list[tuple[object, str]] = [
-        (object(), "^builtins.object is not a connection known here; pass one of asyncpg"),
-        (sqlite3.connect(":memory:"), "^sqlite3.Connection is not a connection known here"),
-        (engine("psycopg", shop.url, READ_COMMITTED), "^the Engine of sqlalchemy has no transaction of yours; pass"),
-        (DjangoSqlite({"NAME": ":memory:"}), "^the connection speaks to sqlite; pass one to the PostgreSQL"),
+async def test_an_object_that_is_not_a_connection_is_refused_with_the_remedy(shop: Shop) -> None:
+    refused: list[tuple[Any, str]] = [
+        (object(), "^builtins.object is not a supported connection; pass one from asyncpg"),
+        (sqlite3.connect(":memory:"), "^sqlite3.Connection is not a supported connection"),
+        (engine("psycopg", shop.url, READ_COMMITTED), "^the Engine of sqlalchemy does not hold your transaction; pass"),
+        (DjangoSqlite({"NAME": ":memory:"}), "^the connection is to sqlite; pass one to the PostgreSQL"),
     ]
     async with asyncpg.create_pool(shop.url, min_size=1, max_size=1) as pool:
         refused.append(
-            (pool, "^the Pool of asyncpg has no transaction of yours; pass the connection, session or cursor")
+            (pool, "^the Pool of asyncpg does not hold your transaction; pass the connection, session or cursor")
         )
         with sqlalchemy.create_engine("sqlite://").connect() as sqlite:
-            refused.append((sqlite, "^the connection speaks to sqlite; pass one to the PostgreSQL"))
+            refused.append((sqlite, "^the connection is to sqlite; pass one to the PostgreSQL"))
             for connection, said in refused:
                 with pytest.raises(InvalidInput, match=said):
-                    shop.app.enqueue_in(connection, "ship")
-    refused[1][0].close()  # type: ignore[attr-defined]
+                    shop.app.sync.enqueue("ship", conn=connection)
+    refused[1][0].close()
     assert shop.jobs() == []
 
 
-def test_a_job_that_is_built_takes_no_more_options(shop: Shop) -> None:
+def test_a_job_that_is_already_built_takes_no_more_options(shop: Shop) -> None:
     job = shop.app.job("ship")
-    for arguments in ({"payload": 1}, {"key": "a"}):
-        with pytest.raises(InvalidInput, match=r"has its payload and options already; give those to app.job\(…\)"):
-            shop.app.enqueue_in(shop.looking, job, **arguments)
+    options: list[dict[str, Any]] = [{"payload": 1}, {"key": "a"}]
+    for arguments in options:
+        with pytest.raises(InvalidInput, match=r"already has its payload and options; give those to app.job\(…\)"):
+            shop.app.sync.enqueue(job, conn=shop.looking, **arguments)
 
 
-def test_an_app_in_memory_is_in_nobodys_transaction(shop: Shop) -> None:
+def test_an_app_in_memory_cannot_join_a_transaction(shop: Shop) -> None:
     app = Holdfast("memory:")
-    said = "needs a PostgreSQL store"
+    said = "jobs in memory have no transaction; use a PostgreSQL store"
     with pytest.raises(InvalidInput, match=said):
-        app.enqueue_in(shop.looking, "ship")
+        app.sync.enqueue("ship", conn=shop.looking)
     with pytest.raises(InvalidInput, match=said):
-        app.enqueue_many_in(shop.looking, [])
+        app.sync.enqueue_many([], conn=shop.looking)
     with pytest.raises(InvalidInput, match=said):
-        app.enqueue_statement(app.job("ship"))
+        app.statement(app.job("ship"))
 
 
-async def test_handlers_finish_in_the_session_or_the_connection_that_they_have(shop: Shop) -> None:
+async def test_handlers_can_finish_in_a_session_or_a_connection(shop: Shop) -> None:
     app = Holdfast(shop.url)
 
     @app.handler("session")
     async def in_session(job: RunningJob[int]) -> None:
         async with AsyncSession(async_engine("asyncpg", shop.url, READ_COMMITTED)) as session, session.begin():
             await session.execute(sqlalchemy.text("INSERT INTO orders (number) VALUES (1)"))
-            await app.enqueue_in(session, "child")
+            await app.enqueue("child", conn=session)
             await job.finish_in(session, {"by": "session"})
 
     @app.handler("django")
@@ -227,7 +228,7 @@ async def test_handlers_finish_in_the_session_or_the_connection_that_they_have(s
         with transaction.atomic():
             with django_connection.cursor() as cursor:
                 cursor.execute("INSERT INTO orders (number) VALUES (2)")
-            app.enqueue_in(django_connection, "child")
+            app.sync.enqueue("child", conn=django_connection)
             job.finish_in(django_connection, {"by": "django"})
         connections.close_all()
 
@@ -238,8 +239,8 @@ async def test_handlers_finish_in_the_session_or_the_connection_that_they_have(s
             jobs = [await app.jobs.get(id) for id in ids]
             children = await app.jobs.list(JobFilter(kind="child"), 10)
     assert [(job.state, job.result) for job in jobs if job is not None] == [
-        (JobState.SUCCEEDED, '{"by":"session"}'),
-        (JobState.SUCCEEDED, '{"by":"django"}'),
+        (JobState.SUCCEEDED, {"by": "session"}),
+        (JobState.SUCCEEDED, {"by": "django"}),
     ]
     assert shop.orders() == [1, 2]
     assert sorted(child.correlation_id for child in children) == sorted(map(str, ids))

@@ -1,4 +1,4 @@
-"""Hears every ring on one channel, and can tell that nothing more is under way."""
+"""Collects the notifications of one channel, including those still in flight."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ class Ear:
         await self._connection.add_listener(self._name, lambda *heard: self._heard.put_nowait(str(heard[3])))
 
     async def heard(self) -> list[str]:
-        """Everything since the last call. Notifications come in the order of commits, so the mark comes last."""
+        """Everything since the last call. Notifications arrive in commit order, so the mark arrives last."""
         mark = uuid4().hex
         async with connected(self._url) as other:
             await other.execute("SELECT pg_notify($1, $2)", self._name, mark)

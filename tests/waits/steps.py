@@ -1,10 +1,11 @@
-"""The words of these tests: apps whose waits are paced by the test, jobs that are running, and their ends."""
+"""Shared steps of these tests: waits at a pace that the test sets, running jobs, and their outcomes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -14,20 +15,28 @@ from holdfast.domain.job import LeasedJob
 from holdfast.domain.lifecycle import Transition
 from holdfast.store.contract import Fenced, Finish
 from holdfast.store.opening import OpenStore, opened
-from holdfast.waits.board import Pacing
 from holdfast.waits.opening import open_waits
 from holdfast.waits.waits import Waits
+from holdfast.waits.watch import Pacing
 from holdfast.wake.final import FinalListener
 from tests.databases import connected
 from tests.store_contract.steps import ENDINGS, job, wants
 from tests.worker.harness import PATIENCE, until
 
+Answer = TypeVar("Answer")
+
 LONG = timedelta(minutes=10)
-"""Longer than any test is patient: a wait that ends by its timeout has failed."""
+"""Longer than any test waits: a wait that reaches its timeout has failed."""
 QUICK = timedelta(milliseconds=200)
 RINGS_ALONE = Pacing(soon=(), poll=3600.0, sweep=0.01)
-"""After the looks with which a wait begins, only a ring ends it."""
+"""After its initial looks, only a ring ends a wait."""
 POLLS_ALONE = Pacing(soon=(), poll=0.02, sweep=0.01)
+
+
+async def ended(waiting: Awaitable[Answer]) -> Answer:
+    """Fail long before the wait's own timeout, at which it would return a final job as well."""
+    async with asyncio.timeout(PATIENCE):
+        return await waiting
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ class Scene:
 async def waiting_in(
     url: str, pacing: Pacing | None = None, *, listen: bool = True, listen_url: str | None = None
 ) -> AsyncIterator[Scene]:
-    """Its listener notices a dead link soon, if it has an address of its own."""
+    """With a `listen_url`, the listener notices a dead connection quickly."""
     settings = Holdfast(url).settings.changed(listen=listen)
     async with opened(url) as store:
         waits = open_waits(store, settings, pacing)
@@ -87,7 +96,7 @@ async def until_registered(url: str, number: int) -> None:
 
 
 async def connections(url: str) -> int:
-    """Other than the one that asks."""
+    """The number of client connections, not counting this one."""
     async with connected(url) as connection:
         number: int = await connection.fetchval(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
@@ -102,7 +111,7 @@ FROM pg_stat_activity WHERE datname = current_database() AND (query LIKE 'LISTEN
 
 
 async def listeners(url: str) -> int:
-    """Connections that listened and pinged, and did nothing else since."""
+    """The number of connections whose last statement was LISTEN or a ping."""
     async with connected(url) as connection:
         number: int = await connection.fetchval(f"SELECT count(*) {_LISTENERS}")
         return number

@@ -1,4 +1,4 @@
-"""What waits do on their own: they look, register and remove, as often as is needed and no more."""
+"""The background work of waits: they look, register and remove no more often than necessary."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -11,15 +11,15 @@ import pytest
 from holdfast import Job, JobState, StoreUnavailable, UnknownJob
 from holdfast.store.memory.store import MemoryStore
 from holdfast.store.memory.waiters import MemoryWaiters
-from holdfast.waits.board import Pacing
 from holdfast.waits.waits import Waits
+from holdfast.waits.watch import Pacing
 from tests.databases import no_task_left
 from tests.store_contract.steps import job
 from tests.worker.harness import PATIENCE, until
 
 
 class Unremovable(MemoryWaiters):
-    """Rows are written, and cannot be removed for as long as `is_away`."""
+    """Rows can be written, but not removed while `is_away`."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)
@@ -36,7 +36,7 @@ class Unremovable(MemoryWaiters):
         self.removed += len(ids)
 
 
-async def test_a_row_that_cannot_be_removed_is_tried_again_at_times_and_not_all_the_time(
+async def test_removing_a_row_is_retried_at_intervals_and_not_in_a_busy_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     steps = 0
@@ -59,16 +59,16 @@ async def test_a_row_that_cannot_be_removed_is_tried_again_at_times_and_not_all_
         await asyncio.wait([waiting])
         await until(lambda: store.refused >= 1, "the linger is over")
         steps = 0
-        await until(lambda: store.refused >= 5, "tried again")
+        await until(lambda: store.refused >= 5, "retried")
         assert steps <= 10
         store.is_away = False
-        await until(lambda: store.removed == 1, "removed at last")
+        await until(lambda: store.removed == 1, "removed")
         await until(lambda: waits._task is None, "nothing is left to do")
         await waits.close()
 
 
 class Slow(MemoryWaiters):
-    """What it has read it keeps to itself until it may answer."""
+    """Reads at once, but answers only when `may_answer` is set."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)
@@ -87,7 +87,7 @@ Waiting = asyncio.Task[dict[UUID, Job]]
 
 @asynccontextmanager
 async def slow_look(memory: MemoryStore, id: UUID) -> AsyncIterator[tuple[Waits, Waiting, Slow]]:
-    """Somebody waits for the job, and the look at it is under way until the block says that it may answer."""
+    """A wait for the job whose look has read the store but does not answer until the block sets `may_answer`."""
     store = Slow(memory)
     async with no_task_left(), asyncio.timeout(PATIENCE):
         waits = Waits(store, lambda _, heard: store.rings(heard), Pacing(linger=0.0))
@@ -97,7 +97,7 @@ async def slow_look(memory: MemoryStore, id: UUID) -> AsyncIterator[tuple[Waits,
         await waits.close()
 
 
-async def test_a_look_that_is_older_than_the_job_does_not_tell_a_later_wait_that_there_is_none() -> None:
+async def test_a_look_from_before_the_enqueue_does_not_end_a_later_wait_as_unknown() -> None:
     memory, new = MemoryStore(), job()
     async with slow_look(memory, new.id) as (waits, early, store):
         await memory.enqueue([new])
@@ -109,7 +109,7 @@ async def test_a_look_that_is_older_than_the_job_does_not_tell_a_later_wait_that
         assert (await late)[new.id].state is JobState.READY
 
 
-async def test_a_look_that_is_older_than_a_wait_does_not_end_it_with_what_the_job_was_before() -> None:
+async def test_a_look_from_before_a_wait_does_not_end_it_with_an_outdated_state() -> None:
     memory, new = MemoryStore(), job()
     await memory.enqueue([new])
     await memory.cancel([new.id])

@@ -1,4 +1,4 @@
-"""Rings that are lost, links that die and a store that is away make a wait longer, and never lose it."""
+"""Lost rings, dead connections and an unavailable store delay a wait but never lose it."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,9 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from holdfast import InvalidInput, JobState, SchemaMismatch, StoreUnavailable
+from holdfast import InvalidInput, JobState, StoreUnavailable
+from holdfast.errors import SchemaMismatch
 from holdfast.store.postgres.waiters import PostgresWaiters
-from holdfast.waits.board import Pacing
+from holdfast.waits.watch import Pacing
 from holdfast_lab.faults.proxy import Proxy
 from tests.databases import Database, connected, refusing
 from tests.waits.steps import (
@@ -28,13 +29,13 @@ pytestmark = pytest.mark.fault
 one_server = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 
 
-async def test_a_listener_that_was_killed_is_back_and_looks_for_what_it_missed(emptied: Database, lines: Lines) -> None:
+async def test_a_killed_listener_reconnects_and_looks_for_missed_rings(emptied: Database, lines: Lines) -> None:
     async with waiting_in(emptied.url, RINGS_ALONE) as scene, connected(emptied.url) as connection:
         leased = await scene.running(3)
         tasks = [scene.waiting(each.id) for each in leased]
         await until_registered(emptied.url, 3)
         for number, each in enumerate(leased[:2], 1):
-            # The finish is committed in between, while nobody is there to hear of it.
+            # The finish commits while no listener is connected to hear it.
             async with connection.transaction():
                 finish = "SELECT holdfast.finish_in_transaction($1, $2, NULL)"
                 await connection.execute(finish, each.id, each.lease.claim)
@@ -46,7 +47,7 @@ async def test_a_listener_that_was_killed_is_back_and_looks_for_what_it_missed(e
     assert (lines.outages, lines.returns) == (2, 2)
 
 
-async def test_rows_that_a_crash_of_the_server_took_are_written_again(emptied: Database, lines: Lines) -> None:
+async def test_rows_lost_in_a_server_crash_are_written_again(emptied: Database, lines: Lines) -> None:
     async with waiting_in(emptied.url, RINGS_ALONE) as scene, connected(emptied.url) as connection:
         (leased,) = await scene.running()
         waiting = scene.waiting(leased.id)
@@ -60,7 +61,7 @@ async def test_rows_that_a_crash_of_the_server_took_are_written_again(emptied: D
         await all_of([waiting])
 
 
-async def test_a_link_that_died_without_a_word_is_replaced_and_nothing_is_missed(
+async def test_a_silently_dead_connection_is_replaced_without_missing_a_ring(
     emptied: Database, emptied_proxy: Proxy, lines: Lines
 ) -> None:
     async with waiting_in(emptied.url, RINGS_ALONE, listen_url=emptied_proxy.url) as scene:
@@ -89,9 +90,7 @@ async def test_polling_ends_a_wait_whose_listener_never_connects(
         assert await registered(emptied.url) == []
 
 
-async def test_behind_pgbouncer_without_an_address_past_it_waits_are_polled_and_that_is_said_once(
-    emptied: Database, lines: Lines
-) -> None:
+async def test_behind_pgbouncer_without_a_listen_url_waits_poll_and_warn_once(emptied: Database, lines: Lines) -> None:
     async with waiting_in(f"{emptied.url}&pgbouncer=1", Pacing(poll=0.02, linger=0.0)) as scene:
         for leased in await scene.running(2):
             waiting = scene.waiting(leased.id)
@@ -103,9 +102,7 @@ async def test_behind_pgbouncer_without_an_address_past_it_waits_are_polled_and_
     assert "HOLDFAST_LISTEN_URL" in lines.warnings[0]
 
 
-async def test_a_listener_that_hangs_does_not_keep_the_waits_from_closing(
-    emptied: Database, emptied_proxy: Proxy
-) -> None:
+async def test_a_hanging_listener_does_not_keep_waits_from_closing(emptied: Database, emptied_proxy: Proxy) -> None:
     async with waiting_in(emptied.url, RINGS_ALONE, listen_url=emptied_proxy.url) as scene:
         (leased,) = await scene.running()
         waiting = scene.waiting(leased.id)
@@ -125,15 +122,15 @@ async def test_a_wait_survives_an_outage_of_the_store(database: Database, lines:
         waiting = scene.waiting(leased.id)
         await until_registered(database.url, 1)
         with refusing(database.url):
-            await until(lambda: any("waits go on" in line for line in lines.warnings), "the outage is noticed")
+            await until(lambda: any("waits continue" in line for line in lines.warnings), "the outage is noticed")
             assert not waiting.done()
         await scene.finish([leased])
         assert (await all_of([waiting]))[0].state is JobState.SUCCEEDED
-    assert sum("waits go on" in line for line in lines.warnings) == 1
+    assert sum("waits continue" in line for line in lines.warnings) == 1
 
 
 @one_server
-async def test_a_store_that_is_away_at_the_timeout_is_said_to_be(database: Database) -> None:
+async def test_a_wait_whose_store_is_unavailable_at_the_timeout_raises_store_unavailable(database: Database) -> None:
     async with waiting_in(database.url) as scene:
         (leased,) = await scene.running()
         waiting = scene.waiting(leased.id, timedelta(seconds=1))
@@ -143,7 +140,7 @@ async def test_a_store_that_is_away_at_the_timeout_is_said_to_be(database: Datab
         assert (await scene.wait(leased.id, timedelta(0))).state is JobState.RUNNING
 
 
-async def test_waits_that_may_not_be_registered_are_polled_with_one_warning(
+async def test_waits_that_cannot_be_registered_are_polled_with_one_warning(
     emptied: Database, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allowed = PostgresWaiters.register
@@ -157,7 +154,7 @@ async def test_waits_that_may_not_be_registered_are_polled_with_one_warning(
     async with waiting_in(emptied.url, Pacing(poll=0.02)) as scene:
         one, two = await scene.running(2)
         tasks = [scene.waiting(each.id) for each in (one, two)]
-        await until(lambda: asked.count(two.id) >= 3, "tried again and again")
+        await until(lambda: asked.count(two.id) >= 3, "retried repeatedly")
         await scene.finish([one])
         await all_of(tasks[:1])
         monkeypatch.setattr(PostgresWaiters, "register", allowed)
@@ -165,11 +162,11 @@ async def test_waits_that_may_not_be_registered_are_polled_with_one_warning(
         await scene.finish([two])
         await all_of(tasks)
     assert len(lines.warnings) == 1
-    assert lines.warnings[0].startswith("waits are not rung for, polling goes on")
+    assert lines.warnings[0].startswith("no notifications for waits; polling continues")
 
 
 @one_server
-async def test_a_schema_that_disappears_ends_the_waits_with_the_reason(database: Database) -> None:
+async def test_dropping_the_schema_ends_waits_with_the_reason(database: Database) -> None:
     async with waiting_in(database.url, POLLS_ALONE) as scene, connected(database.url) as connection:
         (leased,) = await scene.running()
         waiting = scene.waiting(leased.id)

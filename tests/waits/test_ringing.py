@@ -1,4 +1,4 @@
-"""Whatever makes a job final rings for those who wait for that job, when it commits; and for nobody else."""
+"""Every transaction that makes a job final rings for that job's waiters when it commits, and for no others."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -26,7 +26,7 @@ one_server = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 
 @dataclass(frozen=True)
 class Scene:
-    """One database, a store in it, and a holder who hears every ring for the jobs that it waits for."""
+    """One database, a store in it, and a holder that hears every ring for the jobs it waits for."""
 
     url: str
     store: PostgresStore
@@ -83,7 +83,7 @@ async def scene(emptied: Database) -> AsyncIterator[Scene]:
 
 @pytest.fixture
 async def own_scene(database: Database) -> AsyncIterator[Scene]:
-    """In a database of the test's own."""
+    """In a separate database for this test."""
     async with _scene_in(database) as scene:
         yield scene
 
@@ -112,7 +112,7 @@ async def _cancel(scene: Scene) -> UUID:
     return new.id
 
 
-async def _give_up_a_dead_letter(scene: Scene) -> UUID:
+async def _cancel_a_dead_letter(scene: Scene) -> UUID:
     leased = await scene.running()
     await scene.finish(leased, ENDINGS["fail"])
     await scene.waits_for(leased.id)
@@ -120,7 +120,7 @@ async def _give_up_a_dead_letter(scene: Scene) -> UUID:
     return leased.id
 
 
-async def _retry_what_was_asked_to_cancel(scene: Scene) -> UUID:
+async def _retry_after_a_cancel_request(scene: Scene) -> UUID:
     leased = await scene.running()
     await scene.store.cancel([leased.id])
     await scene.waits_for(leased.id)
@@ -128,7 +128,7 @@ async def _retry_what_was_asked_to_cancel(scene: Scene) -> UUID:
     return leased.id
 
 
-async def _lose_what_was_asked_to_cancel(scene: Scene) -> UUID:
+async def _lose_after_a_cancel_request(scene: Scene) -> UUID:
     leased = await scene.running()
     await scene.store.cancel([leased.id])
     await scene.waits_for(leased.id)
@@ -151,22 +151,22 @@ ENDS: dict[str, Callable[[Scene], Awaitable[UUID]]] = {
     "cancel by the handler": lambda scene: _finish(scene, ENDINGS["cancel"]),
     "finish in a transaction": _finish_in_transaction,
     "cancel": _cancel,
-    "cancel a dead letter": _give_up_a_dead_letter,
-    "retry what was asked to cancel": _retry_what_was_asked_to_cancel,
-    "lose what was asked to cancel": _lose_what_was_asked_to_cancel,
+    "cancel a dead letter": _cancel_a_dead_letter,
+    "retry after a cancel request": _retry_after_a_cancel_request,
+    "lose after a cancel request": _lose_after_a_cancel_request,
     "lose too often": _lose_too_often,
 }
 
 
 @pytest.mark.parametrize("end", ENDS)
-async def test_every_way_to_a_final_state_rings_once_for_who_waits(scene: Scene, end: str) -> None:
+async def test_every_way_to_a_final_state_rings_once_for_its_waiter(scene: Scene, end: str) -> None:
     id = await ENDS[end](scene)
     assert await scene.ear.heard() == [str(id)]
     await scene.finish(await scene.running(), Transition(Move.SUCCEED))
     assert await scene.ear.heard() == []
 
 
-async def test_a_job_that_lives_on_rings_for_nobody(scene: Scene) -> None:
+async def test_a_job_that_is_not_final_does_not_ring(scene: Scene) -> None:
     for ending in ("retry", "snooze"):
         await _finish(scene, ENDINGS[ending])
     await _finish(scene, Transition(Move.RELEASE))
@@ -175,7 +175,7 @@ async def test_a_job_that_lives_on_rings_for_nobody(scene: Scene) -> None:
     assert await scene.ear.heard() == []
 
 
-async def test_a_finish_that_was_rolled_back_rings_for_nobody(scene: Scene) -> None:
+async def test_a_finish_that_rolls_back_does_not_ring(scene: Scene) -> None:
     leased = await scene.running()
     await scene.waits_for(leased.id)
     transaction = scene.connection.transaction()
@@ -187,7 +187,7 @@ async def test_a_finish_that_was_rolled_back_rings_for_nobody(scene: Scene) -> N
     assert await scene.ear.heard() == [str(leased.id)]
 
 
-async def test_a_wait_that_ran_out_or_ended_is_not_rung_for(scene: Scene) -> None:
+async def test_an_expired_or_ended_wait_gets_no_ring(scene: Scene) -> None:
     one, two = await scene.running(), await scene.running()
     await scene.waits_for(one.id, lasting=timedelta(0))
     await scene.waits_for(two.id)
@@ -197,7 +197,7 @@ async def test_a_wait_that_ran_out_or_ended_is_not_rung_for(scene: Scene) -> Non
     assert await scene.ear.heard() == []
 
 
-async def test_a_wait_that_is_registered_again_may_only_become_longer(scene: Scene) -> None:
+async def test_registering_a_wait_again_can_only_extend_it(scene: Scene) -> None:
     leased = await scene.running()
     for lasting in (timedelta(0), MINUTE, timedelta(0)):
         await scene.waits_for(leased.id, lasting=lasting)
@@ -205,7 +205,7 @@ async def test_a_wait_that_is_registered_again_may_only_become_longer(scene: Sce
     assert await scene.ear.heard() == [str(leased.id)]
 
 
-async def test_five_hundred_at_once_are_three_rings_for_each_holder_and_each_hears_its_own(scene: Scene) -> None:
+async def test_five_hundred_finishes_at_once_ring_three_times_and_each_holder_hears_only_its_own(scene: Scene) -> None:
     await scene.store.enqueue([job(id=uuid4()) for _ in range(250)] + [job() for _ in range(251)])
     leased = await scene.store.claim(wants(limit=501))
     ids, other = [each.id for each in leased], uuid4()
@@ -223,7 +223,7 @@ async def test_five_hundred_at_once_are_three_rings_for_each_holder_and_each_hea
 
 @one_server
 @pytest.mark.parametrize("schema", ["other", "Jobs of-today"])
-async def test_each_schema_has_waiters_of_its_own(own_scene: Scene, schema: str) -> None:
+async def test_each_schema_has_its_own_waiters(own_scene: Scene, schema: str) -> None:
     await migrate(own_scene.url, schema)
     async with opened_store(own_scene.url, schema=schema) as other:
         await own_scene.store.enqueue([mine := job()])
@@ -240,7 +240,7 @@ async def test_each_schema_has_waiters_of_its_own(own_scene: Scene, schema: str)
 
 
 @one_server
-async def test_a_job_of_a_day_that_got_its_partitions_later_rings_too(own_scene: Scene) -> None:
+async def test_a_job_in_a_partition_that_was_added_later_rings_too(own_scene: Scene) -> None:
     await own_scene.connection.execute("SELECT holdfast.add_partitions(date '2029-05-05', 1)")
     id = await own_scene.connection.fetchval("SELECT holdfast.first_id(timestamptz '2029-05-05 12:00:00+00')")
     await own_scene.store.enqueue([job(id=id)])
@@ -269,9 +269,7 @@ END $$
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_a_finish_does_not_walk_over_waits_that_ended_while_a_snapshot_keeps_them(
-    scene: Scene, waits: bool
-) -> None:
+async def test_a_finish_does_not_scan_ended_waits_that_an_old_snapshot_retains(scene: Scene, waits: bool) -> None:
     worker = OneConnectionStore(scene.connection)
     await scene.connection.execute("VACUUM ANALYZE holdfast.waiter")
 

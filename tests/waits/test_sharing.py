@@ -1,4 +1,4 @@
-"""Waits of a process share what they need: one connection, a few statements; and none of them is forgotten."""
+"""The waits of a process share one connection and a few statements, and none of them is lost."""
 
 import asyncio
 from collections import Counter
@@ -14,7 +14,7 @@ import pytest
 from holdfast import Job, JobState
 from holdfast.store.postgres.sql_files import statement
 from holdfast.store.postgres.waiters import PostgresWaiters
-from holdfast.waits.board import Pacing
+from holdfast.waits.watch import Pacing
 from tests.databases import Database, OneConnectionStore, connected
 from tests.store_contract.steps import job
 from tests.waits.steps import (
@@ -36,7 +36,7 @@ WAITERS = 500
 
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each question was asked."""
+    """How often each statement ran."""
     asked: Counter[str] = Counter()
     not_live, read = PostgresWaiters.not_live, PostgresWaiters.read
     register, remove = PostgresWaiters.register, PostgresWaiters.remove
@@ -64,7 +64,7 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return asked
 
 
-async def test_five_hundred_waiters_are_woken_by_rings_over_one_connection_more(
+async def test_five_hundred_waiters_are_woken_by_rings_over_one_extra_connection(
     emptied: Database, statements: Counter[str]
 ) -> None:
     async with waiting_in(emptied.url, RINGS_ALONE) as scene:
@@ -73,7 +73,7 @@ async def test_five_hundred_waiters_are_woken_by_rings_over_one_connection_more(
         tasks = [scene.waiting(each.id) for each in leased]
         await until_registered(emptied.url, WAITERS)
         assert await connections(emptied.url) == before + 1
-        # A look to begin with, one more when the listener is there, one more after they were registered.
+        # One look at the start, one when the listener is connected, and one after the waits are registered.
         assert (statements["register"], statements["read"]) == (1, 0)
         assert statements["not_live"] <= 3
         await scene.finish(leased[:1])
@@ -81,14 +81,14 @@ async def test_five_hundred_waiters_are_woken_by_rings_over_one_connection_more(
         assert not any(task.done() for task in tasks[1:])
         await scene.finish(leased[1:])
         assert [found.id for found in await all_of(tasks)] == [each.id for each in leased]
-        # 499 ids are three notifications, which may come together or not.
+        # 499 ids fill three notifications, which may or may not arrive together.
         assert statements["read"] <= 4
         assert statements["not_live"] <= 3
         await until_registered(emptied.url, 0)
         assert statements["remove"] <= 4
 
 
-async def test_a_thousand_races_of_wait_and_finish_leave_nobody_waiting(emptied: Database) -> None:
+async def test_a_thousand_races_between_wait_and_finish_leave_no_wait_hanging(emptied: Database) -> None:
     random = Random(7)
     async with waiting_in(emptied.url) as scene:
 
@@ -106,7 +106,7 @@ async def test_a_thousand_races_of_wait_and_finish_leave_nobody_waiting(emptied:
     assert await registered(emptied.url) == []
 
 
-async def test_a_finish_that_did_not_see_the_wait_is_found_by_a_look_soon_after(emptied: Database) -> None:
+async def test_an_early_look_finds_a_finish_that_did_not_see_the_wait(emptied: Database) -> None:
     never_polled = Pacing(soon=(0.02, 0.1, *[0.4] * 100), poll=3600.0)
     async with waiting_in(emptied.url, never_polled) as scene, connected(emptied.url) as connection:
         (leased,) = await scene.running()
@@ -120,7 +120,7 @@ async def test_a_finish_that_did_not_see_the_wait_is_found_by_a_look_soon_after(
         assert found.state is JobState.SUCCEEDED
 
 
-async def test_a_wait_for_what_is_final_already_registers_nothing_and_listens_to_nothing(
+async def test_waiting_for_a_final_job_neither_registers_nor_listens(
     emptied: Database, statements: Counter[str]
 ) -> None:
     async with waiting_in(emptied.url) as scene:
@@ -133,7 +133,7 @@ async def test_a_wait_for_what_is_final_already_registers_nothing_and_listens_to
         assert await listeners(emptied.url) == 0
 
 
-async def test_polling_alone_ends_a_wait_without_a_row_or_a_connection_more(emptied: Database) -> None:
+async def test_polling_alone_ends_a_wait_without_a_row_or_an_extra_connection(emptied: Database) -> None:
     async with waiting_in(emptied.url, POLLS_ALONE, listen=False) as scene:
         one, two = await scene.running(2)
         tasks = [scene.waiting(each.id) for each in (one, two)]
@@ -156,7 +156,7 @@ async def test_all_waits_together_are_polled_with_one_statement(emptied: Databas
         assert statements["read"] == 1
 
 
-async def test_who_goes_away_leaves_no_row_and_no_connection(emptied: Database) -> None:
+async def test_a_canceled_wait_leaves_no_row_and_no_connection(emptied: Database) -> None:
     pacing = Pacing(sweep=0.01, linger=0.05)
     async with waiting_in(emptied.url, pacing) as scene:
         (leased,) = await scene.running()
@@ -168,10 +168,10 @@ async def test_who_goes_away_leaves_no_row_and_no_connection(emptied: Database) 
             with pytest.raises(asyncio.CancelledError):
                 await waiting
 
-            async def is_left() -> bool:
+            async def left_nothing() -> bool:
                 return (await registered(emptied.url), await listeners(emptied.url)) == ([], 0)
 
-            await until(is_left, "nothing is left")
+            await until(left_nothing, "nothing is left")
 
 
 async def test_a_timeout_leaves_no_row(emptied: Database) -> None:
@@ -183,7 +183,7 @@ async def test_a_timeout_leaves_no_row(emptied: Database) -> None:
         await until_registered(emptied.url, 0)
 
 
-async def test_a_longer_wait_for_the_same_job_is_registered_for_longer(emptied: Database) -> None:
+async def test_a_longer_wait_for_the_same_job_extends_the_registration(emptied: Database) -> None:
     query = "SELECT max(until) > clock_timestamp() + interval '10 minutes' FROM holdfast.waiter"
     async with waiting_in(emptied.url, RINGS_ALONE) as scene, connected(emptied.url) as connection:
         (leased,) = await scene.running()
@@ -205,7 +205,7 @@ async def test_several_processes_wait_for_the_same_job(emptied: Database) -> Non
         assert {each.state for each in await all_of(tasks)} == {JobState.SUCCEEDED}
 
 
-async def test_rows_of_the_dead_are_removed_by_whoever_waits_next(emptied: Database) -> None:
+async def test_the_next_waiter_removes_expired_rows_of_dead_processes(emptied: Database) -> None:
     async with connected(emptied.url) as connection:
         for left in (timedelta(minutes=-2), timedelta(minutes=2)):
             await connection.execute(statement("wait_start", "holdfast"), uuid4(), [uuid4()], [left])
@@ -213,11 +213,11 @@ async def test_rows_of_the_dead_are_removed_by_whoever_waits_next(emptied: Datab
         (leased,) = await scene.running()
         waiting = scene.waiting(leased.id)
 
-        async def is_rid_of_it() -> bool:
+        async def has_removed_the_expired_row() -> bool:
             rows = await registered(emptied.url)
             return leased.id in rows and len(rows) == 2
 
-        await until(is_rid_of_it, "the one that ran out is gone, the other is not")
+        await until(has_removed_the_expired_row, "the expired row is gone, the other remains")
         await scene.finish([leased])
         await all_of([waiting])
 
@@ -255,7 +255,7 @@ WHERE coalesce(index.indrelid, relation.oid)
 """
 
 
-async def test_a_look_does_not_walk_over_other_jobs_though_it_was_planned_when_there_were_none(
+async def test_a_look_does_not_scan_other_jobs_even_if_planned_for_empty_tables(
     emptied: Database,
 ) -> None:
     async with connected(emptied.url) as connection:

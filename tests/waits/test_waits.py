@@ -1,37 +1,17 @@
-"""What a wait returns, on every store: the job when it is final, or as it is when the time is up."""
+"""What a wait returns, on every store: the final job, or the job as it is at the timeout."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
 from datetime import timedelta
-from typing import Any, TypeVar
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 
 from holdfast import Holdfast, InvalidInput, Job, JobState, Permanent, RunningJob, StoreUnavailable, UnknownJob
 from holdfast.store.contract import Canceling, Finish, Retrying
-from tests.databases import Servers, no_task_left
 from tests.store_contract.steps import BROKEN, ENDINGS, FINAL_ENDINGS, job, wants
-from tests.worker.harness import PATIENCE, working
-
-Answer = TypeVar("Answer")
-
-
-@pytest.fixture(params=["memory", "embedded-18"])
-async def app(request: pytest.FixtureRequest, threads_end: None, servers: Servers) -> AsyncIterator[Holdfast]:
-    if request.param == "memory":
-        async with no_task_left(), Holdfast("memory:") as app:
-            yield app
-        return
-    with servers.get(request.param).emptied_database() as database:
-        async with no_task_left(), Holdfast(database.url) as app:
-            yield app
-
-
-async def ended(waiting: Awaitable[Answer]) -> Answer:
-    """Long before the timeouts of these waits, which would return a final job as well."""
-    async with asyncio.timeout(PATIENCE):
-        return await waiting
+from tests.waits.steps import ended
+from tests.worker.harness import until, working
 
 
 @pytest.mark.parametrize("ending", FINAL_ENDINGS)
@@ -57,24 +37,24 @@ async def test_at_the_timeout_the_job_is_returned_as_it_is(app: Holdfast) -> Non
     assert (await app.wait(running.id, timedelta(milliseconds=10))).state is JobState.RUNNING
 
 
-async def test_no_time_at_all_looks_once(app: Holdfast) -> None:
+async def test_a_timeout_of_zero_looks_once(app: Holdfast) -> None:
     await app.enqueue_many([new := job()])
     assert (await app.wait(new.id, "0s")).state is JobState.READY
     await app.cancel([new.id])
     assert (await app.wait(new.id, "0s")).state is JobState.CANCELED
 
 
-async def test_a_job_that_is_not_there_is_not_waited_for(app: Holdfast) -> None:
+async def test_an_unknown_job_is_not_waited_for(app: Holdfast) -> None:
     await app.enqueue_many([new := job()])
     unknown = uuid4()
     for timeout in ("0s", "1h"):
-        with pytest.raises(UnknownJob, match=f"^no job has the id {unknown}, or it was removed by retention$"):
+        with pytest.raises(UnknownJob, match=f"^no job has the id {unknown}; it is not committed yet, or was removed$"):
             await app.wait(unknown, timeout)
     with pytest.raises(UnknownJob, match=str(unknown)):
         await app.wait_many([new.id, unknown], "1h")
 
 
-async def test_many_are_returned_when_the_last_of_them_is_final_in_the_order_of_the_question(app: Holdfast) -> None:
+async def test_wait_many_returns_when_the_last_job_is_final_in_the_order_asked(app: Holdfast) -> None:
     jobs = [job() for _ in range(4)]
     await app.enqueue_many(jobs)
     ids = [each.id for each in reversed(jobs)]
@@ -95,7 +75,7 @@ async def test_at_the_timeout_some_of_many_may_be_final_and_some_not(app: Holdfa
     assert {id: each.state for id, each in found.items()} == {one.id: "canceled", two.id: "ready"}
 
 
-async def test_several_may_wait_for_one_job_and_one_that_goes_away_disturbs_nobody(app: Holdfast) -> None:
+async def test_several_waits_can_share_a_job_and_canceling_one_does_not_disturb_the_others(app: Holdfast) -> None:
     await app.enqueue_many([new := job()])
     leaving, staying, short = (asyncio.create_task(app.wait(new.id, timeout)) for timeout in ("2h", "1h", "50ms"))
     assert (await short).state is JobState.READY
@@ -106,7 +86,7 @@ async def test_several_may_wait_for_one_job_and_one_that_goes_away_disturbs_nobo
     assert (await ended(staying)).state is JobState.CANCELED
 
 
-async def test_a_handler_s_result_and_error_come_with_the_job(app: Holdfast) -> None:
+async def test_the_job_carries_its_result_and_last_error(app: Holdfast) -> None:
     @app.handler("work")
     async def work(job: RunningJob[dict[str, int]]) -> dict[str, int]:
         if not job.payload["pages"]:
@@ -124,12 +104,12 @@ async def test_a_handler_s_result_and_error_come_with_the_job(app: Holdfast) -> 
             (await app.enqueue("boast", {})).id,
         ]
         good, bad, long = (await ended(app.wait_many(ids, "1h"))).values()
-    assert (good.state, good.value, good.last_error) == (JobState.SUCCEEDED, {"printed": 3}, None)
+    assert (good.state, good.result, good.last_error) == (JobState.SUCCEEDED, {"printed": 3}, None)
     assert bad.last_error is not None
-    assert (bad.state, bad.value) == (JobState.FAILED, None)
+    assert (bad.state, bad.result) == (JobState.FAILED, None)
     assert (bad.last_error.code, bad.last_error.summary) == ("EMPTY", "Permanent: nothing to print")
     assert long.last_error is not None
-    assert (long.state, long.attempt, long.value, long.last_error.code) == (JobState.FAILED, 1, None, "INVALID_RESULT")
+    assert (long.state, long.attempt, long.result, long.last_error.code) == (JobState.FAILED, 1, None, "INVALID_RESULT")
     assert "over the limit of 65,536; store the content elsewhere" in long.last_error.message
 
 
@@ -150,15 +130,15 @@ async def test_the_last_error_is_the_newest(app: Holdfast) -> None:
         ("-1s", "timeout: '-1s' is negative"),
         ("5", "timeout: '5' is not a duration"),
         (5, "timeout: 5 is not a duration"),
-        ("25h", "timeout: longer than 1d; wait again when that is over"),
+        ("25h", "timeout: longer than 1d; call wait again after that time"),
     ],
 )
-async def test_a_timeout_that_makes_no_sense_is_refused(app: Holdfast, timeout: str, line: str) -> None:
+async def test_an_invalid_timeout_is_refused(app: Holdfast, timeout: str, line: str) -> None:
     with pytest.raises(InvalidInput, match=line):
         await app.wait(uuid4(), timeout)
 
 
-async def test_an_id_may_be_text_wherever_a_job_is_named(app: Holdfast) -> None:
+async def test_an_id_can_be_text_in_every_method(app: Holdfast) -> None:
     await app.enqueue_many([new := job()])
     text = str(new.id)
     assert (await app.wait(text, "0s")).id == new.id
@@ -168,23 +148,23 @@ async def test_an_id_may_be_text_wherever_a_job_is_named(app: Holdfast) -> None:
     assert await app.retry([text]) == [Retrying.READY]
 
 
-async def test_an_id_that_is_only_text_is_refused(app: Holdfast) -> None:
+async def test_text_that_is_not_a_uuid_is_refused(app: Holdfast) -> None:
     line = r"^job id: 'seven' is not a UUID; pass the id that enqueue returned$"
     for wrong in (app.wait("seven"), app.jobs.get("seven"), app.cancel(["seven"]), app.retry(["seven"])):
         with pytest.raises(InvalidInput, match=line):
             await wrong
 
 
-async def test_one_id_where_a_list_belongs_is_refused_in_a_line_that_says_so(app: Holdfast) -> None:
+async def test_one_id_in_place_of_a_list_is_refused_with_a_hint(app: Holdfast) -> None:
     id = uuid4()
     wrong: list[Any] = [id, str(id), None]
     for each in wrong:
         for call in (app.cancel, app.retry, app.wait_many):
-            with pytest.raises(InvalidInput, match=r"^ids: give a list, also for one job: \[id\]$"):
+            with pytest.raises(InvalidInput, match=r"^ids: give a list, even for one job: \[id\]$"):
                 await call(each)
 
 
-async def test_an_app_that_is_closed_ends_its_waits(app: Holdfast) -> None:
+async def test_closing_the_app_ends_its_waits(app: Holdfast) -> None:
     await app.enqueue_many([new := job()])
     waiting = asyncio.create_task(app.wait(new.id, "1h"))
     await asyncio.sleep(0)
@@ -195,7 +175,7 @@ async def test_an_app_that_is_closed_ends_its_waits(app: Holdfast) -> None:
         await app.wait(new.id)
 
 
-async def test_an_app_that_is_opened_again_can_be_waited_on_again(app: Holdfast) -> None:
+async def test_waits_work_again_after_the_app_is_reopened(app: Holdfast) -> None:
     for _ in range(2):
         await app.enqueue_many([new := job()])
         waiting = asyncio.create_task(app.wait(new.id, "1h"))
@@ -206,16 +186,16 @@ async def test_an_app_that_is_opened_again_can_be_waited_on_again(app: Holdfast)
         await app.open()
 
 
-async def test_a_wait_on_another_event_loop_than_the_app_s_is_refused(app: Holdfast) -> None:
+async def test_a_wait_on_another_event_loop_is_refused(app: Holdfast) -> None:
     await app.enqueue_many([new := job()])
 
     def elsewhere() -> Job:
         return asyncio.run(app.wait(new.id, "0s"))
 
     for _ in range(2):
-        with pytest.raises(InvalidInput, match=r"^wait on the event loop that opened the app"):
+        with pytest.raises(InvalidInput, match=r"^the app is not open on this event loop"):
             await asyncio.to_thread(elsewhere)
-        # Whether or not somebody waits already.
+        # In the second round the app has already waited once.
         assert (await app.wait(new.id, "0s")).state is JobState.READY
 
 
@@ -228,7 +208,27 @@ async def test_any_iterable_of_ids_can_be_waited_for(app: Holdfast) -> None:
     assert await app.wait_many(iter(()), "1h") == {}
 
 
-async def test_what_is_no_list_of_ids_is_refused(app: Holdfast) -> None:
+async def test_anything_but_a_list_of_ids_is_refused(app: Holdfast) -> None:
     for wrong in (None, 7, uuid4(), str(uuid4()), b"id"):
         with pytest.raises(InvalidInput, match=r"^(ids|job id): "):
             await ended(app.wait_many(wrong, "1h"))  # type: ignore[arg-type]
+
+
+async def test_the_log_does_not_name_the_job_whose_handler_was_the_first_to_wait(
+    app: Holdfast, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.handler("parent", attempts=1)
+    async def parent(job: RunningJob[object]) -> None:
+        await app.wait(job.id, "20s")
+
+    async def broken(self: object, ids: object) -> list[UUID]:
+        raise LookupError("a bug")
+
+    waiters = type(app.opened.waiters)
+    for name in ("not_live", "read"):
+        monkeypatch.setattr(waiters, name, broken)
+    async with working(app):
+        await app.enqueue("parent")
+        await until(lambda: "waits failed" in caplog.messages, "the bug is logged")
+    (record,) = [record for record in caplog.records if record.getMessage() == "waits failed"]
+    assert "job_id" not in vars(record)

@@ -1,4 +1,4 @@
-"""Enqueueing in the caller's own transaction: a job is there with the caller's own rows, or not at all.
+"""Enqueueing in the caller's transaction: a job exists together with the caller's rows, or not at all.
 
 Each test runs with the connections of every library.
 """
@@ -12,11 +12,11 @@ import pytest
 from holdfast import Enqueued, StaleLease
 from holdfast.domain.job import Lease, NewJob
 from holdfast.domain.json_text import decode, encode
-from holdfast.store.contract import ClaimRequest, KindClaim
+from holdfast.store.contract import Canceling, ClaimRequest, Deleting, KindClaim, Retrying
 from holdfast_lab.faults.proxy import Cut
 from tests.databases import opened_store
 from tests.producer.conftest import Shop
-from tests.producer.connection_kinds import KINDS, LOST, READ_COMMITTED, STRICT_LEVELS, Link, Opening, settled
+from tests.producer.connection_kinds import KINDS, LOST, READ_COMMITTED, STRICT_LEVELS, Link, Opening, settled, verbs
 from tests.producer.orm_kinds import ONE_OF_EACH_LIBRARY
 
 pytestmark = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
@@ -26,7 +26,7 @@ one_of_each_library = pytest.mark.parametrize(
     "opened", [pytest.param(KINDS[name], id=name) for name in ONE_OF_EACH_LIBRARY]
 )
 
-# Whatever some library writes for a parameter, and what it would have to escape.
+# Every character that some library could write for a parameter or would have to escape.
 MANGLED = "100% %s %(name)s %% :name ::text ?1 $1 $$ {} \\ ' \" é\N{LINE SEPARATOR}"
 FAR = datetime(2150, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 WRITTEN = """
@@ -37,18 +37,20 @@ FROM holdfast.job JOIN holdfast.ready USING (id) WHERE id = %s
 
 
 class Change(Exception):
-    """Of mind: the transaction is not wanted any more."""
+    """Raised to roll back a transaction."""
 
 
 async def enqueued_in(shop: Shop, link: Link, job: NewJob) -> Enqueued:
-    return await settled(shop.app.enqueue_in(link.connection, job))
+    return await settled(verbs(shop.app, link.connection).enqueue(job, conn=link.connection))
 
 
 @every_kind
 async def test_the_row_and_the_job_commit_together_and_roll_back_together(shop: Shop, opened: Opening) -> None:
     async with opened(shop.url, READ_COMMITTED) as link:
         await link.write(1)
-        enqueued = await settled(shop.app.enqueue_in(link.connection, "ship", {"order": 1}, queue="parcels"))
+        enqueued = await settled(
+            verbs(shop.app, link.connection).enqueue("ship", {"order": 1}, conn=link.connection, queue="parcels")
+        )
         assert enqueued.is_new
         assert (shop.orders(), shop.jobs()) == ([], [])
     assert (shop.orders(), shop.jobs()) == ([1], [enqueued.id])
@@ -79,7 +81,7 @@ async def test_a_commit_that_is_cut_off_is_an_error_and_leaves_both_or_none(
         with pytest.raises(LOST):
             await order()
         assert (shop.orders(), shop.jobs()) == (([1], [job.id]) if answered else ([], []))
-        # Who cannot know what became of it says it again, and the key makes that one job.
+        # The caller cannot know the outcome and enqueues again; the key ensures that only one job exists.
         async with opened(proxy.url, READ_COMMITTED) as link:
             again = await enqueued_in(shop, link, shop.app.job("ship", {"order": 1}, key="order-1"))
     assert again.is_new is not answered
@@ -108,7 +110,7 @@ async def test_a_rollback_to_a_savepoint_takes_the_job_away(shop: Shop, opened: 
 
 @pytest.mark.parametrize("level", STRICT_LEVELS)
 @one_of_each_library
-async def test_a_stricter_isolation_keeps_jobs_and_keys_as_they_are(shop: Shop, opened: Opening, level: str) -> None:
+async def test_stricter_isolation_levels_work_with_jobs_and_keys(shop: Shop, opened: Opening, level: str) -> None:
     async with opened(shop.url, level) as link:
         first = await enqueued_in(shop, link, shop.app.job("ship", key="order-1"))
     async with opened(shop.url, level) as link:
@@ -122,7 +124,7 @@ async def test_a_stricter_isolation_keeps_jobs_and_keys_as_they_are(shop: Shop, 
 
 
 def _jobs(shop: Shop) -> dict[str, NewJob]:
-    """One with everything, one with a time, and one with as little as possible."""
+    """A job with every option, one with a time, and one with as little as possible."""
     job = shop.app.job
     payload = {MANGLED: [MANGLED, None, 1.5, {"deep": MANGLED}]}
     return {
@@ -155,7 +157,7 @@ def _check_written(shop: Shop, jobs: dict[str, NewJob]) -> None:
 
 
 @every_kind
-async def test_every_option_arrives_as_it_was_said(shop: Shop, opened: Opening) -> None:
+async def test_every_option_is_stored_as_given(shop: Shop, opened: Opening) -> None:
     jobs = _jobs(shop)
     async with opened(shop.url, READ_COMMITTED) as link:
         for job in jobs.values():
@@ -164,15 +166,15 @@ async def test_every_option_arrives_as_it_was_said(shop: Shop, opened: Opening) 
 
 
 @every_kind
-async def test_many_jobs_go_with_one_statement_and_their_answers_are_in_order(shop: Shop, opened: Opening) -> None:
+async def test_one_statement_enqueues_many_jobs_and_answers_in_order(shop: Shop, opened: Opening) -> None:
     app = shop.app
     keyed, plain = _jobs(shop), {**_jobs(shop), "full": app.job("ship", MANGLED, delay="1s", headers={"a": MANGLED})}
     twin = app.job("ship", tenant=keyed["full"].tenant, key=keyed["full"].key)
     async with opened(shop.url, READ_COMMITTED) as link:
-        assert await settled(app.enqueue_many_in(link.connection, [])) == []
-        answers = await settled(app.enqueue_many_in(link.connection, list(plain.values())))
+        assert await settled(verbs(app, link.connection).enqueue_many([], conn=link.connection)) == []
+        answers = await settled(verbs(app, link.connection).enqueue_many(list(plain.values()), conn=link.connection))
         assert answers == [Enqueued(job.id, is_new=True) for job in plain.values()]
-        answers = await settled(app.enqueue_many_in(link.connection, [*keyed.values(), twin]))
+        answers = await settled(verbs(app, link.connection).enqueue_many([*keyed.values(), twin], conn=link.connection))
         assert answers == [Enqueued(job.id, is_new=True) for job in keyed.values()] + [
             Enqueued(keyed["full"].id, is_new=False)
         ]
@@ -183,7 +185,7 @@ async def test_many_jobs_go_with_one_statement_and_their_answers_are_in_order(sh
 
 
 @one_of_each_library
-async def test_a_job_is_finished_in_the_transaction_or_its_stale_lease_stops_it(shop: Shop, opened: Opening) -> None:
+async def test_a_job_is_finished_in_the_transaction_unless_its_lease_is_stale(shop: Shop, opened: Opening) -> None:
     async with opened_store(shop.url, pool_size=1) as store:
         await store.enqueue([shop.app.job("ship")])
         kinds = {"ship": KindClaim(timedelta(minutes=1), 1)}
@@ -201,3 +203,43 @@ async def test_a_job_is_finished_in_the_transaction_or_its_stale_lease_stops_it(
     await write_and_finish(2, leased.lease)
     assert shop.orders() == [2]
     assert shop.rows("SELECT id, result FROM holdfast.finished") == [{"id": leased.id, "result": MANGLED}]
+
+
+@one_of_each_library
+async def test_jobs_are_canceled_and_retried_in_the_callers_transaction(shop: Shop, opened: Opening) -> None:
+    waiting, other = shop.app.job("ship"), shop.app.job("ship")
+    async with opened_store(shop.url) as store:
+        await store.enqueue([waiting, other])
+    unknown = uuid4()
+    with suppress(Change):
+        async with opened(shop.url, READ_COMMITTED) as link:
+            changing = verbs(shop.app, link.connection)
+            answers = await settled(changing.cancel([waiting.id, unknown, str(waiting.id)], conn=link.connection))
+            assert answers == [Canceling.CANCELED, Canceling.UNKNOWN, Canceling.CANCELED]
+            raise Change
+    assert shop.jobs() == [waiting.id, other.id]
+    async with opened(shop.url, READ_COMMITTED) as link:
+        changing = verbs(shop.app, link.connection)
+        await settled(changing.cancel([waiting.id], conn=link.connection))
+    assert shop.jobs() == [other.id]
+    async with opened(shop.url, READ_COMMITTED) as link:
+        changing = verbs(shop.app, link.connection)
+        answers = await settled(changing.retry([waiting.id, other.id, unknown], conn=link.connection))
+        assert answers == [Retrying.READY, Retrying.LIVE, Retrying.UNKNOWN]
+        assert shop.jobs() == [other.id]
+    assert shop.jobs() == [waiting.id, other.id]
+
+
+@every_kind
+async def test_jobs_are_deleted_in_the_callers_transaction(shop: Shop, opened: Opening) -> None:
+    async with opened(shop.url, READ_COMMITTED) as link:
+        changing = verbs(shop.app, link.connection)
+        final = await settled(changing.enqueue("ship", conn=link.connection))
+        live = await settled(changing.enqueue("ship", conn=link.connection))
+    async with opened(shop.url, READ_COMMITTED) as link:
+        await settled(verbs(shop.app, link.connection).cancel([final.id], conn=link.connection))
+    for expected in (Deleting.DELETED, Deleting.UNKNOWN):
+        async with opened(shop.url, READ_COMMITTED) as link:
+            changing = verbs(shop.app, link.connection)
+            answers = await settled(changing.delete([final.id, live.id], conn=link.connection))
+            assert answers == [expected, Deleting.LIVE]
