@@ -1,7 +1,7 @@
-"""What runs in the processes that test_crash_points.py lets die, and afterwards in the test itself.
+"""The app that test_crash_points.py kills in separate processes, and that it later runs in its own process as well.
 
-Handlers and the inline runner write lines to a file in the test's folder, which outlives them. `python -m
-tests.faults.crashing` is a producer, told in one word what to do.
+Handlers and the inline runner write lines to a file in the test's folder, which outlives the processes. `python -m
+tests.faults.crashing` is a producer; its one argument selects what it does.
 """
 
 import asyncio
@@ -15,7 +15,8 @@ from uuid import UUID
 
 import asyncpg
 
-from holdfast import Holdfast, Occurrence, RunningJob
+from holdfast import Holdfast, RunningJob
+from holdfast.schedules import Occurrence
 from holdfast.store.postgres.store import PostgresStore
 
 COPIED = 400
@@ -38,7 +39,7 @@ def folder() -> Path:
 
 
 def open_gate() -> None:
-    """From now on `slow` jobs end."""
+    """Let `slow` jobs end from now on."""
     (folder() / _GATE).touch()
 
 
@@ -53,7 +54,7 @@ def starts() -> list[Start]:
 
 
 def note(kind: str, text: str) -> None:
-    """In one write, without waiting: the process may be gone a moment later."""
+    """Write in one call and without waiting, because the process may die a moment later."""
     with (folder() / _JOURNAL).open("ab", buffering=0) as journal:
         journal.write(f"{kind} {text}\n".encode())
 
@@ -132,7 +133,7 @@ async def _produce(what: str) -> None:
             case "enqueue":
                 await app.enqueue("plain", {}, key="once")
             case "copy":
-                # However long a round trip took on a busy machine.
+                # Force COPY, even if a round trip on a busy machine took a long time.
                 assert isinstance(app.opened.store, PostgresStore)
                 app.opened.store._round_trip = timedelta(0)
                 await app.enqueue_many([app.job("plain", {}) for _ in range(COPIED)])

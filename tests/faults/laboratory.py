@@ -1,4 +1,4 @@
-"""A laboratory that only listens: what a case reports is kept for the test."""
+"""A laboratory that only records what a case reports, so that a test can check it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
-"""Builds of Holdfast that are broken on purpose: the judge must catch each of them.
+"""Deliberately broken builds of Holdfast. The judge must catch each one.
 
-A worker process imports this as its app; the environment says which sabotage it is.
+A worker process imports this module as its app; an environment variable chooses the sabotage.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ SABOTAGE = "FAULTS_SABOTAGE"
 
 
 def no_fence_check() -> None:
-    """Whoever finishes a job finishes it, in the name of whoever has it."""
+    """Let any worker finish any job, in the name of its current holder."""
     finish = PostgresStore.finish
 
     async def unfenced(self: Finishing, finishes: Sequence[Finish]) -> list[Fenced]:
@@ -101,7 +101,7 @@ def attempt_not_counted() -> None:
 
 
 def notify_trusted() -> None:
-    """Nobody looks without having been told to."""
+    """Workers never look for jobs unless notified."""
     wake_of = Listener.__init__
 
     def init(self: Listener, *arguments: object, **named: object) -> None:

@@ -1,4 +1,4 @@
-"""The engine or its store, broken in one place. A simulation that finds nothing wrong with one of them is broken."""
+"""The engine or its store, each broken in one place. A simulation that misses one of these is itself broken."""
 
 import asyncio
 import math
@@ -28,7 +28,7 @@ Sabotage = Callable[[pytest.MonkeyPatch], None]
 
 
 def no_fence_check(patch: pytest.MonkeyPatch) -> None:
-    """Jobs are finished by their id alone, as most peers do it."""
+    """Jobs are finished by their ID alone, as in most peers."""
 
     def finish(store: MemoryStore, lease: Lease, transition: Transition) -> Fenced:
         store._write(store._jobs[lease.id], transition)
@@ -45,7 +45,7 @@ def no_rescue(patch: pytest.MonkeyPatch) -> None:
 
 
 def late_rescue(patch: pytest.MonkeyPatch) -> None:
-    """By a second, where the longest lease is one."""
+    """Rescues are a second late, while the longest lease is one second."""
     rescue = MemoryStore.rescue
 
     async def rescue_late(store: MemoryStore, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
@@ -62,7 +62,7 @@ def late_rescue(patch: pytest.MonkeyPatch) -> None:
 
 
 def rare_rescue(patch: pytest.MonkeyPatch) -> None:
-    """Four times as seldom as it should be."""
+    """Rescues run only a quarter as often as they should."""
     rescue = Worker.rescue
 
     async def rescue_rarely(worker: Worker) -> Rescue:
@@ -73,7 +73,7 @@ def rare_rescue(patch: pytest.MonkeyPatch) -> None:
 
 
 def attempt_not_counted(patch: pytest.MonkeyPatch) -> None:
-    """By a claim after a lease was lost."""
+    """A claim after a lost lease does not count the attempt."""
     lease = MemoryStore._lease
 
     def lease_again(store: MemoryStore, record: Record, request: ClaimRequest, claim: UUID, now: datetime) -> LeasedJob:
@@ -91,7 +91,7 @@ def keeper_never_renews(patch: pytest.MonkeyPatch) -> None:
 
 
 def keeper_never_stops(patch: pytest.MonkeyPatch) -> None:
-    """A handler runs on although its lease could not be renewed."""
+    """A handler keeps running although its lease could not be renewed."""
 
     def to_stop(rules: KeeperRules, now: float) -> list[Stop]:
         return []
@@ -100,7 +100,7 @@ def keeper_never_stops(patch: pytest.MonkeyPatch) -> None:
 
 
 def lease_kept_by_the_event_loop(patch: pytest.MonkeyPatch) -> None:
-    """Which a handler can block."""
+    """The event loop keeps the lease, so a handler can block renewals."""
     start = engine._KeeperInLoop.start
 
     def start_here(keeper: LeaseKeeper) -> None:
@@ -128,7 +128,7 @@ def acknowledged_before_running(patch: pytest.MonkeyPatch) -> None:
 
 
 def late_claim_started(patch: pytest.MonkeyPatch) -> None:
-    """Whatever a claim brings is started, also after the end of its lease."""
+    """Every claimed job is started, even after the end of its lease."""
     may_start = Worker._may_start
 
     def never_too_late(worker: Worker, held: HeldJob) -> bool:
@@ -153,7 +153,7 @@ def cancel_changes_what_succeeded(patch: pytest.MonkeyPatch) -> None:
 
 
 def result_overwritten(patch: pytest.MonkeyPatch) -> None:
-    """A finish that is refused leaves its result behind."""
+    """A refused finish still leaves its result behind."""
     finish = MemoryStore._finish
 
     def finish_or_spoil(store: MemoryStore, lease: Lease, transition: Transition) -> Fenced:
@@ -166,7 +166,7 @@ def result_overwritten(patch: pytest.MonkeyPatch) -> None:
 
 
 def result_of_another(patch: pytest.MonkeyPatch) -> None:
-    """Two outcomes that are written together change places."""
+    """The outcomes of two jobs that are written together are swapped."""
     finish = MemoryStore.finish
 
     async def finish_crosswise(store: MemoryStore, finishes: Sequence[Finish]) -> list[Fenced]:
@@ -183,7 +183,7 @@ def result_of_another(patch: pytest.MonkeyPatch) -> None:
 
 
 def result_dropped(patch: pytest.MonkeyPatch) -> None:
-    """By the worker, before it is written."""
+    """The worker drops the result before it is written."""
     decide = Worker._decide
 
     def without_result(worker: Worker, held: HeldJob, outcome: Outcome | None) -> Transition | None:
@@ -194,7 +194,7 @@ def result_dropped(patch: pytest.MonkeyPatch) -> None:
 
 
 def error_not_kept(patch: pytest.MonkeyPatch) -> None:
-    """A retry forgets why the attempt before it failed."""
+    """A retry forgets why the previous attempt failed."""
     write = MemoryStore._write
 
     def write_over(store: MemoryStore, record: Record, transition: Transition) -> None:
@@ -204,8 +204,13 @@ def error_not_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryStore, "_write", write_over)
 
 
+def withdrawn_job_started(patch: pytest.MonkeyPatch) -> None:
+    """The event loop starts a job that the lease keeper releases."""
+    patch.setattr(HeldJob, "withdraw", lambda held: held.is_unstarted)
+
+
 def failed_renewal_costs_a_lease(patch: pytest.MonkeyPatch) -> None:
-    """After a renewal that failed the lease keeper rests for longer than the lease."""
+    """After a failed renewal, the lease keeper pauses for longer than the lease."""
     turn = LeaseKeeper._turn
 
     async def turn_or_sleep(keeper: LeaseKeeper, renewer: Renewer) -> None:
@@ -219,7 +224,7 @@ def failed_renewal_costs_a_lease(patch: pytest.MonkeyPatch) -> None:
 
 
 def floors_only_rise(patch: pytest.MonkeyPatch) -> None:
-    """A look does not go back to what was committed late."""
+    """A look does not go back to jobs that were committed late."""
     looked = Floors.looked
 
     def looked_ahead(
@@ -234,17 +239,17 @@ def floors_only_rise(patch: pytest.MonkeyPatch) -> None:
 
 
 def suspect_in_company(patch: pytest.MonkeyPatch) -> None:
-    """A worker starts a suspect beside what it runs already."""
+    """A worker starts a suspect next to the jobs that it already runs."""
     patch.setattr(Slots, "has_only_suspects", property(lambda slots: True))
 
 
 def suspects_for_all(patch: pytest.MonkeyPatch) -> None:
-    """Every worker is given suspects, and so all of them run empty at once."""
+    """Every worker is given suspects, so all of them run empty at once."""
     patch.setattr(MemoryStore, "_has_leased_suspects", lambda store, queues, now: False)
 
 
 def company_kills(patch: pytest.MonkeyPatch) -> None:
-    """The third lost lease is the last, whatever it was lost by."""
+    """The third lost lease ends the job, no matter how the leases were lost."""
     lose = MemoryStore._lose
 
     def lose_for_good(store: MemoryStore, record: Record) -> None:
@@ -255,7 +260,7 @@ def company_kills(patch: pytest.MonkeyPatch) -> None:
 
 
 def crash_not_counted(patch: pytest.MonkeyPatch) -> None:
-    """The store forgets that a job ran alone, and so a killer kills for ever."""
+    """The store forgets that a job ran alone, so a killer goes on killing forever."""
     lose = MemoryStore._lose
 
     def lose_in_company(store: MemoryStore, record: Record) -> None:
@@ -266,7 +271,7 @@ def crash_not_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def absolved_twice(patch: pytest.MonkeyPatch) -> None:
-    """Every report takes something off, also the second one of a loss, or one of a loss that did not count."""
+    """Every report lowers the suspicion, even a second one of the same loss, or one of a loss that did not count."""
 
     async def absolve(store: MemoryStore, leases: Sequence[Lease]) -> None:
         for lease in leases:
@@ -285,20 +290,21 @@ SABOTAGES: Mapping[Sabotage, str] = {
     keeper_never_renews: "^unexplained duplicate: .* lost the lease",
     keeper_never_stops: "^two at once: .* runs in",
     lease_kept_by_the_event_loop: "^unexplained duplicate: .* lost the lease",
-    outcome_dropped_at_shutdown: "^unexplained duplicate: .* lost the lease|^lost: .* had something left",
+    outcome_dropped_at_shutdown: "^unexplained duplicate: .* lost the lease|^lost: .* stopped with unfinished work",
     acknowledged_before_running: "^unexpected: .* its handler never started",
     late_claim_started: "^unexpected: .* after the end of its lease",
     cancel_changes_what_succeeded: "^final state changed: .* while it was succeeded",
     result_overwritten: "^final state changed: .* the store has the result",
     result_of_another: "^final state changed: .* the store has the result",
     result_dropped: "^unexpected: .* was written, but its handler returned",
+    withdrawn_job_started: "^unexpected: .* started after it was released",
     failed_renewal_costs_a_lease: "^unexplained duplicate: .* lost the lease",
     error_not_kept: "^unexpected: .* the store has the errors",
     floors_only_rise: "^stuck: ",
     suspect_in_company: "^two at once: .* one of them is a suspect",
     suspects_for_all: "^two at once: .* was given suspects while",
     company_kills: "^unexpected: .* rescued as dead",
-    crash_not_counted: "^unexpected: .* suspicion is|^unexpected: .* rescued as ready, not as dead|^stuck: ",
+    crash_not_counted: "^unexpected: .* with suspicion|^unexpected: .* rescued as ready, not as dead|^stuck: ",
     absolved_twice: "^unexpected: .* suspicion",
 }
-"""By what each is to be found out. An error that nobody foresaw only says that the sabotage itself is broken."""
+"""The violation that must reveal each sabotage. An unforeseen error only shows that the sabotage itself is broken."""

@@ -1,4 +1,4 @@
-"""What cases look at to know that their fault took place and what it cost: each notices if it did not, or too much."""
+"""The checks inside cases: each must notice if the fault did not happen or cost too much."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def lab(tmp_path: Path) -> Lab:
 
 
 def noted(lab: Lab, *notes: tuple[What, int, int]) -> None:
-    """Each: what, by which process, with which fence."""
+    """Record each note: what happened, in which process, with which fence."""
     job = str(uuid4())
     lines = [
         json.dumps({"at": at, "what": what, "pid": pid, "fence": fence, "job": job})
@@ -53,7 +53,7 @@ def noted(lab: Lab, *notes: tuple[What, int, int]) -> None:
         (0.001, 0.016, False),
     ],
 )
-def test_a_p99_is_compared_with_what_was_measured_down_to_the_noise(
+def test_a_p99_is_compared_with_the_baseline_but_not_below_the_noise(
     lab: Lab, before: float, during: float, is_met: bool
 ) -> None:
     _check_p99(lab, "a claim", [before] * 100, [9.0] * 50 + [during] * 100)
@@ -61,18 +61,18 @@ def test_a_p99_is_compared_with_what_was_measured_down_to_the_noise(
 
 
 @pytest.mark.parametrize(("before", "during"), [([], [0.1]), ([0.1] * 10, [0.1] * 9)])
-def test_a_p99_of_too_little_is_none(lab: Lab, before: Sequence[float], during: Sequence[float]) -> None:
+def test_a_p99_of_too_few_values_is_refused(lab: Lab, before: Sequence[float], during: Sequence[float]) -> None:
     with pytest.raises(Broken, match="a claim: measured"):
         _check_p99(lab, "a claim", before, during)
 
 
-def test_only_what_was_begun_and_not_ended_is_interrupted_by_a_kill(lab: Lab) -> None:
+def test_only_handlers_in_progress_count_as_interrupted_by_a_kill(lab: Lab) -> None:
     ended, killed, of_another = (What.START, 1, 1), (What.START, 1, 2), (What.START, 2, 3)
     noted(lab, ended, (What.END, 1, 1), killed, of_another, (What.KILL, 1, 0), (What.START, 1, 4), (What.END, 2, 3))
     assert _interrupted(lab) == 1
 
 
-async def test_a_worker_that_names_no_holder_is_not_taken_for_one_that_holds_nothing(lab: Lab) -> None:
+async def test_a_worker_that_logs_no_holder_is_an_error(lab: Lab) -> None:
     process = start_process(["this"], lab.folder / "worker.log", lab.record, {}, {})
     assert await process.ended(60) is not None
     with pytest.raises(Broken, match="does not say by which name"):
@@ -85,7 +85,7 @@ def test_a_dead_process_has_no_memory_to_compare(lab: Lab) -> None:
     pid = os.fork()
     if not pid:
         os._exit(0)
-    # Dead, and not yet taken note of.
+    # Dead, but not reaped yet.
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     try:
         with pytest.raises(Broken, match="has ended"):

@@ -1,6 +1,6 @@
-"""A process dies by SIGKILL at every named point, and whoever comes after it finds nothing lost and nothing done twice.
+"""A process dies from SIGKILL at each crash point; its successor must lose nothing and do nothing twice.
 
-The store's clock is moved on over the dead process's leases, so that no test waits for them.
+The store's clock is moved past the dead process's leases, so no test has to wait for them.
 """
 
 import os
@@ -55,28 +55,28 @@ ESSENTIAL = {
     "enqueue.after", "copy.before_commit", "publish.after",
     "occurrence.after", "inline.before_commit", "relay.after", "drop.before_commit",
 }  # fmt: skip
-"""Where a death leaves the most to others. The rest is for the long tests."""
+"""The points at which a death leaves the most work to others. The other points are tested in the long tests."""
 
 
 def tiered(points: Sequence[str] | Mapping[str, int]) -> list[object]:
-    """The points with what is expected there."""
+    """The points with their expected outcomes; the less important ones are marked as long tests."""
     values = points.items() if isinstance(points, Mapping) else [(point,) for point in points]
     return [pytest.param(*value, marks=[] if value[0] in ESSENTIAL else pytest.mark.long) for value in values]
 
 
 @pytest.fixture(autouse=True)
 def here(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What runs in the test itself has the same folder and database as its processes."""
+    """Give code in the test itself the same folder and database as its processes."""
     monkeypatch.setenv("HOLDFAST_TEST_FOLDER", str(tmp_path))
     monkeypatch.setenv("HOLDFAST_TEST_URL", database.url)
 
 
 def started_to_die(commands: Commands, command: str, point: str, app: str = "app", **settings: str) -> Command:
-    return commands.start(command, f"tests.faults.crashing:{app}", **(_SETTINGS | settings), crash_at=point)
+    return commands.start(command, "--app", f"tests.faults.crashing:{app}", **(_SETTINGS | settings), crash_at=point)
 
 
 def killed(commands: Commands, command: str, point: str, app: str = "app", **settings: str) -> None:
-    """It has run until it came to the point."""
+    """Run the command until it dies at the point."""
     started = started_to_die(commands, command, point, app, **settings)
     assert started.exit_code() == -signal.SIGKILL, started.log
 
@@ -100,7 +100,7 @@ async def all_jobs(app: Holdfast) -> list[Job]:
 
 
 async def finished_by_another(app: Holdfast) -> list[Job]:
-    """All jobs, after every lease has run out and a fresh worker has had its time."""
+    """All jobs, after every lease has expired and a fresh worker has finished them."""
     await app.clock.advance(2 * LEASE)
     async with working(app):
         await drained(app)
@@ -116,13 +116,13 @@ def nothing_is_lost_or_stale(database: Database, enqueued: set[UUID], jobs: list
         assert job.state is JobState.SUCCEEDED
         assert job.fence == max(fences), "the newest attempt is the one that finished it"
         assert len(fences) == len(set(fences)) <= job.attempt <= 2
-        # Only a shutdown that got as far as its last write could say why an attempt was interrupted.
+        # Only a shutdown that reached its last write could record why an attempt was interrupted.
         assert job.losses == job.attempt - 1
         if job.kind == "transactional":
             assert database.query("SELECT fence FROM effect WHERE job = %s", job.id) == [(job.fence,)]
 
 
-def test_every_point_is_among_these() -> None:
+def test_every_point_is_tested() -> None:
     tested = {*WORKING, *RENEWING, *RESCUING, *STOPPING, *ENQUEUING, *COPYING, *PUBLISHING, *OCCURRENCES, *INLINE}
     assert tested | {*RELAYING, *DROPPING} == set(POINTS)
 
@@ -150,7 +150,7 @@ async def test_the_nth_time_is_counted(database: Database, commands: Commands) -
 
 
 @pytest.mark.parametrize("point", tiered(RENEWING))
-async def test_a_worker_that_dies_renewing_leaves_its_job_to_another(
+async def test_a_worker_that_dies_while_renewing_leaves_its_job_to_another(
     database: Database, commands: Commands, point: str
 ) -> None:
     async with opened(database) as app:
@@ -194,7 +194,7 @@ async def test_a_worker_that_dies_while_it_stops_leaves_its_jobs_to_another(
 
 
 @pytest.mark.parametrize(("point", "count"), tiered(ENQUEUING))
-async def test_a_producer_that_dies_says_it_again_and_there_is_one_job(
+async def test_a_producer_that_dies_and_enqueues_again_makes_one_job(
     database: Database, point: str, count: int
 ) -> None:
     killed_producer(database, "enqueue", point)
@@ -208,7 +208,7 @@ async def test_a_producer_that_dies_says_it_again_and_there_is_one_job(
 
 
 @pytest.mark.parametrize(("point", "count"), tiered(COPYING))
-async def test_a_producer_that_dies_in_a_copy_leaves_all_jobs_or_none(
+async def test_a_producer_that_dies_during_a_copy_leaves_all_jobs_or_none(
     database: Database, point: str, count: int
 ) -> None:
     killed_producer(database, "copy", point)
@@ -220,7 +220,7 @@ async def test_a_producer_that_dies_in_a_copy_leaves_all_jobs_or_none(
 
 
 @pytest.mark.parametrize(("point", "count"), tiered(PUBLISHING))
-async def test_a_publisher_that_dies_says_it_again_and_there_is_one_event(
+async def test_a_publisher_that_dies_and_publishes_again_makes_one_event(
     database: Database, point: str, count: int
 ) -> None:
     async with opened(database) as app:
@@ -233,7 +233,7 @@ async def test_a_publisher_that_dies_says_it_again_and_there_is_one_event(
 
 
 @pytest.mark.parametrize("point", tiered(OCCURRENCES))
-async def test_a_tick_that_dies_at_an_occurrence_leaves_it_one_job(
+async def test_an_occurrence_makes_one_job_even_if_a_tick_dies(
     database: Database, commands: Commands, point: str
 ) -> None:
     async with crashing.build_scheduled(database.url) as app:
@@ -247,7 +247,7 @@ async def test_a_tick_that_dies_at_an_occurrence_leaves_it_one_job(
 
 
 @pytest.mark.parametrize(("point", "calls"), tiered(INLINE))
-async def test_a_tick_that_dies_in_an_inline_runner_leaves_its_occurrence_done_once(
+async def test_an_inline_occurrence_is_done_once_even_if_a_tick_dies(
     database: Database, commands: Commands, point: str, calls: int
 ) -> None:
     async with crashing.build_scheduled(database.url) as app:
@@ -294,7 +294,7 @@ async def test_a_relay_that_dies_leaves_its_event_to_another(
 
 
 @pytest.mark.parametrize("point", tiered(DROPPING))
-async def test_maintenance_that_dies_at_a_drop_leaves_what_must_stay(
+async def test_maintenance_that_dies_at_a_drop_removes_nothing_else(
     database: Database, commands: Commands, point: str
 ) -> None:
     async with opened(database) as app, connected(database.url) as connection:
@@ -323,13 +323,13 @@ async def test_maintenance_that_dies_at_a_drop_leaves_what_must_stay(
         ("finish.after:", "'' is not a number of times"),
     ],
 )
-def test_a_misspelt_point_is_refused(given: str, said: str) -> None:
+def test_a_misspelled_point_is_refused(given: str, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         crashes_of(given)
 
 
-def test_a_misspelt_point_is_refused_at_start_in_a_line(commands: Commands) -> None:
-    started = commands.start("worker", "tests.faults.crashing:app", crash_at="finish.snet")
+def test_a_misspelled_point_is_refused_at_start_in_one_line(commands: Commands) -> None:
+    started = commands.start("worker", "--app", "tests.faults.crashing:app", crash_at="finish.snet")
     assert started.exit_code() == 2
     assert "HOLDFAST_CRASH_AT: 'finish.snet' is not a crash point" in started.log
     assert len(started.log.splitlines()) == 1

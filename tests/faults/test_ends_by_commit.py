@@ -1,4 +1,4 @@
-"""A job that its handler finishes in its own transaction: the row that was committed with it is its end."""
+"""Jobs finished in their handlers' own transactions: the row committed with the end proves that it happened."""
 
 from uuid import UUID
 

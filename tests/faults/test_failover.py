@@ -1,4 +1,4 @@
-"""The server with a standby: what a promoted one has, by the way in which commits waited for it."""
+"""A server with a standby: what the promoted standby contains, depending on how commits waited for it."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ async def server(tmp_path: Path) -> AsyncIterator[FailoverServer]:
 
 
 async def names(server: FailoverServer) -> set[str]:
-    """By the way that clients have, whichever server is the primary."""
+    """Read through the clients' address, no matter which server is the primary."""
     connection = await asyncpg.connect(server.url, timeout=10)
     try:
         return {row["name"] for row in await connection.fetch("SELECT name FROM kept")}
@@ -34,7 +34,7 @@ async def insert(server: FailoverServer, name: str) -> None:
     await server.execute(f"INSERT INTO kept VALUES ('{name}')")
 
 
-async def test_an_asynchronous_standby_forgets_what_it_has_not_heard_of_and_says_since_when(
+async def test_a_promoted_asynchronous_standby_lacks_late_commits_and_says_since_when(
     server: FailoverServer,
 ) -> None:
     await server.add_standby(is_synchronous=False)
@@ -50,7 +50,7 @@ async def test_an_asynchronous_standby_forgets_what_it_has_not_heard_of_and_says
     assert await names(server) == {"before", "after"}
 
 
-async def test_no_commit_is_told_that_a_synchronous_standby_does_not_have(server: FailoverServer) -> None:
+async def test_no_commit_succeeds_that_a_synchronous_standby_lacks(server: FailoverServer) -> None:
     await server.add_standby(is_synchronous=True)
     await insert(server, "before")
     server.hold_back()
@@ -63,7 +63,7 @@ async def test_no_commit_is_told_that_a_synchronous_standby_does_not_have(server
     assert await names(server) == {"before"}
 
 
-async def test_one_standby_after_another_takes_its_place(server: FailoverServer) -> None:
+async def test_one_standby_after_another_can_take_over(server: FailoverServer) -> None:
     for number in range(2):
         await server.add_standby(is_synchronous=True)
         await insert(server, f"{number}")

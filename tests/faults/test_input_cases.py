@@ -1,7 +1,7 @@
-"""The cases of bad input at a small size, and that each of them notices what it is there to notice."""
+"""The cases of bad input at a small size, and checks that each case detects what it must detect."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
@@ -10,8 +10,8 @@ import pytest
 
 from holdfast import Holdfast, NewJob
 from holdfast.domain.cron import Timetable, parse_timetable
+from holdfast.domain.enqueued import Enqueued
 from holdfast.domain.json_text import encode
-from holdfast.store.contract import Enqueued
 from holdfast_lab.faults.cases import sequences as sequences_case
 from holdfast_lab.faults.cases import zones as zones_case
 from holdfast_lab.faults.cases.inputs import hostile_names, hostile_values
@@ -27,7 +27,7 @@ WIDE: dict[str, float] = {"jobs": 5, "conflicts": 5, "races": 2}
 
 
 def in_this_process(number: int, _: object) -> ThreadPoolExecutor:
-    """Where what the test has changed is in force."""
+    """Stay in this process, because the test's patches apply only here."""
     return ThreadPoolExecutor(number)
 
 
@@ -39,7 +39,7 @@ async def schemas(database: Database) -> list[str]:
     return [row[0] for row in rows]
 
 
-async def test_hostile_values_are_refused_or_end_clearly_and_the_worker_lives_on(database: Database) -> None:
+async def test_hostile_values_are_refused_or_end_clearly_and_the_worker_survives(database: Database) -> None:
     lab = Listening(database.url, {"values": 500})
     await hostile_values(lab)
     assert lab.violations == []
@@ -49,31 +49,29 @@ async def test_hostile_values_are_refused_or_end_clearly_and_the_worker_lives_on
     assert await schemas(database) == ["holdfast"]
 
 
-async def test_a_payload_that_nobody_checks_is_noticed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.domain.handlers.encode", lambda value: json.dumps(value))
+async def test_an_unchecked_payload_is_noticed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.domain.kinds.encode", lambda value: json.dumps(value))
     lab = Listening(database.url, {"values": 60})
     await hostile_values(lab)
     assert {line.partition(":")[0] for line in lab.violations} >= {"unclear refusal", "refused too late"}
 
 
-async def test_a_result_that_nobody_checks_is_noticed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unchecked_result_is_noticed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.domain.failures.encode", lambda value, **_: json.dumps(value))
     lab = Listening(database.url, {"values": 100})
     await hostile_values(lab)
     assert {line.partition(":")[0] for line in lab.violations} == {"unclear end"}
 
 
-async def test_the_worst_values_are_always_among_them(database: Database) -> None:
+async def test_the_worst_values_are_always_included(database: Database) -> None:
     lab = Listening(database.url, {"values": 0})
     await hostile_values(lab)
     assert lab.violations == []
-    # As payloads; as results of an async and a plain handler; as errors of both, and as progress.
+    # As payloads, as results of an async and a blocking handler, as errors of both, and as progress.
     assert lab.figures == {"refused": 5, "failed INVALID_RESULT": 10, "dead ERROR": 15}
 
 
-async def test_a_result_that_is_changed_on_its_way_is_noticed(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_result_changed_on_its_way_is_noticed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     def changed(value: object, **how: Any) -> str:  # noqa: ANN401
         return f"[{encode(value, **how)}]"
 
@@ -84,14 +82,14 @@ async def test_a_result_that_is_changed_on_its_way_is_noticed(
     assert all("its result is" in line and "its handler gave" in line for line in lab.violations)
 
 
-async def test_there_may_be_more_schemas_than_odd_names(database: Database) -> None:
+async def test_there_may_be_more_schemas_than_hostile_names(database: Database) -> None:
     lab = Listening(database.url, {"names": 1, "schemas": 10})
     await hostile_names(lab)
     assert lab.violations == []
     assert await schemas(database) == ["holdfast"]
 
 
-async def test_hostile_names_are_refused_or_kept_as_they_are(database: Database) -> None:
+async def test_hostile_names_are_refused_or_stored_unchanged(database: Database) -> None:
     lab = Listening(database.url, NAMES)
     await hostile_names(lab)
     assert lab.violations == []
@@ -100,14 +98,14 @@ async def test_hostile_names_are_refused_or_kept_as_they_are(database: Database)
     assert await schemas(database) == ["holdfast"]
 
 
-async def test_names_that_nobody_checks_are_noticed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unchecked_names_are_noticed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.domain.job._check_text", lambda field, value: None)
     lab = Listening(database.url, NAMES)
     await hostile_names(lab)
     assert any(line.startswith("refused too late: ") for line in lab.violations)
 
 
-async def test_numbers_beyond_thirty_two_bits_work_and_conflicts_take_none(database: Database) -> None:
+async def test_numbers_beyond_32_bits_work_and_conflicts_use_none_up(database: Database) -> None:
     lab = Listening(database.url, WIDE)
     await wide_sequences(lab)
     assert lab.violations == []
@@ -115,29 +113,29 @@ async def test_numbers_beyond_thirty_two_bits_work_and_conflicts_take_none(datab
 
 
 class Burning(Holdfast):
-    """Takes a number for each call, whatever comes of it."""
+    """Uses up a sequence number for each call, even one that has no effect."""
 
-    async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    async def enqueue_many(self, jobs: Iterable[NewJob], *, conn: object = None) -> list[Enqueued]:
         async with connected(self.opened.url) as connection:
             await connection.fetchval("SELECT nextval($1::text::regclass)", f'"{self.settings.db_schema}".run_id_seq')
         return await super().enqueue_many(jobs)
 
 
-async def test_a_number_that_a_conflict_takes_is_noticed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_number_used_up_by_a_conflict_is_noticed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequences_case, "Holdfast", Burning)
     lab = Listening(database.url, WIDE)
     await wide_sequences(lab)
     assert [line.partition(" went")[0] for line in lab.violations] == ["burned: run_id_seq"]
 
 
-async def test_occurrences_are_those_of_the_oracle() -> None:
+async def test_occurrences_match_the_oracle() -> None:
     lab = Listening("", {"zones": 3, "years": 2})
     await zones(lab)
     assert lab.violations == []
     assert lab.figures["occurrences compared"] > 10_000
 
 
-async def test_a_clock_without_its_zone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_timetable_without_its_time_zone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def without_zone(text: str, zone: str) -> Timetable:
         return parse_timetable(text, "UTC")
 
@@ -148,9 +146,9 @@ async def test_a_clock_without_its_zone_is_noticed(monkeypatch: pytest.MonkeyPat
     assert lab.violations
 
 
-async def test_an_occurrence_that_the_jump_leaves_out_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_occurrence_left_out_at_a_clock_jump_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Skipping:
-        """Forgets the occurrence at the moment of a jump."""
+        """Skips the occurrence at a clock jump."""
 
         def __init__(self, timetable: Timetable) -> None:
             self._timetable = timetable
@@ -169,5 +167,5 @@ async def test_an_occurrence_that_the_jump_leaves_out_is_noticed(monkeypatch: py
     lab = Listening("", {"zones": 1, "years": 1})
     await zones(lab)
     assert lab.violations == [
-        "wrong occurrence: '30 2 * * *' in Europe/Berlin: 2020-03-29T01:00:00+00:00 is the oracle's alone"
+        "wrong occurrence: '30 2 * * *' in Europe/Berlin: 2020-03-29T01:00:00+00:00 is found only by the oracle"
     ]

@@ -1,6 +1,7 @@
-"""Generated bad input against each door: payloads, results, exceptions, names, settings and HTTP requests.
+"""Generated bad input for each entry point: payloads, results, exceptions, names, settings and HTTP requests.
 
-tests/domain has what each check says; here is only that nothing gets past them, and that no answer is unclear.
+tests/domain covers the exact message of each check. These tests only show that no bad input passes the checks, and that
+every answer is clear.
 """
 
 import asyncio
@@ -28,8 +29,8 @@ from holdfast.events.subscriptions import Subscribed
 from holdfast.http import health_server
 from holdfast.http.health import Check, Health
 from holdfast.http.health_server import HealthServer
-from holdfast.producer.enqueue import new_job
-from holdfast.producer.publish import new_event
+from holdfast.producer.new_events import new_event
+from holdfast.producer.new_jobs import new_job
 from holdfast.settings import Settings, variable
 from holdfast_lab.faults import inputs
 from tests.databases import Servers
@@ -46,7 +47,7 @@ def made_by(make: Callable[[Random], Any]) -> st.SearchStrategy[Any]:
     return st.integers(0, 2**32 - 1).map(lambda seed: make(Random(seed)))
 
 
-# Hypothesis shows what it drew, and much of this cannot be shown: so it draws the seed.
+# Hypothesis prints the values it drew, and much of this input cannot be printed, so it draws seeds.
 seeds = st.integers(0, 2**32 - 1)
 names = made_by(inputs.name).filter(lambda name: not isinstance(name, inputs.Unshown)) | any_text
 
@@ -65,7 +66,7 @@ def check_line(line: str, begins: str) -> None:
 
 @settings(max_examples=300)
 @given(seed=seeds)
-def test_a_payload_is_refused_in_a_line_or_comes_back_from_postgres(
+def test_a_payload_is_refused_in_one_line_or_survives_postgres_unchanged(
     postgres: "psycopg.Connection[tuple[Any, ...]]", seed: int
 ) -> None:
     job, line = answer(lambda: new_job(Handlers(), "work", inputs.value(Random(seed))))
@@ -79,7 +80,7 @@ def test_a_payload_is_refused_in_a_line_or_comes_back_from_postgres(
 
 @settings(max_examples=150)
 @given(seed=seeds)
-def test_headers_are_refused_in_a_line_or_are_an_object(seed: int) -> None:
+def test_headers_are_refused_in_one_line_or_are_an_object(seed: int) -> None:
     job, line = answer(lambda: new_job(Handlers(), "work", headers=inputs.headers(Random(seed))))
     if job is None:
         check_line(line, "headers: ")
@@ -89,7 +90,7 @@ def test_headers_are_refused_in_a_line_or_are_an_object(seed: int) -> None:
 
 @settings(max_examples=300)
 @given(seed=seeds)
-def test_a_result_is_kept_or_fails_its_job_without_another_attempt(seed: int) -> None:
+def test_a_result_is_stored_or_fails_its_job_without_another_attempt(seed: int) -> None:
     outcome = outcome_of_value(inputs.value(Random(seed)))
     match outcome:
         case Succeeded(result):
@@ -103,10 +104,10 @@ def test_a_result_is_kept_or_fails_its_job_without_another_attempt(seed: int) ->
 
 @settings(max_examples=300)
 @given(seed=seeds)
-def test_whatever_is_raised_is_an_outcome_that_can_be_written(seed: int) -> None:
+def test_every_exception_becomes_an_outcome_that_can_be_stored(seed: int) -> None:
     try:
         raise inputs.exception(Random(seed))
-    except BaseException as raised:  # noqa: BLE001 - KeyboardInterrupt is among them
+    except BaseException as raised:  # noqa: BLE001 - includes KeyboardInterrupt
         outcome = Failures().outcome_of(raised)
     if isinstance(outcome, Retried | Failed | Canceled):
         check_storable(outcome.error)
@@ -126,7 +127,7 @@ FIELDS = ("kind", "queue", "tenant", "key", "correlation_id")
 @given(field=st.sampled_from(FIELDS), name=names)
 @example(field="tenant", name=0)
 @example(field="correlation_id", name=False)
-def test_a_name_is_refused_in_a_line_or_is_what_was_given(field: str, name: Any) -> None:  # noqa: ANN401
+def test_a_name_is_refused_in_one_line_or_kept_unchanged(field: str, name: Any) -> None:  # noqa: ANN401
     job, line = answer(lambda: new_job(Handlers(), **{"kind": "work", field: name}))
     if job is None:
         check_line(line, f"{field}: ")
@@ -138,7 +139,7 @@ def test_a_name_is_refused_in_a_line_or_is_what_was_given(field: str, name: Any)
 
 @settings(max_examples=100)
 @given(type=names, tenant=names)
-def test_an_event_is_refused_in_a_line_or_is_what_was_given(type: Any, tenant: Any) -> None:  # noqa: ANN401
+def test_an_event_is_refused_in_one_line_or_kept_unchanged(type: Any, tenant: Any) -> None:  # noqa: ANN401
     event, line = answer(lambda: new_event(Handlers(), Subscribed(), type, tenant=tenant))
     if event is None:
         check_line(line, "")
@@ -149,7 +150,7 @@ def test_an_event_is_refused_in_a_line_or_is_what_was_given(type: Any, tenant: A
 
 @settings(max_examples=150)
 @given(name=made_by(inputs.schema).filter(lambda name: not isinstance(name, inputs.Unshown)) | any_text)
-def test_a_schema_is_refused_in_a_line_or_is_itself_when_quoted(
+def test_a_schema_is_refused_in_one_line_or_survives_quoting(
     postgres: "psycopg.Connection[tuple[Any, ...]]",
     name: Any,  # noqa: ANN401
 ) -> None:
@@ -157,7 +158,7 @@ def test_a_schema_is_refused_in_a_line_or_is_itself_when_quoted(
     if schema is None:
         check_line(line, "schema: ")
     else:
-        # As it is written into statements, and as PostgreSQL reads it there.
+        # Compare the name that statements contain with the name that PostgreSQL reads from them.
         ((read,),) = postgres.execute("SELECT parse_ident(%s)", [f'"{schema}".job'])
         assert read == [name, "job"]
 
@@ -179,7 +180,7 @@ fitting = made_by(inputs.setting) | any_text.map(lambda text: "".join(filter(inp
 
 @settings(max_examples=400)
 @given(name=st.sampled_from(sorted(Settings.model_fields)), value=fitting)
-def test_a_setting_is_refused_in_a_line_that_names_its_variable(name: str, value: str) -> None:
+def test_a_setting_is_refused_in_one_line_that_names_its_variable(name: str, value: str) -> None:
     with environment({variable(name): value}):
         loaded, line = answer(Settings.load)
     if loaded is None:
@@ -190,7 +191,7 @@ def test_a_setting_is_refused_in_a_line_that_names_its_variable(name: str, value
 
 
 @given(name=fitting.filter(lambda name: "=" not in name), value=fitting)
-def test_a_variable_that_is_no_setting_is_refused_in_a_line(name: str, value: str) -> None:
+def test_an_unknown_variable_is_refused_in_one_line(name: str, value: str) -> None:
     with environment({f"HOLDFAST_{name}": value}):
         loaded, line = answer(Settings.load)
     if loaded is None:
@@ -203,7 +204,7 @@ async def ready() -> Health:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """Of one server for all requests, because each takes a moment to stop; its loop turns in a thread."""
+    """One server for all requests, because each server takes a moment to stop. Its loop runs in a thread."""
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
         server = HealthServer("127.0.0.1", 0, ready=ready)
@@ -217,7 +218,7 @@ def port() -> Iterator[int]:
 
 
 def answered(port: int, sent: bytes, *, is_half: bool) -> bytes:
-    """All that comes back until the server hangs up. A half request leaves its end of the connection open."""
+    """Everything received until the server closes the connection. After half a request, the client's end stays open."""
     received = b""
     with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_SECONDS) as client:
         try:
@@ -229,7 +230,7 @@ def answered(port: int, sent: bytes, *, is_half: bool) -> bytes:
         except TimeoutError:
             raise
         except OSError:
-            # The server hung up before it had all of it.
+            # The server closed the connection before it had received everything.
             pass
     return received
 
@@ -238,7 +239,7 @@ def check_answer(received: bytes, sent: bytes) -> None:
     if received.startswith(b"HTTP/"):
         assert received.split()[1] in STATUSES, (sent[:200], received[:200])
     elif received:
-        # HTTP/0.9 has no status: the client named no version.
+        # The client named no version, so the answer is HTTP/0.9, which has no status line.
         assert received.startswith(b"{"), (sent[:200], received[:200])
 
 
@@ -246,7 +247,9 @@ def check_answer(received: bytes, sent: bytes) -> None:
 @given(requests=st.lists(seeds | st.binary(max_size=200), min_size=1, max_size=4))
 @example(requests=[b"GET /live HTTP/9.9\r\n\r\n"])
 @example(requests=[b"GET /ready HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"])
-def test_a_request_is_answered_or_hung_up_on_and_so_is_the_next(port: int, requests: list[int | bytes]) -> None:
+def test_the_server_answers_or_disconnects_and_still_serves_the_next_request(
+    port: int, requests: list[int | bytes]
+) -> None:
     for request in requests:
         sent = request if isinstance(request, bytes) else inputs.request(Random(request))
         check_answer(answered(port, sent, is_half=False), sent)
@@ -254,7 +257,7 @@ def test_a_request_is_answered_or_hung_up_on_and_so_is_the_next(port: int, reque
     assert b" 503 " in answered(port, b"GET /ready HTTP/1.1\r\n\r\n", is_half=False)
 
 
-async def test_half_requests_end_and_keep_nobody_waiting(monkeypatch: pytest.MonkeyPatch, threads_end: None) -> None:
+async def test_half_requests_end_and_delay_no_other_client(monkeypatch: pytest.MonkeyPatch, threads_end: None) -> None:
     monkeypatch.setattr(health_server, "_CONNECTION_SECONDS", 0.5)
     random = Random(6)
     halves = [made[: len(made) // 2] for made in (inputs.request(random) for _ in range(20))]
@@ -267,7 +270,7 @@ async def test_half_requests_end_and_keep_nobody_waiting(monkeypatch: pytest.Mon
     await asyncio.get_running_loop().shutdown_default_executor()
 
 
-def test_what_cannot_be_shown_is_refused_too() -> None:
+def test_a_value_that_cannot_be_shown_is_refused() -> None:
     for field in FIELDS:
         options: dict[str, Any] = {"kind": "work", field: inputs.Unshown()}
         job, line = answer(partial(new_job, Handlers(), **options))

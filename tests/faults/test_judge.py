@@ -1,4 +1,4 @@
-"""The judge, as a pure function: a history in which all is well, and for each rule one that breaks it."""
+"""The judge as a pure function: a correct history, and one history that breaks each rule."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ from holdfast_lab.faults.record import EVERYBODY, Note, What
 JOB = UUID(int=1)
 LEASE = 3.0
 FIRST, SECOND = 100, 200
-"""Processes."""
+"""Process IDs."""
 
 
 def enqueued(what: What = What.ACCEPTED, kind: str = WORK) -> list[Note]:
@@ -56,7 +56,7 @@ def final(fence: int, state: str = "succeeded", kind: str = WORK, losses: int = 
 
 
 def kinds(notes: Sequence[Note], last: Final | None, noted: Sequence[Note] | None = None, **more: object) -> set[str]:
-    """`noted`: the effects, if they are not just those of all attempts that ended well."""
+    """`noted`: the effects; by default, one effect for each attempt that ended well."""
     if noted is None:
         noted = [replace(note, what=What.EFFECT) for note in notes if note.more.get("how") == "done"]
     evidence = Evidence(
@@ -81,7 +81,7 @@ def kinds(notes: Sequence[Note], last: Final | None, noted: Sequence[Note] | Non
     ],
     ids=["one attempt", "retried", "killed", "stopped", "outage", "never came back"],
 )
-def test_what_a_fault_or_a_retry_explains_is_no_violation(between: list[Note], second: float) -> None:
+def test_a_second_start_after_a_fault_or_a_retry_is_no_violation(between: list[Note], second: float) -> None:
     if not between:
         assert not kinds([*enqueued(), start(1, 1), end(1.1, 1)], final(1, result=1))
         return
@@ -101,29 +101,29 @@ def test_what_a_fault_or_a_retry_explains_is_no_violation(between: list[Note], s
     ],
     ids=["nothing", "it was done", "SIGTERM", "another was killed", "killed before", "stopped for less than a lease"],
 )
-def test_a_second_start_that_nothing_explains_is_a_duplicate(between: list[Note]) -> None:
+def test_an_unexplained_second_start_is_a_duplicate(between: list[Note]) -> None:
     notes = [*enqueued(), start(1, 1), *between, start(4.5, 2, SECOND), end(4.6, 2, pid=SECOND)]
     assert kinds(notes, final(2)) == {DUPLICATE}
 
 
-def test_a_lease_does_not_run_out_before_its_time() -> None:
+def test_a_lease_does_not_expire_early() -> None:
     stopped = [fault(1.2, What.CUT_OFF), fault(9.0, What.BACK)]
     notes = [*enqueued(), start(1, 1), *stopped, start(2.5, 2, SECOND), end(2.6, 2, pid=SECOND)]
     assert kinds(notes, final(2)) == {DUPLICATE}
 
 
-def test_what_was_accepted_is_final_or_claimable() -> None:
+def test_an_accepted_job_is_final_or_claimable() -> None:
     assert kinds(enqueued(), None) == {LOST}
     assert not kinds(enqueued(), None, open=frozenset({JOB}))
     assert not kinds(enqueued()[:1], None), "without a reply it may be there or not"
 
 
-def test_success_is_the_success_of_its_handler() -> None:
+def test_a_job_succeeds_only_if_its_handler_did() -> None:
     assert kinds([*enqueued(), start(1, 1)], final(1)) == {LOST}
     assert kinds([*enqueued(), start(1, 1), end(1.1, 1, "RuntimeError")], final(1)) == {LOST}
 
 
-def test_what_nobody_enqueued_is_unexpected() -> None:
+def test_a_job_that_was_not_enqueued_is_unexpected() -> None:
     assert kinds([start(1, 1), end(1.1, 1)], final(1)) == {UNEXPECTED}
     assert UNEXPECTED in kinds([], final(1, "canceled"))
     assert UNEXPECTED in kinds([*enqueued(What.REFUSED), start(1, 1), end(1.1, 1)], final(1))
@@ -135,7 +135,7 @@ def test_an_old_fence_changes_nothing() -> None:
     assert kinds(killed, final(2, result=1)) == {STALE_WRITE}, "the result is the first one's"
 
 
-def test_every_start_is_an_attempt_more() -> None:
+def test_every_start_counts_as_an_attempt() -> None:
     failed = [*enqueued(), start(1, 1, attempt=1), end(1.1, 1, "RuntimeError"), start(2, 2, attempt=1), end(2.1, 2)]
     assert kinds(failed, final(2)) == {UNCOUNTED}
     snoozed = [*enqueued(), start(1, 1, attempt=1), end(1.1, 1, "Snooze"), start(2, 2, attempt=1), end(2.1, 2)]
@@ -147,7 +147,7 @@ def test_every_start_is_an_attempt_more() -> None:
     assert UNCOUNTED in kinds([*timed_out, end(2.1, 2)], final(2))
 
 
-def test_a_kill_excuses_an_end_that_was_not_written_only_if_it_came_soon() -> None:
+def test_a_kill_excuses_an_unwritten_end_only_if_it_came_soon() -> None:
     def killed(at: float) -> set[str]:
         first, second = [start(1, 1), end(1.1, 1)], [start(at + 4, 2, SECOND), end(at + 4.1, 2, pid=SECOND)]
         return kinds([*enqueued(), *first, fault(at, What.KILL), *second], final(2))
@@ -156,8 +156,8 @@ def test_a_kill_excuses_an_end_that_was_not_written_only_if_it_came_soon() -> No
     assert killed(20.0) == {DUPLICATE}
 
 
-def test_who_cannot_say_that_it_was_stopped_is_followed_by_another_after_a_long_enough_cut() -> None:
-    """A renewal was due just then: the lease is given back at five sixths of it, when the server is there again."""
+def test_after_a_long_cut_a_thread_may_run_on_while_its_job_starts_again() -> None:
+    """If a renewal was just due, the lease is released after five sixths of its time, once the server is back."""
 
     def cut_for(seconds: float) -> set[str]:
         cut = [fault(2.0, What.CUT_OFF, EVERYBODY), fault(2.0 + seconds, What.BACK, EVERYBODY)]
@@ -178,7 +178,7 @@ def test_a_short_stop_is_no_reason_to_stop_a_handler() -> None:
     assert stopped(0.01) == {DUPLICATE}
 
 
-def test_only_who_kills_workers_dies_of_lost_leases() -> None:
+def test_lost_leases_end_only_jobs_that_kill_workers() -> None:
     lost = [*enqueued(), start(1, 1), fault(1.1, What.KILL)]
     assert kinds(lost, final(1, "dead", losses=3)) == {INNOCENT_DEATH}
     assert not kinds(lost, final(1, "dead", EXIT, losses=3))
@@ -187,7 +187,7 @@ def test_only_who_kills_workers_dies_of_lost_leases() -> None:
     assert not kinds(lost, final(1, "dead", KILL, losses=7))
 
 
-def test_what_is_final_stays_as_it_is() -> None:
+def test_a_final_state_does_not_change() -> None:
     once = [*enqueued(), start(1, 1), end(1.1, 1)]
     assert kinds(once, final(1), seen={JOB: final(1, "failed")}) == {CHANGED}
     assert not kinds(once, final(1), seen={JOB: final(1)})
@@ -196,63 +196,63 @@ def test_what_is_final_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("effects", "found"), [([], {DISAGREE}), ([1], set()), ([1, 1], {DISAGREE}), ([0], {DISAGREE})]
 )
-def test_a_job_and_the_effect_that_was_committed_with_it_agree(effects: list[int], found: set[str]) -> None:
+def test_a_job_and_the_effect_committed_with_it_agree(effects: list[int], found: set[str]) -> None:
     once = [*enqueued(), start(1, 1), end(1.1, 1)]
     assert kinds(once, final(1, kind=EFFECT), effects=[(JOB, fence) for fence in effects]) == found
 
 
-def test_a_violation_tells_the_whole_history_of_its_job_with_the_faults_meanwhile() -> None:
+def test_a_violation_shows_the_history_of_its_job_including_faults() -> None:
     second = [start(4.5, 2, SECOND), effect(4.55, 2, SECOND), end(4.6, 2, pid=SECOND)]
     notes = [*enqueued(), start(1, 1), fault(1.2, What.KILL, SECOND), *second]
     (violation,) = judge(Evidence(notes, {JOB: final(2)}, frozenset(), lease=LEASE))
     assert [line.split()[2] for line in violation.history[:-1]] == [
         "enqueuing", "accepted", "start", "kill", "start", "effect", "end",
     ]  # fmt: skip
-    assert violation.history[-1] == "in the end: succeeded by fence 2, attempt 2, losses 0"
+    assert violation.history[-1] == "final state: succeeded by fence 2, attempt 2, losses 0"
 
 
-# What the store says in the end
+# The store's final state
 
 
 def tried(
     at: float, fence: int, how: str, attempt: int = 1, of: int = 4, losses: int = 0, pid: int = FIRST
 ) -> list[Note]:
-    """An attempt by a handler that tells how many there are."""
+    """An attempt of a handler that notes how many attempts are allowed."""
     numbers = {"attempt": attempt, "of": of, "losses": losses}
     return [Note(at, What.START, pid, JOB, fence, numbers), end(at + 0.1, fence, how, pid)]
 
 
 @pytest.mark.parametrize("state", ["failed", "canceled", "dead"])
-def test_what_its_handler_did_well_has_succeeded(state: str) -> None:
+def test_a_job_whose_handler_succeeded_has_succeeded(state: str) -> None:
     asked = [Note(0.5, What.CANCEL, 1, JOB)]
     assert kinds([*enqueued(), *asked, *tried(1, 1, "done")], final(1, state)) == {WRONG_END}
 
 
-def test_what_its_handler_did_well_is_not_left_open() -> None:
+def test_a_job_whose_handler_succeeded_is_not_left_open() -> None:
     done = [*enqueued(), *tried(1, 1, "done")]
     assert kinds(done, None, open=frozenset({JOB})) == {WRONG_END}
     assert not kinds([*done, fault(1.2, What.KILL)], None, open=frozenset({JOB})), "nobody could write its end"
 
 
 @pytest.mark.parametrize("state", ["failed", "dead"])
-def test_what_has_never_started_does_not_end_in_vain(state: str) -> None:
+def test_a_job_that_never_started_does_not_fail(state: str) -> None:
     assert kinds(enqueued(), final(1, state)) == {WRONG_END}
 
 
-def test_a_job_is_dead_when_all_of_its_attempts_have_failed() -> None:
+def test_a_job_is_dead_only_when_all_its_attempts_have_failed() -> None:
     first, second = tried(1, 1, "ValueError", 1, of=2), tried(2, 2, "ValueError", 2, of=2)
     assert not kinds([*enqueued(), *first, *second], final(2, "dead"))
     assert kinds([*enqueued(), *first], final(1, "dead")) == {WRONG_END}, "one was left"
     assert kinds([*enqueued(), *first, *second], final(2, "failed")) == {WRONG_END}, "no error is for good by itself"
 
 
-def test_an_attempt_that_lost_its_lease_is_none_of_those_that_may_fail() -> None:
+def test_an_attempt_that_lost_its_lease_does_not_count_as_failed() -> None:
     lost = [*enqueued(), *tried(1, 1, "ValueError", 1, of=2), start(2, 2, SECOND), fault(2.1, What.KILL, SECOND)]
     assert kinds(lost, Final(JOB, WORK, "dead", 2, 2, losses=0)) == {WRONG_END}, "only one of two has failed"
     assert not kinds([*lost, *tried(6, 3, "ValueError", 3, of=2, losses=1)], Final(JOB, WORK, "dead", 3, 3, losses=1))
 
 
-def test_there_are_no_more_attempts_than_may_fail() -> None:
+def test_there_are_no_more_attempts_than_allowed() -> None:
     failed = [*tried(1, 1, "ValueError", 1, of=1), *tried(2, 2, "done", 2, of=1)]
     assert kinds([*enqueued(), *failed], final(2)) == {WRONG_END}
 
@@ -264,13 +264,13 @@ def test_a_permanent_error_is_a_failure_and_the_last_attempt() -> None:
     assert kinds([*failed, *tried(2, 2, "done", 2)], final(2)) == {DUPLICATE}
 
 
-def test_what_cannot_be_used_fails_by_itself() -> None:
+def test_an_unusable_payload_or_result_fails_the_job() -> None:
     unusable = Note(0.2, What.UNUSABLE, 1, JOB)
     assert not kinds([*enqueued(), unusable], final(1, "failed")), "its payload"
     assert not kinds([*enqueued(), unusable, *tried(1, 1, "done")], final(1, "failed")), "its result"
 
 
-def test_nothing_is_canceled_unless_somebody_asked_for_it() -> None:
+def test_no_job_is_canceled_without_a_request() -> None:
     asked = Note(0.5, What.CANCEL, 1, JOB)
     assert kinds(enqueued(), Final(JOB, WORK, "canceled", None, 0, 0)) == {WRONG_END}
     assert not kinds([*enqueued(), asked], Final(JOB, WORK, "canceled", None, 0, 0))
@@ -280,25 +280,25 @@ def test_nothing_is_canceled_unless_somebody_asked_for_it() -> None:
     assert not kinds([*enqueued(), *tried(1, 1, "Cancel")], final(1, "canceled")), "its handler did"
 
 
-def test_a_cancel_may_meet_a_job_whose_end_could_not_be_written() -> None:
+def test_a_job_whose_end_could_not_be_written_may_be_canceled() -> None:
     killed = [*enqueued(), *tried(1, 1, "done"), fault(1.2, What.KILL), Note(2, What.CANCEL, 1, JOB)]
     assert not kinds(killed, Final(JOB, WORK, "canceled", None, 1, 1))
 
 
-def test_a_thread_that_was_given_up_may_end_well() -> None:
+def test_an_abandoned_thread_may_succeed() -> None:
     thread = [*enqueued(), Note(1.05, What.CANCEL, 1, JOB), *tried(1, 1, "done")]
     assert not kinds(thread, final(1, "canceled", THREAD))
     assert kinds(thread, final(1, "failed", THREAD)) == {WRONG_END}
 
 
-def test_how_a_peers_job_ends_in_vain_is_not_judged() -> None:
+def test_the_way_a_peers_job_fails_is_not_judged() -> None:
     assert not kinds([*enqueued(), *tried(1, 1, "ValueError")], final(1, "failed"), is_ours=False)
 
 
-# Where it is in the end
+# Where a job is at the end
 
 
-def test_what_ran_was_stored_and_stays() -> None:
+def test_a_job_that_ran_was_stored_and_stays() -> None:
     undecided = enqueued()[:1]
     assert kinds([*undecided, start(1, 1), end(1.1, 1)], None) == {LOST}
     assert kinds(undecided, None, seen={JOB: final(1)}) == {LOST}
@@ -306,20 +306,20 @@ def test_what_ran_was_stored_and_stays() -> None:
     assert not kinds([*prunable, start(1, 1), end(1.1, 1)], None, seen={JOB: final(1)})
 
 
-def test_what_is_final_is_not_opened_again() -> None:
+def test_a_final_job_does_not_become_open_again() -> None:
     once = [*enqueued(), start(1, 1), end(1.1, 1, "Permanent")]
     assert CHANGED in kinds(once, None, open=frozenset({JOB}), seen={JOB: final(1, "failed")})
     assert CHANGED in kinds(once, final(1, "failed"), open=frozenset({JOB})), "in two places"
 
 
-def test_the_result_of_what_is_final_stays_as_it_is() -> None:
+def test_the_result_of_a_final_job_does_not_change() -> None:
     once = [*enqueued(), start(1, 1), end(1.1, 1)]
     before, after = replace(final(1), result_hash=7), replace(final(1), result_hash=8)
     assert kinds(once, after, seen={JOB: before}) == {CHANGED}
     assert not kinds(once, before, seen={JOB: before})
 
 
-def test_a_person_may_give_a_dead_letter_up() -> None:
+def test_a_person_may_give_up_a_dead_letter() -> None:
     failed = [*enqueued(), *tried(1, 1, "Permanent")]
     canceled = Final(JOB, WORK, "canceled", None, 1, 0)
     asked = Note(3, What.CANCEL, 1, JOB)
@@ -327,7 +327,7 @@ def test_a_person_may_give_a_dead_letter_up() -> None:
     assert not kinds([*failed, asked], canceled, seen={JOB: final(1, "failed")})
 
 
-def test_what_was_refused_is_not_claimable() -> None:
+def test_a_refused_job_is_not_claimable() -> None:
     assert kinds(enqueued(What.REFUSED), None, open=frozenset({JOB})) == {UNEXPECTED}
     assert not kinds(enqueued(What.REFUSED), None)
 
@@ -345,7 +345,7 @@ def test_what_was_refused_is_not_claimable() -> None:
     ],
     ids=["shutdown", "paused", "outage", "canceled"],
 )
-def test_a_handler_is_stopped_for_a_reason(reason: list[Note]) -> None:
+def test_a_handler_is_stopped_only_for_a_reason(reason: list[Note]) -> None:
     stopped = [
         *enqueued(),
         start(0.15, 1),
@@ -381,7 +381,7 @@ def test_not_everything_is_a_reason_to_stop_a_handler(no_reason: list[Note]) -> 
 # Effects
 
 
-def test_what_has_succeeded_has_had_its_effect() -> None:
+def test_a_succeeded_job_has_had_its_effect() -> None:
     once = [*enqueued(), start(1, 1), end(1.1, 1)]
     assert kinds(once, final(1), noted=[]) == {DISAGREE}
     assert kinds(once, final(1), noted=[effect(1.05, 2)]) == {DISAGREE}, "of an attempt that never was"
@@ -399,27 +399,27 @@ def test_a_handler_is_stopped_before_its_lease_ends() -> None:
     assert not kinds([*enqueued(), start(1, 1), *paused, *again], final(2), noted=noted), "nothing could stop it"
 
 
-def test_what_a_handler_has_committed_is_the_end_of_its_job() -> None:
+def test_a_committed_finish_is_the_end_of_the_job() -> None:
     twice = [*enqueued(kind=EFFECT), start(1, 1), end(1.1, 1), fault(1.2, What.KILL), start(5, 2, SECOND), end(5.1, 2)]
     assert kinds(twice, final(2, kind=EFFECT), effects=[(JOB, 2)]) == {DISAGREE}
 
 
-def test_an_effect_is_that_of_a_job() -> None:
+def test_every_effect_belongs_to_a_job() -> None:
     assert kinds([], None, effects=[(JOB, 1)]) == {UNEXPECTED}
 
 
-# Leases that are over
+# Expired leases
 
 
-def test_a_lease_that_is_over_is_rescued_within_two_intervals() -> None:
-    # Of a second each, and two for a busy machine.
+def test_an_expired_lease_is_rescued_within_two_intervals() -> None:
+    # Two rescue intervals of a second each, plus two seconds for a busy machine.
     assert is_stuck(4.1, calm=60, lease=3.0)
     assert not is_stuck(3.9, calm=60, lease=3.0)
     assert is_stuck(22.1, calm=60, lease=30.0)
     assert not is_stuck(21.9, calm=60, lease=30.0)
 
 
-def test_nobody_is_stuck_while_workers_start_after_a_fault() -> None:
+def test_no_job_is_stuck_while_workers_start_after_a_fault() -> None:
     assert not is_stuck(60, calm=9.0, lease=3.0)
     assert is_stuck(60, calm=9.1, lease=3.0)
 
@@ -434,7 +434,7 @@ def test_no_claim_is_issued_twice() -> None:
 
 
 class TestAfterAnAsynchronousStandbyWasPromoted:
-    """It has nothing of what was committed from 2.0 on, and is there at 4.0."""
+    """The standby lacks everything committed after 2.0 and takes over at 4.0."""
 
     forgotten = Note(4.0, What.FORGOTTEN, EVERYBODY, more={"since": 2.0})
 
@@ -442,7 +442,7 @@ class TestAfterAnAsynchronousStandbyWasPromoted:
         before = Note(at - 0.1, What.ENQUEUING, 1, JOB, more={"kind": WORK})
         return [before, Note(at, What.ACCEPTED, 1, JOB), self.forgotten]
 
-    def test_a_job_may_be_gone_if_it_was_accepted_then_and_had_not_run_before(self) -> None:
+    def test_a_job_may_be_gone_if_accepted_in_that_period_and_not_run_before(self) -> None:
         assert not kinds(self.accepted(2.1), None)
         assert kinds(self.accepted(1.5), None) == {LOST}
         assert kinds(self.accepted(4.1), None) == {LOST}
@@ -461,22 +461,22 @@ class TestAfterAnAsynchronousStandbyWasPromoted:
         ],
         ids=["claimed then", "ended then", "ended just before", "claimed ahead", "claimed before", "claimed after"],
     )
-    def test_a_job_may_run_again_if_it_was_claimed_or_ended_then(
+    def test_a_job_may_run_again_if_claimed_or_ended_in_that_period(
         self, first: list[Note], *, is_explained: bool
     ) -> None:
         notes = [*self.accepted(0.5), *first, start(9.0, 2, SECOND), end(9.1, 2, pid=SECOND)]
         assert kinds(notes, final(2)) == (set() if is_explained else {DUPLICATE})
 
-    def test_an_attempt_that_was_forgotten_is_counted_anew_and_has_a_lower_fence_all_the_same(self) -> None:
+    def test_a_forgotten_attempt_is_counted_again_but_must_have_a_lower_fence(self) -> None:
         again = [start(5.0, 2, SECOND, attempt=1), end(5.1, 2, pid=SECOND)]
         assert not kinds([*self.accepted(0.5), start(2.5, 1), *again], final(2))
         assert STALE_WRITE in kinds([*self.accepted(0.5), start(2.5, 3, attempt=1), *again], final(2))
 
-    def test_what_was_final_may_be_open_again_if_it_ended_then(self) -> None:
+    def test_a_final_job_may_be_open_again_if_it_ended_in_that_period(self) -> None:
         for at, found in ((2.5, set()), (6.0, {CHANGED, WRONG_END})):
             ended = [*self.accepted(0.5), start(at - 0.5, 1), end(at, 1)]
             assert kinds(ended, None, open=frozenset({JOB}), seen={JOB: final(1)}) == found
 
-    def test_a_forgotten_claim_changes_nothing_any_more(self) -> None:
+    def test_a_forgotten_claim_cannot_change_its_job(self) -> None:
         notes = [*self.accepted(0.5), start(2.5, 1), start(5.0, 2, SECOND), end(5.1, 1), end(5.2, 2, pid=SECOND)]
         assert STALE_WRITE in kinds(notes, final(1))

@@ -1,4 +1,4 @@
-"""The release after this one, which a case migrates to while workers of this one are at work."""
+"""The later release that a case migrates to while workers of this release are running."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from holdfast_lab.faults import later_release
 from tests.databases import Database
 
 
-def test_it_has_migrations_a_changed_function_and_a_new_one() -> None:
+def test_it_has_new_migrations_a_changed_function_and_a_new_one() -> None:
     this, later = schema_files(), later_release.later_schema_files()
     assert later.migrations[: len(this.migrations)] == this.migrations
     assert later.version == this.version + 2
@@ -21,7 +21,7 @@ def test_it_has_migrations_a_changed_function_and_a_new_one() -> None:
     assert (changed, later.functions.keys() - this.functions.keys()) == ({"now"}, {"later"})
 
 
-async def test_it_knows_the_schema_that_it_has_migrated_and_this_release_does_not(database: Database) -> None:
+async def test_it_accepts_the_schema_that_it_has_migrated_and_this_release_does_not(database: Database) -> None:
     for _ in range(2):
         command = [sys.executable, "-m", "holdfast_lab.faults.later_release", "migrate", "--store", database.url]
         given = {**os.environ, later_release.IN_LABORATORY: "1"}
@@ -32,7 +32,7 @@ async def test_it_knows_the_schema_that_it_has_migrated_and_this_release_does_no
             pass
 
 
-async def test_nobody_migrates_to_it_by_mistake(database: Database) -> None:
+async def test_it_cannot_migrate_by_mistake(database: Database) -> None:
     command = [sys.executable, "-m", "holdfast_lab.faults.later_release", "migrate", "--store", database.url]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)  # noqa: ASYNC221
     assert done.returncode == 1

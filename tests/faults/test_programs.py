@@ -1,4 +1,4 @@
-"""Servers that cases start for themselves: what does not start is told, and leaves nothing behind."""
+"""Servers that a case starts itself: a failed start is reported and leaves nothing behind."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def script(folder: Path, text: str) -> list[str | Path]:
 
 
 class Written:
-    """A number that a program writes into a file: it is there when its line has an end."""
+    """A number that a program writes to a file. It is complete once its line has ended."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -43,7 +43,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def is_gone(pid: int) -> bool:
-    """Or dead, and nobody has taken note of it yet."""
+    """Whether the process has ended, even if it has not been reaped yet."""
     try:
         os.kill(pid, 0)
         return ") Z " in Path(f"/proc/{pid}/stat").read_text()
@@ -53,7 +53,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def test_what_answers_runs_until_it_is_ended_and_can_be_started_again(tmp_path: Path) -> None:
+def test_a_server_runs_until_it_is_ended_and_can_be_started_again(tmp_path: Path) -> None:
     pid = Written(tmp_path / "pid")
     command = script(tmp_path, f"echo $$ > {pid.file}; exec sleep 600")
     program = Program(tmp_path, pid, PATIENCE)
@@ -66,13 +66,13 @@ def test_what_answers_runs_until_it_is_ended_and_can_be_started_again(tmp_path: 
     program.end(signal.SIGTERM)
 
 
-def test_what_ends_instead_of_answering_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_a_server_that_ends_without_answering_is_reported_with_its_output(tmp_path: Path) -> None:
     command = script(tmp_path, "echo no such port >&2; exit 3")
     with pytest.raises(ProgramFailed, match="server did not start: no such port"):
         Program(tmp_path, lambda: False, PATIENCE).start(command)
 
 
-def test_what_does_not_answer_in_time_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+def test_a_server_that_does_not_answer_in_time_is_killed_with_its_children(tmp_path: Path) -> None:
     child = Written(tmp_path / "child")
     command = script(tmp_path, f"sleep 600 & echo $! > {child.file}; wait")
     program = Program(tmp_path, lambda: False, 1.0)
@@ -82,7 +82,7 @@ def test_what_does_not_answer_in_time_is_killed_with_all_that_it_started(tmp_pat
     until(lambda: is_gone(child.number))
 
 
-def test_what_is_interrupted_while_it_starts_is_killed_too(tmp_path: Path) -> None:
+def test_a_server_interrupted_during_its_start_is_killed(tmp_path: Path) -> None:
     pid = Written(tmp_path / "pid")
 
     def interrupted() -> bool:
@@ -95,7 +95,7 @@ def test_what_is_interrupted_while_it_starts_is_killed_too(tmp_path: Path) -> No
     until(lambda: is_gone(pid.number))
 
 
-def test_what_is_ended_while_another_thread_starts_it_does_not_live_on(tmp_path: Path) -> None:
+def test_a_server_ended_while_another_thread_starts_it_does_not_survive(tmp_path: Path) -> None:
     pid = Written(tmp_path / "pid")
     program = Program(tmp_path, lambda: False, PATIENCE)
     failed: list[ProgramFailed] = []

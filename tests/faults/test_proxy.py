@@ -1,4 +1,4 @@
-"""The proxy before a real PostgreSQL: whose connection is cut when, and what the server has done by then."""
+"""The proxy in front of a real PostgreSQL: which connection it cuts, when, and what the server has done by then."""
 
 import asyncio
 import gc
@@ -36,7 +36,7 @@ def proxy(database: Database) -> Iterator[Proxy]:
 
 @asynccontextmanager
 async def through(proxy: Proxy) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
-    """A connection whose end may be as sudden as the proxy likes."""
+    """A connection that tolerates a sudden end."""
     connection = await asyncpg.connect(proxy.url)
     try:
         yield connection
@@ -123,15 +123,13 @@ async def test_a_statement_is_cut_before_the_server_gets_it_or_after_it_has_answ
     assert database.query("SELECT count(*) FROM effect") == [(rows,)]
     (fault,) = proxy.faults
     assert (fault.what, of in fault.statement.casefold()) == (f"cut {when}", True)
-    # Once is once.
+    # The cut happens only once.
     await write(proxy.url)
     assert database.query("SELECT count(*) FROM effect") == [(rows + 1,)]
 
 
 @WHEN
-async def test_a_commit_is_cut_and_not_what_only_looks_like_one(
-    database: Database, proxy: Proxy, when: When, rows: int
-) -> None:
+async def test_only_a_real_commit_is_cut(database: Database, proxy: Proxy, when: When, rows: int) -> None:
     proxy.plan(Cut(when))
 
     async def write() -> None:
@@ -145,7 +143,7 @@ async def test_a_commit_is_cut_and_not_what_only_looks_like_one(
     assert [fault.statement for fault in proxy.faults] == ["COMMIT;"]
 
 
-async def test_the_nth_is_counted_over_all_connections_and_only_its_own_is_cut(
+async def test_the_nth_statement_is_counted_over_all_connections_and_only_its_own_is_cut(
     database: Database, proxy: Proxy
 ) -> None:
     proxy.plan(Cut("before", of="insert into effect", nth=3, times=2))
@@ -161,7 +159,7 @@ async def test_the_nth_is_counted_over_all_connections_and_only_its_own_is_cut(
     assert [(fault.what, fault.connection) for fault in proxy.faults] == [("cut before", 1), ("cut before", 2)]
 
 
-async def test_chance_is_the_same_for_the_same_seed(database: Database) -> None:
+async def test_the_same_seed_cuts_the_same_statements(database: Database) -> None:
     async def done(seed: int) -> list[str]:
         with Proxy.before(database.url, seed=seed) as proxy:
             proxy.plan(Cut("either", of="insert", share=0.5, times=None))
@@ -181,7 +179,7 @@ async def test_chance_is_the_same_for_the_same_seed(database: Database) -> None:
     assert await done(2) != first
 
 
-async def test_all_connections_swallow_and_then_flow(database: Database, proxy: Proxy) -> None:
+async def test_all_connections_can_swallow_data_and_flow_again(database: Database, proxy: Proxy) -> None:
     async with through(proxy) as silent, through(proxy) as unharmed:
         proxy.swallow()
         asked = asyncio.ensure_future(silent.execute(LITERAL))
@@ -194,12 +192,12 @@ async def test_all_connections_swallow_and_then_flow(database: Database, proxy: 
         for lost in (asked, connecting):
             with pytest.raises(LOST):
                 await lost
-        # Nothing of this one was lost.
+        # This connection lost nothing.
         await unharmed.execute(LITERAL)
     assert rows(database) == 1
 
 
-async def test_one_connection_swallows(database: Database, proxy: Proxy) -> None:
+async def test_a_single_connection_can_swallow_data(database: Database, proxy: Proxy) -> None:
     async with through(proxy) as silent, through(proxy) as other:
         proxy.swallow(1)
         asked = asyncio.ensure_future(silent.execute(LITERAL))
@@ -214,7 +212,7 @@ async def test_one_connection_swallows(database: Database, proxy: Proxy) -> None
     assert rows(database) == 3
 
 
-async def test_what_is_there_is_half_open_and_what_comes_is_not(database: Database, proxy: Proxy) -> None:
+async def test_existing_connections_are_half_open_and_new_ones_are_not(database: Database, proxy: Proxy) -> None:
     async with through(proxy) as old:
         proxy.half_open()
         asked = asyncio.ensure_future(old.execute(LITERAL))
@@ -228,7 +226,7 @@ async def test_what_is_there_is_half_open_and_what_comes_is_not(database: Databa
     assert rows(database) == 1
 
 
-async def test_an_answer_is_held_back_while_the_server_has_acted(database: Database, proxy: Proxy) -> None:
+async def test_an_answer_is_held_back_after_the_server_has_acted(database: Database, proxy: Proxy) -> None:
     async with through(proxy) as connection:
         proxy.delay(3600, way="to_client")
         asked = asyncio.ensure_future(connection.execute(LITERAL))
@@ -239,18 +237,18 @@ async def test_an_answer_is_held_back_while_the_server_has_acted(database: Datab
             await asked
 
 
-async def test_a_delay_is_one_each_way(database: Database, proxy: Proxy) -> None:
+async def test_a_delay_applies_in_each_direction(database: Database, proxy: Proxy) -> None:
     async with through(proxy) as connection:
         proxy.delay(0.05, jitter=0.01)
         started = time.monotonic()
         await connection.execute(LITERAL)
-        # It can only take longer.
+        # The round trip may take longer, but not shorter.
         assert time.monotonic() - started >= 0.1
     assert rows(database) == 1
 
 
-def test_nobody_who_connects_while_it_ends_is_left_behind() -> None:
-    """A connection that nobody closes is a warning of whichever test meets the collector."""
+def test_a_connection_opened_while_the_proxy_ends_is_closed() -> None:
+    """An unclosed connection would cause a warning in any later test that triggers garbage collection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         for _ in range(30):
             with Proxy(server.getsockname()) as proxy:
@@ -260,7 +258,7 @@ def test_nobody_who_connects_while_it_ends_is_left_behind() -> None:
     gc.collect()
 
 
-async def test_everybody_is_refused_until_it_flows_again(database: Database, proxy: Proxy) -> None:
+async def test_every_connection_is_refused_until_it_flows_again(database: Database, proxy: Proxy) -> None:
     async with through(proxy) as connection:
         proxy.refuse()
         with pytest.raises(LOST):
@@ -279,8 +277,8 @@ async def test_a_half_closed_connection_is_closed_for_the_client(proxy: Proxy) -
         assert await other.fetchval("SELECT 1") == 1
 
 
-async def test_a_half_closed_connection_still_takes_what_the_client_says() -> None:
-    """Also another protocol than PostgreSQL's goes through."""
+async def test_a_half_closed_connection_still_forwards_data_from_the_client() -> None:
+    """The proxy also forwards protocols other than PostgreSQL's."""
     heard: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -323,7 +321,7 @@ def test_a_cut_that_makes_no_sense_is_refused(given: dict[str, object]) -> None:
 
 
 @WHEN
-async def test_an_enqueue_that_is_cut_is_said_again_and_makes_one_job(
+async def test_an_enqueue_that_is_cut_and_repeated_makes_one_job(
     database: Database, proxy: Proxy, when: When, rows: int
 ) -> None:
     async with Holdfast(proxy.url) as app:
@@ -362,7 +360,9 @@ def message(kind: bytes, content: bytes = b"") -> bytes:
     st.lists(st.tuples(st.sampled_from([b"Q", b"d", b"S"]), st.binary(max_size=20)), max_size=8),
     st.lists(st.integers(1, 9)),
 )
-def test_messages_are_whole_however_the_network_cuts_them(sent: list[tuple[bytes, bytes]], cuts: list[int]) -> None:
+def test_messages_are_reassembled_however_the_network_splits_them(
+    sent: list[tuple[bytes, bytes]], cuts: list[int]
+) -> None:
     expected = [message(kind, content) for kind, content in sent]
     stream, messages, found = b"".join(expected), Messages(), []
     for size in [*cuts, len(stream)]:
@@ -372,7 +372,7 @@ def test_messages_are_whole_however_the_network_cuts_them(sent: list[tuple[bytes
 
 
 @given(st.lists(st.integers(1, 9)))
-def test_an_opening_is_understood_however_the_network_cuts_it(cuts: list[int]) -> None:
+def test_an_opening_is_understood_however_the_network_splits_it(cuts: list[int]) -> None:
     startup = struct.pack("!ii", 13, 196608) + b"user\0"
     stream = struct.pack("!ii", 8, 80877104) + struct.pack("!ii", 8, 80877103) + startup + b"rest"
     opening, passed, answers, after = Opening(), b"", b"", b""
@@ -387,7 +387,7 @@ def test_an_opening_is_understood_however_the_network_cuts_it(cuts: list[int]) -
     assert (passed, answers, after, opening.is_postgres) == (startup, b"NN", b"rest", True)
 
 
-def test_the_answer_of_a_statement_is_known_among_those_of_a_pipeline() -> None:
+def test_in_a_pipeline_the_answer_of_each_statement_is_known() -> None:
     conversation = Conversation()
     conversation.hear(message(b"Z", b"I"))
     asked = [
@@ -410,12 +410,12 @@ def test_the_answer_of_a_statement_is_known_among_those_of_a_pipeline() -> None:
         ("insert into jobs", "INSERT INTO", True),
     ],
 )
-def test_which_statement_is_meant(statement: str, of: str, meant: bool) -> None:
+def test_matching_a_statement(statement: str, of: str, meant: bool) -> None:
     assert is_meant(statement, of) is meant
 
 
-async def test_a_job_whose_claims_nobody_heard_of_is_given_back_and_no_loss_is_counted(proxy: Proxy) -> None:
-    """It has killed nobody. Twice, and it would be a suspect that never ran."""
+async def test_a_job_whose_claims_went_unanswered_is_released_without_counting_a_loss(proxy: Proxy) -> None:
+    """The job has killed no worker. Counted twice, the loss would make it a suspect that never ran."""
     app, ran = Holdfast(proxy.url), []
 
     @app.handler("work")

@@ -1,10 +1,14 @@
-"""Running cases: what a case does to a user's server, and what a broken one does to the others."""
+"""Running cases: what a case does to a user's server, and how a broken case affects the others."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from holdfast_lab.faults.case import Case, Run
+import pytest
+
+from holdfast_lab.faults.case import Case, Need, Run
 from holdfast_lab.faults.lab import Lab
-from holdfast_lab.faults.run import Plan, Result, run_plan
+from holdfast_lab.faults.run import Plan, Result, missing, run_plan
+from holdfast_lab.faults.server import FaultServer
 from tests.databases import Database, connected
 
 
@@ -16,7 +20,7 @@ async def results_of(database: Database, *cases: Case) -> Sequence[Result]:
     return await run_plan(Plan(cases, 1, url=database.url), lambda *_: None, lambda _: None)
 
 
-async def test_of_a_users_server_only_the_connections_of_the_case_are_killed(database: Database) -> None:
+async def test_on_a_users_server_only_the_connections_of_the_case_are_killed(database: Database) -> None:
     killed = []
 
     async def kill_all(lab: Lab) -> None:
@@ -31,7 +35,13 @@ async def test_of_a_users_server_only_the_connections_of_the_case_are_killed(dat
     assert killed[0] >= 2
 
 
-async def test_a_case_with_a_mistake_leaves_the_others_their_results(database: Database) -> None:
+def test_a_case_that_lacks_a_program_names_it_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    why = missing(Need.CLUSTER, FaultServer("", tmp_path))
+    assert why == "runs Patroni, etcd, HAProxy and PgBouncer, and etcd is not installed"
+
+
+async def test_a_broken_case_does_not_affect_the_results_of_others(database: Database) -> None:
     async def mistaken(lab: Lab) -> None:
         raise ValueError("it is wrong")
 

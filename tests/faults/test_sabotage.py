@@ -1,4 +1,4 @@
-"""Tests the tester: every sabotaged build is caught, and by what it breaks."""
+"""Tests of the tester: the judge catches every sabotaged build through the rule that it breaks."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,7 +12,7 @@ from tests.faults.sabotage import SABOTAGE, SABOTAGES
 
 SEED = 7
 LEASE = "lease"
-"""In seconds, where a shorter one than the case has lets the damage show sooner."""
+"""In seconds, for cases in which a shorter lease than the default reveals the damage sooner."""
 CAUGHT = {
     "no_fence_check": ("R2", {STALE_WRITE}, {"stops": 5}),
     "acknowledge_before_running": ("R1", {LOST}, {"jobs": 400, "kills": 2}),
@@ -39,7 +39,7 @@ async def run(name: str, size: Mapping[str, float], app: str) -> Result:
     return result
 
 
-def test_there_is_a_case_for_each() -> None:
+def test_each_sabotage_has_a_case() -> None:
     assert set(CAUGHT) == set(SABOTAGES)
 
 

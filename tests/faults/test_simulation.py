@@ -1,4 +1,4 @@
-"""The engine under a virtual clock: what a seed gives, what the oracle catches, and that it finds nothing to catch."""
+"""The engine under a virtual clock: seeds are reproducible, and the oracle catches sabotage and nothing else."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from holdfast_lab.faults.simulation.world import World
 from tests.faults.simulated_sabotage import SABOTAGES, Sabotage, no_fence_check
 
 ROUNDS = range(10)
-"""A few seeds, so that a change that breaks all is known at once. `make trials` has many more."""
+"""A few seeds, enough to reveal a change that breaks everything. `make trials` runs many more."""
 _ROOT = Path(__file__).parents[2]
 
 
@@ -45,7 +45,7 @@ def test_the_same_seed_gives_the_same_trace(seed: int) -> None:
 
 
 def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
-    """Where sets of text are in another order."""
+    """In another process, sets of strings iterate in a different order."""
     replayed = subprocess.run(
         [sys.executable, "-m", "holdfast_lab.faults.simulation", "--replay", "4"],
         capture_output=True,
@@ -57,15 +57,15 @@ def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
     assert replayed.stdout == f"{trace(4)}\nseed 4: no violation\n"
 
 
-def test_other_seeds_give_other_traces() -> None:
+def test_different_seeds_give_different_traces() -> None:
     assert len({trace(seed) for seed in range(10)}) == 10
 
 
-# It runs up to 400 schedules, which takes a minute on a busy machine.
+# Runs up to 400 schedules, which takes a minute on a busy machine.
 @pytest.mark.timeout(300)
 @pytest.mark.long
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.__name__)
-def test_every_sabotage_is_caught_by_what_it_breaks(sabotage: Sabotage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_sabotage_is_caught_by_the_rule_it_breaks(sabotage: Sabotage, monkeypatch: pytest.MonkeyPatch) -> None:
     sabotage(monkeypatch)
     failure = first_failure(400)
     assert failure is not None
@@ -82,14 +82,14 @@ def test_the_engine_breaks_no_promise() -> None:
     assert results.fewest_steps >= FEWEST_STEPS
 
 
-def test_no_module_of_the_worker_goes_by_the_real_clock() -> None:
-    """But for those that are not simulated."""
+def test_no_module_of_the_worker_reads_the_real_clock() -> None:
+    """Modules that are not simulated are the exception."""
     modules = [import_module(f"holdfast.worker.{each.name}") for each in iter_modules(holdfast.worker.__path__)]
     reading = {module for module in modules if hasattr(module, "time")} - {holdfast.worker.processes}
     assert reading <= set(engine._MODULES)
 
 
-def test_every_move_is_made() -> None:
+def test_every_kind_of_move_occurs() -> None:
     told = "\n".join(trace(seed) for seed in range(130))
     for move in (
         *(
@@ -111,7 +111,7 @@ def test_every_move_is_made() -> None:
         assert move in told, move
 
 
-def test_a_failure_is_told_with_its_seed_and_can_be_replayed(
+def test_a_failure_is_reported_with_its_seed_and_can_be_replayed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     no_fence_check(monkeypatch)
@@ -140,8 +140,8 @@ def test_schedules_run_in_several_processes(capsys: pytest.CaptureFixture[str]) 
     ("jobs", "steps", "told"),
     [
         (FEWEST_JOBS, FEWEST_STEPS, []),
-        (FEWEST_JOBS - 1, FEWEST_STEPS, ["too small: a schedule had only 49 jobs, and needs 50"]),
-        (FEWEST_JOBS, FEWEST_STEPS - 1, ["too small: a schedule had only 199 steps, and needs 200"]),
+        (FEWEST_JOBS - 1, FEWEST_STEPS, ["too small: a schedule had only 49 jobs, but needs 50"]),
+        (FEWEST_JOBS, FEWEST_STEPS - 1, ["too small: a schedule had only 199 steps, but needs 200"]),
     ],
 )
 def test_a_schedule_that_is_too_small_is_a_failure(
@@ -160,7 +160,7 @@ def test_a_schedule_that_is_too_small_is_a_failure(
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_an_interrupted_run_tells_what_it_has(
+def test_an_interrupted_run_reports_its_results_so_far(
     processes: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(seeds: range, processes: int) -> Iterator[Results]:

@@ -1,4 +1,4 @@
-"""What excuses a lost lease in a simulated schedule, and what excuses a late rescue. Leases of one second."""
+"""What excuses a lost lease or a late rescue in a simulated schedule. All leases last one second."""
 
 import math
 from uuid import UUID
@@ -9,7 +9,7 @@ from holdfast.domain.job import Lease
 from holdfast_lab.faults.simulation.witness import Claimed, Cut, Span, Witness, is_explained
 
 LONG = 5.0
-"""Until an answer comes: longer than anybody waits for it."""
+"""Seconds until an answer comes: longer than any process waits."""
 
 
 def process(*cuts: Cut, pauses: list[Span] | None = None, blocks: list[Span] | None = None) -> Witness:
@@ -21,11 +21,11 @@ def process(*cuts: Cut, pauses: list[Span] | None = None, blocks: list[Span] | N
 
 
 def is_excused(by: Witness, *, heard_at: float = 10.0, since: float = 10.0) -> bool:
-    """The loss of a lease that was claimed or last renewed at `since`."""
+    """Whether the loss of a lease is excused that was claimed or last renewed at `since`."""
     return is_explained(Claimed(Lease(UUID(int=1), 1, UUID(int=2)), by, since, since + 1.0, heard_at))
 
 
-def test_nothing_excuses_nothing() -> None:
+def test_without_a_fault_no_loss_is_excused() -> None:
     assert not is_excused(process())
 
 
@@ -55,7 +55,7 @@ def test_other_requests_excuse_no_loss(what: str) -> None:
 @pytest.mark.parametrize(
     ("pause", "excused"), [((10.0, 10.6), False), ((10.3, 10.7), False), ((9.0, 10.3), False), ((10.3, 11.0), True)]
 )
-def test_a_pause_excuses_a_loss_if_nothing_is_left_after_it(pause: Span, excused: bool) -> None:
+def test_a_pause_excuses_a_loss_if_no_time_is_left_after_it(pause: Span, excused: bool) -> None:
     assert is_excused(process(pauses=[pause])) is excused
 
 
@@ -92,15 +92,15 @@ def test_only_the_claim_that_leased_it_excuses_the_loss(what: str, is_suspect: b
     assert is_explained(lost) is excused
 
 
-def test_what_befell_its_holder_before_the_last_renewal_excuses_no_loss() -> None:
-    """An interrupted handler is judged from its claim on, a lost lease from the renewal after which it ended."""
+def test_faults_before_the_last_renewal_excuse_no_loss() -> None:
+    """An interrupted handler is judged from its claim onward, a lost lease only from its last renewal."""
     lost = Claimed(Lease(UUID(int=1), 1, UUID(int=2)), process(pauses=[(9.0, 10.0)]), 8.0, 9.0, heard_at=8.0)
     lost.since, lost.until = 10.0, 11.0
     assert lost.claimed_at == 8.0
     assert not is_explained(lost)
 
 
-def test_who_stops_is_excused_by_what_kept_it_from_writing() -> None:
+def test_a_stopping_worker_is_excused_by_a_fault_that_kept_it_from_writing() -> None:
     witness = process(Cut("finish", 10.1, 12.0))
     assert not is_excused(witness)
     witness.stops_at = 10.0
@@ -109,7 +109,7 @@ def test_who_stops_is_excused_by_what_kept_it_from_writing() -> None:
     assert not is_excused(witness)
 
 
-def test_who_was_undisturbed_for_long_enough_should_have_looked() -> None:
+def test_a_worker_undisturbed_for_long_enough_should_have_looked() -> None:
     witness = process(Cut("rescue", 11.0, 11.5), pauses=[(13.0, 14.0)])
     assert witness.was_undisturbed(1.0, after=10.5, until=10.6)
     assert not witness.was_undisturbed(1.0, after=11.2, until=12.4)
@@ -120,12 +120,12 @@ def test_who_was_undisturbed_for_long_enough_should_have_looked() -> None:
 
 
 @pytest.mark.parametrize("end", ["stops_at", "died_at"])
-def test_who_is_down_need_not_look(end: str) -> None:
+def test_a_worker_that_is_down_need_not_look(end: str) -> None:
     witness = process()
     setattr(witness, end, 10.0)
     assert witness.was_undisturbed(1.0, after=9.9, until=20.0)
     assert not witness.was_undisturbed(1.0, after=10.1, until=20.0)
 
 
-def test_who_was_born_late_need_not_have_looked_before() -> None:
+def test_a_worker_need_not_have_looked_before_its_start() -> None:
     assert not process().was_undisturbed(1.0, after=0.5, until=0.9)

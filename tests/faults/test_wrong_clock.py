@@ -1,4 +1,4 @@
-"""The clock that is made wrong: the one on the wall, for everybody in that process, and no other."""
+"""The wrong clock: only the wall clock is wrong, and only in one process."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ print(time.time(), time.time_ns() / 1e9, datetime.now(UTC).timestamp(), (uuid7()
 """
 
 
-def test_all_that_tells_the_time_of_day_is_wrong_and_the_monotonic_clock_is_not() -> None:
+def test_every_wall_clock_is_wrong_and_the_monotonic_clock_is_not() -> None:
     before, monotonic = datetime.now(UTC).timestamp(), time.monotonic()
     done = subprocess.run([sys.executable, "-c", _LOOK], capture_output=True, text=True, check=True, timeout=60)
     *wrong, right = (float(number) for number in done.stdout.split())

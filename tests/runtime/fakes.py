@@ -1,4 +1,4 @@
-"""Runners that do what a test tells them."""
+"""Runners that do what a test tells them to."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,7 @@ from holdfast.domain.runner import RunnerReport
 
 
 class FakeRunner:
-    """Due whenever `due` says so; `act` is what it does in its turn."""
+    """Due in `due` seconds; in its turn it calls `act`."""
 
     def __init__(self, name: str, act: Callable[[Budget], Awaitable[None]] | None = None) -> None:
         self.name = name

@@ -12,14 +12,14 @@ ROOT = Path(__file__).parents[2]
 
 
 class Command:
-    """One process. Its stdout and stderr go to files, so that no full pipe can hold it up."""
+    """One process. Its stdout and stderr go to files, so it never blocks on a full pipe."""
 
     def __init__(self, arguments: tuple[str, ...], environment: dict[str, str], out: Path, log: Path) -> None:
         self._out = out
         self._log = log
         with out.open("wb") as stdout, log.open("wb") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.cli", *arguments],
+                [sys.executable, "-m", "holdfast", *arguments],
                 cwd=ROOT,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -59,7 +59,7 @@ class Command:
 
 
 class Commands:
-    """Starts commands; those that still run at the end are killed."""
+    """Starts commands, and kills those still running at the end."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self._database = database
@@ -73,7 +73,7 @@ class Commands:
         }
 
     def start(self, *arguments: str, **variables: str) -> Command:
-        """`variables` are settings by their name: poll="1h" is HOLDFAST_POLL."""
+        """`variables` are settings by name: poll="1h" becomes HOLDFAST_POLL."""
         number = len(self._started)
         settings = {f"HOLDFAST_{name.upper()}": value for name, value in variables.items()}
         out, log = self._folder / f"command-{number}.out", self._folder / f"command-{number}.log"

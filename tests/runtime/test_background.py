@@ -1,4 +1,4 @@
-"""The background repeats the tick: who is due gets a turn, a wake-up ends any wait, and one failure is one runner's."""
+"""The background repeats the tick: runners that are due get a turn, wake-ups end waits, and failures stay separate."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -34,7 +34,7 @@ async def running(
         await asyncio.wait_for(task, 10)
 
 
-async def test_the_first_tick_comes_at_once_and_then_only_who_is_due_has_a_turn() -> None:
+async def test_the_first_tick_comes_at_once_and_then_only_due_runners_have_a_turn() -> None:
     async def rest(budget: Budget) -> None:
         one.due = FOR_EVER
 
@@ -60,7 +60,7 @@ async def test_a_wake_up_ends_any_wait() -> None:
         await until(lambda: runner.turns == 2, "a turn after a wake-up for it")
 
 
-async def test_a_wake_up_during_a_tick_is_not_forgotten() -> None:
+async def test_a_wake_up_during_a_tick_is_not_lost() -> None:
     async def act(budget: Budget) -> None:
         runner.due = FOR_EVER
         if runner.turns == 1:
@@ -72,7 +72,7 @@ async def test_a_wake_up_during_a_tick_is_not_forgotten() -> None:
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("gone"), RuntimeError("a bug"), asyncio.CancelledError()])
-async def test_a_failing_runner_waits_alone(error: BaseException) -> None:
+async def test_only_a_failing_runner_waits(error: BaseException) -> None:
     async def fail(budget: Budget) -> None:
         raise error
 
@@ -101,7 +101,7 @@ async def test_after_a_single_lost_connection_the_next_turn_comes_at_once(caplog
     assert caplog.text.count("works again") == 4
 
 
-async def test_a_connection_that_is_lost_again_and_again_is_an_outage_like_any_other() -> None:
+async def test_repeatedly_lost_connections_count_as_an_outage() -> None:
     async def fail(budget: Budget) -> None:
         raise ConnectionLost("cut")
 
@@ -115,7 +115,7 @@ async def test_a_connection_that_is_lost_again_and_again_is_an_outage_like_any_o
         assert failing.turns == 2
 
 
-async def test_an_outage_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_outage_and_its_end_are_each_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async def fail_thrice(budget: Budget) -> None:
         if runner.turns <= 3:
             raise StoreUnavailable("gone")
@@ -147,11 +147,11 @@ async def test_stopping_waits_for_the_tick_and_closes_every_runner() -> None:
     assert [runner.closed_with for runner in (slow, other)] == [None, None]
     let_go.set()
     await asyncio.wait_for(task, 10)
-    # What the last tick took is no longer there for the end.
+    # The time that the last tick took is subtracted from the time for closing.
     assert all(runner.closed_with is not None and 0 < runner.closed_with <= 7.0 for runner in (slow, other))
 
 
-async def test_a_cancelled_background_still_closes_its_runners() -> None:
+async def test_a_canceled_background_still_closes_its_runners() -> None:
     runner = FakeRunner("queue")
     background = Background([runner], TickLimits(), Pacing(), shutdown=7.0)
     task = asyncio.create_task(background.run())
@@ -178,7 +178,7 @@ async def test_wake_ups_do_not_turn_an_outage_into_a_storm(caplog: pytest.LogCap
     assert caplog.text.count("Traceback") == 1
 
 
-async def test_who_wants_to_know_gets_the_report_of_each_tick_that_did_something() -> None:
+async def test_on_tick_gets_the_report_of_each_tick_that_did_something() -> None:
     async def act(budget: Budget) -> None:
         busy.due = FOR_EVER
         if busy.turns == 2:
@@ -211,7 +211,7 @@ async def test_who_wants_to_know_gets_the_report_of_each_tick_that_did_something
     ]
 
 
-async def test_an_error_in_what_is_told_stops_nobody_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_in_on_tick_stops_no_runner_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async def rest_after_three(budget: Budget) -> None:
         runner.due = 0.0 if runner.turns < 3 else FOR_EVER
 

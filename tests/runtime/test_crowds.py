@@ -1,4 +1,4 @@
-"""Several workers sleep on a queue and none of them polls: each job wakes one that can take it."""
+"""Several workers sleep on a queue and none of them polls: each job wakes a worker that can take it."""
 
 import signal
 from pathlib import Path
@@ -16,14 +16,14 @@ JOBS = 8
 
 def start(commands: Commands, *apps: str, concurrency: int = 4) -> list[Command]:
     size = {"concurrency": str(concurrency)}
-    workers = [commands.start("worker", app, poll="1h", idle_backoff_min="1h", **size) for app in apps]
+    workers = [commands.start("worker", "--app", app, poll="1h", idle_backoff_min="1h", **size) for app in apps]
     for worker in workers:
         worker.has_logged("worker started")
     return workers
 
 
 def all_asleep(database: Database, workers: int) -> None:
-    """And each knows of the others, which it learns with every renewal."""
+    """Wait until all workers sleep and know of each other, which they learn with every renewal."""
     count = "SELECT count(*) FROM holdfast.sleeper"
     eventually(lambda: database.query(count) == [(workers,)], "all sleep")
     ((now,),) = database.query("SELECT clock_timestamp()")
@@ -36,9 +36,7 @@ def has_noted(database: Database, id: UUID, note: str) -> None:
 
 
 @pytest.mark.fault
-async def test_another_one_takes_the_job_if_the_one_that_was_woken_is_frozen(
-    database: Database, commands: Commands
-) -> None:
+async def test_another_worker_takes_the_job_if_the_woken_one_is_frozen(database: Database, commands: Commands) -> None:
     frozen, _ = start(commands, APP, APP)
     all_asleep(database, 2)
     frozen.send(signal.SIGSTOP)
@@ -47,9 +45,7 @@ async def test_another_one_takes_the_job_if_the_one_that_was_woken_is_frozen(
             has_noted(database, (await app.enqueue("quick")).id, "done")
 
 
-async def test_a_batch_fills_the_slots_of_all_that_sleep(
-    database: Database, commands: Commands, tmp_path: Path
-) -> None:
+async def test_a_batch_fills_the_slots_of_all_sleepers(database: Database, commands: Commands, tmp_path: Path) -> None:
     workers = start(commands, *[APP] * 3, concurrency=1)
     all_asleep(database, 3)
     async with Holdfast(database.url) as app:
@@ -59,7 +55,7 @@ async def test_a_batch_fills_the_slots_of_all_that_sleep(
     (tmp_path / "gate").touch()
 
 
-async def test_a_job_wakes_one_whose_handlers_can_take_it(database: Database, commands: Commands) -> None:
+async def test_a_job_wakes_a_worker_with_a_handler_for_it(database: Database, commands: Commands) -> None:
     start(commands, APP, APP, ELSEWHERE)
     all_asleep(database, 3)
     async with Holdfast(database.url) as app:
@@ -67,7 +63,7 @@ async def test_a_job_wakes_one_whose_handlers_can_take_it(database: Database, co
             has_noted(database, (await app.enqueue(kind)).id, "done")
 
 
-async def test_one_that_can_take_no_more_of_a_kind_leaves_it_to_another(
+async def test_a_worker_at_the_limit_of_a_kind_leaves_its_jobs_to_another(
     database: Database, commands: Commands, tmp_path: Path
 ) -> None:
     start(commands, APP, APP)

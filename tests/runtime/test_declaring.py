@@ -1,4 +1,4 @@
-"""Schedules as an application writes them: in its code, and at run time through `app.schedules`."""
+"""Schedules as an application writes them: in code, and at run time through `app.schedules`."""
 
 import inspect
 from collections.abc import AsyncIterator, Callable
@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, InvalidInput, Occurrence, RunningJob
+from holdfast import Holdfast, InvalidInput, RunningJob
 from holdfast.domain.cron import Missed, parse_timetable
 from holdfast.domain.json_text import decode
+from holdfast.schedules import Occurrence
 from holdfast.scheduling.schedules import Declared
 from holdfast.store.schedules import Origin, Schedule
 from tests.worker.harness import Database
@@ -41,7 +42,7 @@ def address(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def open_app(address: str) -> AsyncIterator[Holdfast]:
-    """At noon, with a handler for `report.build`."""
+    """An open app at noon, with a handler for `report.build`."""
     app = Holdfast(address)
 
     @app.handler("report.build", queue="reports")
@@ -72,7 +73,7 @@ def test_a_plain_function_becomes_the_handler_of_a_kind_with_its_name(app: Holdf
     assert (declared.job.kind, declared.job.payload, declared.job.queue) == ("clean_up", "{}", "nightly")
 
 
-def test_a_name_is_the_schedule_s_and_the_kind_s(app: Holdfast) -> None:
+def test_the_name_is_used_for_the_schedule_and_the_kind(app: Holdfast) -> None:
     @app.schedule("hourly", name="report.hourly", payload={"month": 7}, priority=0, missed="all", missed_limit=3)
     def build(job: RunningJob[Report]) -> None: ...
 
@@ -118,7 +119,7 @@ def test_an_inline_runner_has_a_documented_lock(app: Holdfast) -> None:
     assert len(app.handlers) == 0
 
 
-async def test_a_runner_s_function_takes_the_occurrence_or_nothing(app: Holdfast) -> None:
+async def test_the_function_of_a_runner_takes_the_occurrence_or_nothing(app: Holdfast) -> None:
     seen: list[Occurrence | None] = []
 
     @app.runner("a", "every 1m")
@@ -160,8 +161,8 @@ def nothing() -> None: ...
 
 
 REFUSED: dict[str, tuple[Callable[[Holdfast], object], str]] = {
-    "timetable": (lambda app: app.schedule("someday"), "timetable: 'someday' has not the five fields"),
-    "no parentheses": (lambda app: app.schedule(nothing), "is not a text; write it like"),  # type: ignore[arg-type]
+    "timetable": (lambda app: app.schedule("someday"), "timetable: 'someday' does not have the five fields"),
+    "no parentheses": (lambda app: app.schedule(nothing), "is not text; write it like"),  # type: ignore[arg-type]
     "option": (
         lambda app: app.schedule("hourly", priorty=3),  # type: ignore[call-arg]
         "a schedule has no option 'priorty'; did you mean priority?",
@@ -180,7 +181,7 @@ REFUSED: dict[str, tuple[Callable[[Holdfast], object], str]] = {
         "schedule: 'maintenance' is the name of one of Holdfast's own runners",
     ),
     "reserved job": (lambda app: app.schedule("hourly", name="queue")(build_nothing), "'queue' is the name of one"),
-    "comma": (lambda app: app.runner("a,b", "hourly")(nothing), "runner: 'a,b' has a comma"),
+    "comma": (lambda app: app.runner("a,b", "hourly")(nothing), "runner: 'a,b' contains a comma"),
     "lock": (lambda app: app.runner("a", "hourly", lock="")(nothing), "lock: is empty"),
     "two arguments": (
         lambda app: app.runner("a", "hourly")(lambda one, two: None),
@@ -199,11 +200,11 @@ REFUSED: dict[str, tuple[Callable[[Holdfast], object], str]] = {
     "missing payload": (lambda app: app.schedule("hourly")(build_report), "payload of 'build_report': month:"),
     "policy of a handler": (
         lambda app: app.schedule("hourly", queue="x", attempts=3)(handled(app)),
-        "queue, attempts: say this where 'one' gets its handler",
+        "queue, attempts: set this on the handler of 'one'",
     ),
     "two kinds": (
         lambda app: app.schedule("hourly")(app.handler("two")(handled(app))),
-        "one, two have the same function; schedule each with a function of its own",
+        "one, two have the same function; give each schedule its own function",
     ),
 }
 
@@ -212,7 +213,7 @@ def build_report(job: RunningJob[Report]) -> None: ...
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_wrong_is_refused_when_the_program_starts(app: Holdfast, case: str) -> None:
+def test_a_mistake_in_a_declaration_is_refused_when_the_program_starts(app: Holdfast, case: str) -> None:
     declare, line = REFUSED[case]
     with pytest.raises(InvalidInput) as refused:
         declare(app)
@@ -221,7 +222,7 @@ def test_what_is_wrong_is_refused_when_the_program_starts(app: Holdfast, case: s
     assert list(app.declarations) == []
 
 
-def test_each_name_is_declared_once(app: Holdfast) -> None:
+def test_each_name_can_be_declared_only_once(app: Holdfast) -> None:
     app.runner("remind", "every 1m")(nothing)
     app.schedule("hourly")(build_nothing)
     for name, declare in (
@@ -229,7 +230,7 @@ def test_each_name_is_declared_once(app: Holdfast) -> None:
         ("build_nothing", lambda: app.schedule("03:17 daily")(build_nothing)),
         ("remind", lambda: app.schedule("03:17 daily", name="remind")(build_nothing)),
     ):
-        with pytest.raises(InvalidInput, match=rf"^schedule '{name}' is declared already; give each one a name"):
+        with pytest.raises(InvalidInput, match=rf"^schedule '{name}' is already declared; give each one its own name"):
             declare()
     assert [declared.name for declared in app.declarations] == ["remind", "build_nothing"]
 
@@ -239,7 +240,7 @@ async def shown(app: Holdfast, name: str) -> Schedule:
     return found
 
 
-async def test_what_code_declares_can_be_put_into_the_store(open_app: Holdfast) -> None:
+async def test_schedules_declared_in_code_can_be_written_to_the_store(open_app: Holdfast) -> None:
     open_app.runner("remind", "every 1m", missed="all", missed_limit=5)(nothing)
     open_app.schedule("03:17 daily", name="nightly", tz="America/Santiago")(build_nothing)
     await open_app.opened.schedules.declare([declared.as_new(NOON) for declared in open_app.declarations])
@@ -262,7 +263,7 @@ async def test_a_schedule_can_be_saved_changed_paused_and_removed_at_run_time(op
     assert decode(saved.job.payload) == {"month": 7, "of": "sales"}
     assert saved.next_occurrence == datetime(2026, 3, 5, 6, 17, tzinfo=UTC)
 
-    # The same timetable in other words: it goes on where it was.
+    # The same timetable in other words: the next occurrence stays the same.
     await open_app.clock.freeze(NOON + timedelta(days=1))
     await schedules.save(
         "monthly",
@@ -300,7 +301,7 @@ async def test_an_unknown_name_is_refused(open_app: Holdfast) -> None:
             await change("nowhere")
 
 
-async def test_what_code_declares_is_changed_in_the_code(open_app: Holdfast) -> None:
+async def test_a_schedule_declared_in_code_can_be_changed_only_there(open_app: Holdfast) -> None:
     open_app.schedule("hourly", name="nightly")(build_nothing)
     with pytest.raises(InvalidInput, match=r"^schedule 'nightly' is declared in the app's code; change it there$"):
         await open_app.schedules.save("nightly", "hourly", kind="nightly")
@@ -318,7 +319,7 @@ async def test_what_code_declares_is_changed_in_the_code(open_app: Holdfast) -> 
     [
         ({"name": ""}, "schedule: is empty"),
         ({"name": "schedules"}, "schedule: 'schedules' is the name of one of Holdfast's own runners"),
-        ({"timetable": "0 0 30 2 *"}, "timetable: '0 0 30 2 *' never comes"),
+        ({"timetable": "0 0 30 2 *"}, "timetable: '0 0 30 2 *' never occurs"),
         ({"tz": "Mars"}, "tz: 'Mars' is not the name"),
         ({"missed": "never"}, "missed: 'never' is not known"),
         ({"missed_limit": 10_001}, "missed_limit: 10001 is not a number"),
@@ -331,7 +332,7 @@ async def test_what_code_declares_is_changed_in_the_code(open_app: Holdfast) -> 
         ({"attempts": 0}, "attempts: 0 is not a number"),
     ],
 )
-async def test_what_is_wrong_is_refused_when_it_is_saved(changes: dict[str, Any], line: str) -> None:
+async def test_a_mistake_in_a_stored_schedule_is_refused_when_it_is_saved(changes: dict[str, Any], line: str) -> None:
     app = Holdfast("memory:")
     app.handler("report.build")(build_report)
     given: dict[str, Any] = {
@@ -349,7 +350,7 @@ def test_a_closed_app_has_no_schedules_to_show(app: Holdfast) -> None:
         _ = app.schedules
 
 
-async def test_a_schedule_that_changes_while_it_is_resumed_goes_on_by_its_new_timetable(
+async def test_a_schedule_changed_while_it_is_resumed_follows_its_new_timetable(
     open_app: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedules, store = open_app.schedules, open_app.opened.schedules

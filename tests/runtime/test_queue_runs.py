@@ -1,4 +1,4 @@
-"""What the queue did, as runs: one row per minute in which it worked, with the time that the work took."""
+"""The runs of the queue: one row for each minute in which it worked, with the time that the work took."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from tests.worker.harness import Database
 pytestmark = pytest.mark.postgres
 
 
-async def test_a_tick_records_its_work_from_its_beginning(database: Database) -> None:
+async def test_a_run_starts_with_the_work_of_the_tick(database: Database) -> None:
     app = Holdfast(database.url)
 
     @app.handler("do")

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT, under load and at awkward moments: nothing lost, nothing wasted, and an end in bounded time."""
+"""SIGTERM and SIGINT under load and at awkward moments: nothing is lost or wasted, and the process ends in time."""
 
 import json
 import signal
@@ -19,19 +19,19 @@ from tests.worker.harness import Database, drained, eventually, until
 APP = "tests.runtime.apps.stopping"
 CONCURRENCY = 6
 LONG = 3
-"""Long jobs hold half of the slots, so that there are always some to interrupt and some to be fast in."""
+"""Long jobs hold half of the slots, so there are always some to interrupt, and free slots for the short jobs."""
 ROUNDS = [*[signal.SIGTERM] * 3, signal.SIGINT]
 AT_HAND = 3_000
-"""Jobs at the start of a round: more than a fast machine gets through before it is stopped."""
+"""Jobs at the start of a round: more than a fast machine finishes before the process is stopped."""
 BOUND = 20.0
-"""Seconds for the end of a process that may wait 200 ms for its handlers, on a machine that is busy."""
+"""Seconds within which a process that waits 200 ms for its handlers must end on a busy machine."""
 CUT_OFF_BOUND = 40.0
-"""Without an answer it takes longer, because each of its last words has its time, but far less than a statement may."""
+"""Without answers it takes longer, because each last write has a time limit, but far less than a statement may take."""
 
 
 def start(commands: Commands, command: str = "worker", *options: str, **settings: str) -> Command:
     given = {"concurrency": str(CONCURRENCY), "poll": "50ms", "shutdown": "200ms", "idle_backoff_min": "10ms"}
-    return commands.start(command, APP, "--log-level", "info", *options, **(given | settings))
+    return commands.start(command, "--app", APP, "--log-level", "info", *options, **(given | settings))
 
 
 def count(database: Database, what: str) -> int:
@@ -41,13 +41,13 @@ def count(database: Database, what: str) -> int:
 
 
 async def enqueue(app: Holdfast, *, short: int = 0, long: int = 0) -> None:
-    # One that was interrupted is due again behind all the others, unless it is more urgent.
+    # An interrupted job is due again behind all the others, unless it has a higher priority.
     first = [app.job("long", {}, priority=0) for _ in range(long)]
     await app.enqueue_many([*first, *(app.job("short", {}) for _ in range(short))])
 
 
 async def under_load(database: Database, command: Command) -> None:
-    """It runs long jobs, goes through short ones, and its inline runner is at work."""
+    """Wait until the command runs long jobs, has gone through short ones, and its inline runner works."""
     async with connected(database.url) as connection:
         last: int = await connection.fetchval("SELECT coalesce(max(number), 0) FROM effect")
 
@@ -65,7 +65,7 @@ async def under_load(database: Database, command: Command) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-async def test_a_process_that_is_stopped_under_load_gives_back_what_it_has_not_started(
+async def test_a_process_stopped_under_load_releases_the_jobs_it_has_not_started(
     database: Database, commands: Commands, tmp_path: Path
 ) -> None:
     waiting = enqueued = 0
@@ -81,7 +81,7 @@ async def test_a_process_that_is_stopped_under_load_gives_back_what_it_has_not_s
             command.send(number)
             assert command.exit_code(BOUND) == 0, command.log
             check_given_back(database)
-            # Only what was running can have been interrupted, and each of those once.
+            # Only running jobs can have been interrupted, and each of them only once.
             assert count(database, "holdfast.attempt_error") - errors <= CONCURRENCY, command.log
             await check_claimable(app)
             waiting += waiting_at_the_end(command)
@@ -96,7 +96,7 @@ async def test_a_process_that_is_stopped_under_load_gives_back_what_it_has_not_s
 
 
 def check_given_back(database: Database) -> None:
-    """Nobody works on anything now: what had not started is as if it had never been claimed."""
+    """No worker runs now: jobs that had not started are as if they had never been claimed."""
     assert count(database, "holdfast.lease") == 0
     assert count(database, "holdfast.dead_letter") == 0
     assert count(database, "holdfast.ready WHERE attempt > 0 OR losses > 0") == 0
@@ -116,13 +116,13 @@ async def check_claimable(app: Holdfast) -> None:
 
 
 def waiting_at_the_end(command: Command) -> int:
-    """How many jobs it had claimed ahead when it was told to stop."""
+    """How many jobs it had claimed ahead when it received the signal."""
     (line,) = [line for line in command.log.splitlines() if "worker is stopping" in line]
     return int(line.partition("waiting=")[2].split()[0])
 
 
 def check_effects(database: Database) -> None:
-    """A job that was never interrupted has run once."""
+    """A job that was never interrupted has run exactly once."""
     done = Counter(job for (job,) in database.query("SELECT job FROM effect WHERE note = 'done'"))
     interrupted = {job for (job,) in database.query("SELECT job_id FROM holdfast.attempt_error")}
     jobs = {job for (job,) in database.query("SELECT id FROM holdfast.job")}
@@ -130,9 +130,7 @@ def check_effects(database: Database) -> None:
     assert all(done[job] for job in jobs)
 
 
-async def test_a_tick_that_is_stopped_gives_back_what_it_has_not_started(
-    database: Database, commands: Commands
-) -> None:
+async def test_a_stopped_tick_releases_the_jobs_it_has_not_started(database: Database, commands: Commands) -> None:
     async with Holdfast(database.url) as app:
         await enqueue(app, short=AT_HAND, long=LONG)
         command = start(commands, "tick", "--json", "--runners", "queue,cycle")
@@ -146,7 +144,7 @@ async def test_a_tick_that_is_stopped_gives_back_what_it_has_not_started(
     assert 60 <= succeeded < AT_HAND
     assert queue["counts"]["succeed"] == succeeded
     assert queue["counts"]["interrupt"] == count(database, "holdfast.attempt_error")
-    # What was interrupted comes again, so it is no work done.
+    # Interrupted jobs will run again, so they do not count as processed.
     assert queue["processed"] == succeeded
     assert cycle["skipped"] is not None
 
@@ -169,7 +167,7 @@ async def test_a_second_signal_ends_it_at_once(
 
 @pytest.mark.fault
 @pytest.mark.parametrize("fault", ["refuse", "swallow"])
-async def test_a_store_that_is_cut_off_does_not_keep_it_from_ending(
+async def test_a_process_cut_off_from_its_store_still_ends(
     database: Database, commands: Commands, proxy: Proxy, fault: str
 ) -> None:
     async with Holdfast(database.url) as app:
@@ -180,7 +178,7 @@ async def test_a_store_that_is_cut_off_does_not_keep_it_from_ending(
         for each in (worker, tick):
             each.send(signal.SIGTERM)
         assert worker.exit_code(CUT_OFF_BOUND) == 0, worker.log
-        # It has outcomes that it could not write, and says so.
+        # The tick has outcomes that it could not write, so it reports failure.
         assert tick.exit_code(CUT_OFF_BOUND) == 1, tick.log
         proxy.flow()
         assert count(database, "holdfast.job") == AT_HAND + 2 * LONG
@@ -196,7 +194,7 @@ def test_a_signal_while_the_app_opens_ends_it(commands: Commands, proxy: Proxy) 
 
 
 def test_a_signal_while_the_app_is_imported_ends_it(commands: Commands, tmp_path: Path) -> None:
-    running = commands.start("worker", "tests.runtime.apps.slow_to_import")
+    running = commands.start("worker", "--app", "tests.runtime.apps.slow_to_import")
     eventually((tmp_path / "importing").exists, "the app is being imported")
     running.send(signal.SIGTERM)
     assert running.exit_code() == 0, running.log

@@ -1,4 +1,4 @@
-"""Slow jobs, slow inline runners and slow maintenance delay nobody else. Checked by occurrences, not by the clock."""
+"""Slow jobs, inline runners and maintenance do not delay others. Checked through occurrences, not times."""
 
 import signal
 from datetime import datetime, timedelta
@@ -13,11 +13,11 @@ SECOND = timedelta(seconds=1)
 
 
 def worker(commands: Commands, app: str, *options: str, **settings: str) -> Command:
-    return commands.start("worker", app, *options, **({"poll": "200ms", "shutdown": "200ms"} | settings))
+    return commands.start("worker", "--app", app, *options, **({"poll": "200ms", "shutdown": "200ms"} | settings))
 
 
 def notes(database: Database) -> list[str]:
-    """What was done, in order."""
+    """The recorded notes, in order."""
     return [str(note) for (note,) in database.query("SELECT note FROM effect ORDER BY number")]
 
 
@@ -26,12 +26,12 @@ def occurrences(found: list[str], what: str) -> list[datetime]:
 
 
 def have_every_occurrence(found: list[str], number: int, *names: str) -> bool:
-    """Whether each has run for so many occurrences and for every one in between."""
+    """Whether each has run for at least `number` occurrences without leaving one out."""
     return all(_is_complete(occurrences(found, name), number) for name in names)
 
 
 def _is_complete(found: list[datetime], number: int) -> bool:
-    # Jobs of two occurrences may run side by side, and be done in any order.
+    # Jobs of two occurrences may run at the same time and finish in any order.
     return len(found) >= number and sorted(found) == [min(found) + SECOND * index for index in range(len(found))]
 
 
@@ -47,7 +47,7 @@ def end(*commands: Command) -> None:
         assert command.exit_code() == 0, command.log
 
 
-async def test_a_worker_without_a_free_slot_goes_on_with_its_schedules(
+async def test_a_worker_without_a_free_slot_still_runs_its_schedules(
     database: Database, commands: Commands, tmp_path: Path
 ) -> None:
     await enqueue(database, slow=2)
@@ -65,7 +65,9 @@ async def test_a_worker_without_a_free_slot_goes_on_with_its_schedules(
     end(full, other)
 
 
-async def test_a_kind_at_its_limit_leaves_the_other_slots_to_others(database: Database, commands: Commands) -> None:
+async def test_a_kind_at_its_limit_leaves_the_other_slots_to_other_kinds(
+    database: Database, commands: Commands
+) -> None:
     await enqueue(database, slow=3)
     only = worker(commands, APP, "--concurrency", "2", "--runners", "queue")
     eventually(lambda: "slow started" in notes(database), "a slow job runs, and more of its kind are due")
@@ -76,7 +78,7 @@ async def test_a_kind_at_its_limit_leaves_the_other_slots_to_others(database: Da
     end(only)
 
 
-async def test_an_inline_runner_slower_than_its_timetable_skips_occurrences_and_holds_nobody_up(
+async def test_an_inline_runner_slower_than_its_timetable_skips_occurrences_and_delays_no_others(
     database: Database, commands: Commands
 ) -> None:
     first, second = (worker(commands, APP, "--runners", "schedules,queue,drag") for _ in range(2))
@@ -97,11 +99,11 @@ async def test_an_inline_runner_slower_than_its_timetable_skips_occurrences_and_
     end(first, second)
 
 
-async def test_maintenance_that_takes_long_delays_nobody(database: Database, commands: Commands) -> None:
+async def test_slow_maintenance_delays_no_others(database: Database, commands: Commands) -> None:
     only = worker(commands, "tests.runtime.apps.slow_maintenance", "--runners", "maintenance,schedules,queue,beat")
     eventually(lambda: "maintenance started" in notes(database), "maintenance is at work")
     await enqueue(database, quick=20)
     eventually(lambda: notes(database).count("quick") == 20, "jobs are taken meanwhile")
     eventually(lambda: have_every_occurrence(notes(database), 3, "job", "beat"), "schedules go on")
-    # It is at its first step still, and does not keep the process from ending.
+    # Maintenance is still at its first step, and does not keep the process from ending.
     end(only)

@@ -1,4 +1,4 @@
-"""One tick: runners in order, within their budgets, each one's failure its own; the queue worked to its end."""
+"""One tick: runners run in order within their budgets, a failure affects only its runner, and the queue is drained."""
 
 import asyncio
 from datetime import timedelta
@@ -32,7 +32,7 @@ def only(report: TickReport) -> Any:  # noqa: ANN401
     return part
 
 
-async def test_runners_have_their_turns_in_order_and_a_failure_stops_no_other() -> None:
+async def test_runners_run_in_order_and_a_failure_stops_no_other() -> None:
     order: list[str] = []
 
     def named(name: str, error: Exception | None = None) -> FakeRunner:
@@ -55,7 +55,7 @@ async def test_runners_have_their_turns_in_order_and_a_failure_stops_no_other() 
     assert (report.is_fine, report.is_complete) == (False, True)
 
 
-async def test_who_comes_after_the_end_of_the_budget_is_skipped_and_told_why() -> None:
+async def test_a_runner_after_the_end_of_the_budget_is_skipped_with_the_reason() -> None:
     async def spend(budget: Budget) -> None:
         whole.end()
 
@@ -66,7 +66,7 @@ async def test_who_comes_after_the_end_of_the_budget_is_skipped_and_told_why() -
     assert (second.turns, report.is_fine, report.is_complete) == (0, True, False)
 
 
-async def test_a_runner_has_no_more_than_its_share_and_no_more_than_the_tick() -> None:
+async def test_a_runner_gets_at_most_its_share_and_the_budget_of_the_tick() -> None:
     seen: list[tuple[int | None, bool]] = []
 
     async def look(budget: Budget) -> None:
@@ -79,7 +79,7 @@ async def test_a_runner_has_no_more_than_its_share_and_no_more_than_the_tick() -
     assert seen == [(7, True), (None, True), (None, False)]
 
 
-async def test_what_runners_take_comes_out_of_the_budget_of_the_tick() -> None:
+async def test_items_of_runners_count_against_the_budget_of_the_tick() -> None:
     left: list[int | None] = []
 
     async def take(budget: Budget) -> None:
@@ -138,7 +138,7 @@ async def test_a_limit_of_items_leaves_the_rest_ready(app: Holdfast) -> None:
         assert [only(await app.tick()).processed for _ in range(3)] == [4, 2, 0]
 
 
-async def test_what_does_not_end_within_the_time_is_stopped_or_given_back(app: Holdfast) -> None:
+async def test_jobs_that_do_not_end_in_time_are_stopped_or_released(app: Holdfast) -> None:
     @app.handler("slow", limit=2)
     async def slow(job: RunningJob[Any]) -> None:
         await asyncio.sleep(600)
@@ -175,7 +175,7 @@ async def test_a_stop_ends_a_tick_early_and_in_order(app: Holdfast) -> None:
     assert {(job.state, job.attempt) for job in jobs if job not in done} == {(JobState.READY, 0)}
 
 
-async def test_shards_share_all_jobs(app: Holdfast) -> None:
+async def test_shards_together_run_all_jobs(app: Holdfast) -> None:
     app.handler("do")(_nothing)
     async with app:
         await app.enqueue_many([app.job("do") for _ in range(60)])
@@ -188,7 +188,7 @@ async def test_shards_share_all_jobs(app: Holdfast) -> None:
     assert min(done) > 5
 
 
-async def test_a_tick_rescues_first_and_runs_suspects_too(app: Holdfast, database: Database) -> None:
+async def test_a_tick_first_rescues_jobs_and_also_runs_suspects(app: Holdfast, database: Database) -> None:
     app.handler("do")(_nothing)
     async with app:
         plain, suspect = (await app.enqueue("do")).id, (await app.enqueue("do")).id
@@ -200,7 +200,7 @@ async def test_a_tick_rescues_first_and_runs_suspects_too(app: Holdfast, databas
 
 
 def _lose(database: Database, id: UUID, losses: int) -> None:
-    """Leave the job with a lease that ran out, lost `losses` times before."""
+    """Give the job an expired lease, after it lost `losses` leases before."""
     database.query("UPDATE holdfast.ready SET losses = %s, suspicion = %s WHERE id = %s", losses, losses, id)
     database.query(
         "WITH gone AS (DELETE FROM holdfast.ready WHERE id = %s RETURNING *)"
@@ -219,15 +219,15 @@ async def test_unknown_runners_are_refused(app: Holdfast) -> None:
             await app.tick(runners=["quue"])
 
 
-async def test_a_process_that_has_ended_is_not_run_again(app: Holdfast) -> None:
+async def test_a_process_that_has_ended_cannot_run_again(app: Holdfast) -> None:
     app.handler("do")(_nothing)
     async with app:
         process = app.worker()
         assert (await process.tick()).is_fine
         id = (await app.enqueue("do", {})).id
-        with pytest.raises(InvalidInput, match=r"make another with app.worker\(\)"):
+        with pytest.raises(InvalidInput, match=r"create another with app.worker\(\)"):
             await process.tick()
-        with pytest.raises(InvalidInput, match=r"make another with app.worker\(\)"):
+        with pytest.raises(InvalidInput, match=r"create another with app.worker\(\)"):
             await process.run()
         job = await app.jobs.get(id)
         assert job is not None
@@ -235,11 +235,10 @@ async def test_a_process_that_has_ended_is_not_run_again(app: Holdfast) -> None:
         assert (await app.worker().tick()).is_fine
 
 
-async def _nothing(job: RunningJob[Any]) -> None:
-    """Does nothing."""
+async def _nothing(job: RunningJob[Any]) -> None: ...
 
 
-async def test_a_worker_in_the_background_obeys_its_limit_of_items_too(app: Holdfast) -> None:
+async def test_a_background_worker_also_obeys_its_limit_of_items(app: Holdfast) -> None:
     app.handler("do")(_nothing)
     with_settings(app, runner_items=3)
     async with app:
@@ -251,7 +250,7 @@ async def test_a_worker_in_the_background_obeys_its_limit_of_items_too(app: Hold
         assert await asyncio.wait_for(running, 30) == 0
 
 
-def test_settings_know_the_budgets() -> None:
+def test_settings_contain_the_budgets() -> None:
     settings = Settings.load()
     assert (settings.tick_max, settings.runner_max) == (timedelta(minutes=8), timedelta(minutes=1))
     assert settings.runner_items is None

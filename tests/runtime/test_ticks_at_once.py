@@ -1,4 +1,4 @@
-"""`holdfast tick`, started again and again on three machines at once as cron does it: everything exactly once."""
+"""`holdfast tick` started repeatedly on three machines at once, as by cron: everything happens exactly once."""
 
 import asyncio
 import json
@@ -15,18 +15,20 @@ from tests.worker.harness import Database, until
 KINDS = {"plain": 800, "flaky": 100, "patient": 100}
 SECONDS = timedelta(seconds=1)
 STEPS, STEP = 6, timedelta(seconds=25)
-"""How far the store's clock is moved while the ticks run: over two whole minutes."""
+"""How far the store's clock moves while the ticks run: over two full minutes."""
 MOST = "100"
-"""Items for one runner in one tick, so that many ticks have to share the jobs."""
+"""Items per runner and tick, few enough that many ticks have to share the jobs."""
 
 
 def tick(commands: Commands) -> Command:
-    # The clock is moved by minutes, and a lease that runs out on the way would rightly be given to somebody else.
-    return commands.start("tick", "tests.runtime.apps.ticking", "--json", "--runner-max-items", MOST, lease="1h")
+    # The clock moves by minutes, and a lease that expired on the way would rightly be given to another worker.
+    return commands.start(
+        "tick", "--app", "tests.runtime.apps.ticking", "--json", "--runner-max-items", MOST, lease="1h"
+    )
 
 
 async def ended(command: Command) -> dict[str, Any]:
-    """Its report, once it has ended in good order."""
+    """The report of the tick, once it has ended without an error."""
     await until(lambda: not command.is_running, "the tick ends", 60)
     assert command.exit_code() == 0, command.out + command.log
     report: dict[str, Any] = json.loads(command.out)
@@ -40,7 +42,7 @@ async def keep_ticking(commands: Commands, stop: asyncio.Event, reports: list[di
 
 
 async def move_the_clock(app: Holdfast, reports: list[dict[str, Any]]) -> None:
-    """Each step comes after another tick, so that ticks are under way all the time."""
+    """Move the clock one step after each ended tick, so that ticks are running all the time."""
     for step in range(STEPS):
         await until(lambda done=step: len(reports) > done, "another tick ends", 60)  # type: ignore[misc]
         await app.clock.advance(STEP)
@@ -60,7 +62,7 @@ async def test_everything_happens_exactly_once(database: Database, commands: Com
             await move_the_clock(app, reports)
             await until(lambda: jobs_done(database) == sum(KINDS.values()), "the jobs are done", 90)
             stop.set()
-        # The clock stands still now, so that after this tick nothing is due any more.
+        # The clock now stands still, so nothing is due after this tick.
         await app.clock.freeze(await app.clock.now())
         reports.append(await ended(tick(commands)))
     check_jobs(database)
@@ -70,7 +72,7 @@ async def test_everything_happens_exactly_once(database: Database, commands: Com
 
 
 def jobs_done(database: Database) -> object:
-    """How many of the jobs that no schedule made."""
+    """The number of finished jobs that no schedule made."""
     return count(database, "holdfast.finished JOIN holdfast.job USING (id) WHERE headers IS NULL")
 
 
@@ -105,7 +107,7 @@ def check_occurrences(database: Database) -> None:
 
 
 def every(apart: timedelta, occurrences: list[datetime]) -> list[datetime]:
-    """The occurrences from the first to the last, none left out."""
+    """All occurrences from the first to the last, with none left out."""
     return [occurrences[0] + apart * number for number in range((occurrences[-1] - occurrences[0]) // apart + 1)]
 
 
@@ -125,7 +127,7 @@ def check_inline_runs(database: Database) -> None:
 
 
 def check_reports(database: Database, reports: list[dict[str, Any]]) -> None:
-    """What the ticks say adds up to what the store has."""
+    """The reports of the ticks add up to the contents of the store."""
     processed: Counter[str] = Counter()
     queue: Counter[str] = Counter()
     for part in (part for report in reports for part in report["runners"]):

@@ -1,4 +1,4 @@
-"""How a real worker learns of jobs: by NOTIFY, also after its connection was killed, and by polling alone."""
+"""How a real worker learns of jobs: through NOTIFY, even after its connection was killed, and by polling alone."""
 
 import signal
 import time
@@ -13,11 +13,11 @@ from tests.worker.harness import Database, eventually
 APP = "tests.runtime.apps.noting"
 JOBS = 20
 SECONDS = 60.0
-"""For all of them together. A worker that is not woken looks all the same when it rescues, but every ten seconds."""
+"""For all jobs together. Even a worker that is not woken looks when it rescues, but only every ten seconds."""
 
 
 async def enqueue_one_by_one(app: Holdfast, database: Database) -> None:
-    """Each job when the one before is done, so that the worker is idle whenever one comes."""
+    """Enqueue each job when the previous one is done, so the worker is idle whenever a job arrives."""
     end = time.monotonic() + SECONDS
     for _ in range(JOBS):
         id = (await app.enqueue("quick")).id
@@ -42,17 +42,17 @@ def end(worker: Command) -> None:
 
 
 @pytest.mark.fault
-async def test_a_worker_that_never_polls_is_woken_also_after_its_connection_was_killed(
+async def test_a_worker_that_never_polls_is_woken_even_after_its_connection_was_killed(
     database: Database, commands: Commands
 ) -> None:
     listen_url = f"{database.url}&application_name=listener"
-    worker = commands.start("worker", APP, poll="1h", idle_backoff_min="1h", listen_url=listen_url)
+    worker = commands.start("worker", "--app", APP, poll="1h", idle_backoff_min="1h", listen_url=listen_url)
     async with Holdfast(database.url) as app:
         eventually(lambda: sleepers(database), "it sleeps")
         await enqueue_one_by_one(app, database)
         for _ in range(2):
             kill_listener(database)
-            worker.has_logged("no wake-ups, polling goes on")
+            worker.has_logged("no wake-ups; polling continues")
             await enqueue_one_by_one(app, database)
     assert worker.log.count("wake-ups are back") == 2
     end(worker)
@@ -63,7 +63,7 @@ async def test_a_worker_that_never_polls_is_woken_also_after_its_connection_was_
 async def test_a_worker_that_never_polls_notices_that_its_link_is_dead(
     database: Database, commands: Commands, proxy: Proxy
 ) -> None:
-    worker = commands.start("worker", APP, poll="1h", idle_backoff_min="1h", listen_url=proxy.url)
+    worker = commands.start("worker", "--app", APP, poll="1h", idle_backoff_min="1h", listen_url=proxy.url)
     async with Holdfast(database.url) as app:
         eventually(lambda: sleepers(database), "it sleeps")
         proxy.half_open()
@@ -73,7 +73,7 @@ async def test_a_worker_that_never_polls_notices_that_its_link_is_dead(
 
 
 async def test_a_worker_that_does_not_listen_finds_jobs_by_polling(database: Database, commands: Commands) -> None:
-    worker = commands.start("worker", APP, "--no-listen", "--poll", "100ms")
+    worker = commands.start("worker", "--app", APP, "--no-listen", "--poll", "100ms")
     worker.has_logged("worker started")
     async with Holdfast(database.url) as app:
         await enqueue_one_by_one(app, database)

@@ -1,6 +1,6 @@
 """A real replica of an inline runner: `python -m tests.scheduling.inline_replica URL NAME FOLDER`.
 
-Its function writes a line when it starts, and waits until the test makes the file `gate`.
+Its function writes a line when it starts and waits until the test creates the file `gate`.
 """
 
 import asyncio

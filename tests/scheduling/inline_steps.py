@@ -1,4 +1,4 @@
-"""What the tests of inline runners share: functions that a test holds up, and the way to a first occurrence."""
+"""Helpers for the tests of inline runners: functions that the test can block, and a way to a first occurrence."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from tests.scheduling.schedule_steps import MINUTE, once
 
 
 class Gated:
-    """A function that says when it was called and waits for the test; as `async def` and as plain `def`."""
+    """A function that records each call and waits for the test, as `async def` and as plain `def`."""
 
     def __init__(self) -> None:
         self.occurrences: list[Occurrence] = []
@@ -51,7 +51,7 @@ async def closing(*runners: InlineRunner) -> AsyncIterator[None]:
 
 
 async def at_its_first_occurrence(case: StoreCase, *runners: InlineRunner) -> None:
-    """Declared by a first look, then the clock moves on to the first occurrence."""
+    """Let a first look declare the runners, then move the clock to the first occurrence."""
     for runner in runners:
         assert (await once(runner)).processed == 0
     await case.clock.advance(MINUTE)

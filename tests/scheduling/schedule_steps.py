@@ -1,4 +1,4 @@
-"""What the tests of scheduled runners share: boards and runners on a store whose clock the test moves."""
+"""Helpers for the tests of scheduled runners: boards and runners on a store whose clock the test moves."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -27,7 +27,7 @@ from tests.databases import StoreCase, opened_store
 START = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 ALWAYS = timedelta(0)
-"""With this, a board asks the store each time: its own idea of time does not know that a test moves the clock."""
+"""Makes a board query the store each time, because its own clock does not notice that a test moves the store's."""
 
 
 def declared(
@@ -77,7 +77,7 @@ def replica(case: StoreCase, name: str = "replica-1") -> Replica:
 
 @asynccontextmanager
 async def replicas(case: StoreCase, number: int) -> AsyncIterator[list[Replica]]:
-    """Each with a store of its own, where the store lives outside of the process."""
+    """Yield replicas, each with its own store if the store is outside the process."""
     async with AsyncExitStack() as stack:
         views = []
         for index in range(number):
@@ -90,19 +90,19 @@ async def replicas(case: StoreCase, number: int) -> AsyncIterator[list[Replica]]
 
 
 async def once(runner: Runner, budget: Budget | None = None) -> RunnerReport:
-    """One pass to its end."""
+    """Run one pass to its end."""
     return await runner.run(budget or Budget(), to_end=True)
 
 
 async def jobs_of(case: StoreCase) -> list[Job]:
-    """All jobs, the oldest first."""
+    """Return all jobs, oldest first."""
     return (await case.reader.list(JobFilter(), 1_000_000))[::-1]
 
 
 def occurrence_of(job: Job) -> datetime | None:
-    """The occurrence in whose header a job says that it was made for it."""
+    """Return the occurrence for which a job was made, according to its header."""
     assert job.headers is not None
-    occurrence = decode(job.headers).get("holdfast.occurrence")
+    occurrence = job.headers.get("holdfast.occurrence")
     return None if occurrence is None else datetime.fromisoformat(occurrence)
 
 
@@ -112,7 +112,7 @@ async def shown(case: StoreCase, name: str) -> Schedule:
 
 
 async def runs_of(case: StoreCase, name: str = "cycle") -> list[Run]:
-    """The oldest first."""
+    """Return the runs of a runner, oldest first."""
     return (await case.runs.list(name, 1000))[::-1]
 
 
@@ -121,7 +121,7 @@ def error_code(run: Run) -> object:
 
 
 class Counted:
-    """A store of schedules that counts what it is asked."""
+    """A schedule store that reports each call."""
 
     def __init__(self, schedules: ScheduleStore, on_call: Callable[[str], None]) -> None:
         self._schedules = schedules

@@ -1,4 +1,4 @@
-"""Inline runners: an occurrence runs on one replica at a time, is recorded, and marked at its end."""
+"""Inline runners: an occurrence runs on one replica at a time, is recorded, and is marked done at its end."""
 
 import asyncio
 import threading
@@ -39,11 +39,11 @@ async def case(store_case: StoreCase) -> StoreCase:
 
 
 async def _ended(runner: InlineRunner) -> bool:
-    """Asked as the background does it, tick after tick."""
+    """Poll the runner as the background does, tick after tick."""
     return bool((await runner.run(Budget(), to_end=False)).processed)
 
 
-async def test_an_occurrence_runs_is_recorded_and_marked_at_its_end(case: StoreCase) -> None:
+async def test_an_occurrence_is_run_recorded_and_marked_at_its_end(case: StoreCase) -> None:
     gated = Gated()
     runner = replica(case).inline(gated.run)
     async with closing(runner):
@@ -87,15 +87,17 @@ async def test_a_failed_run_is_recorded_and_not_repeated_before_its_next_occurre
         error = decode(run.error)
         assert (error["code"], error["type"], error["message"]) == ("NETWORK", "ConnectionError", "no such host")
         assert "in breaks" in error["traceback"]
-        # The message may tell what is not for a log.
+        # The message may contain data that does not belong in a log.
         assert "code=NETWORK error=ConnectionError" in caplog.text
         assert "no such host" not in caplog.text
         await case.clock.advance(MINUTE)
         assert (await once(runner)).processed == 1
 
 
-async def test_after_failed_runs_it_rests_in_the_background_ever_longer_until_one_succeeds(case: StoreCase) -> None:
-    """A tick is somebody's wish: it runs what is due."""
+async def test_after_failed_runs_it_waits_longer_and_longer_in_the_background_until_one_succeeds(
+    case: StoreCase,
+) -> None:
+    """A tick is an explicit request, so it runs what is due."""
     is_broken = True
 
     async def breaks_at_first(occurrence: Occurrence) -> None:
@@ -130,7 +132,7 @@ async def test_after_failed_runs_it_rests_in_the_background_ever_longer_until_on
     ],
     ids=["signal", "exit", "canceled", "not JSON"],
 )
-async def test_whatever_a_function_does_is_its_runs_error(
+async def test_every_failure_of_a_function_becomes_the_error_of_its_run(
     case: StoreCase, raised: BaseException | None, code: str
 ) -> None:
     async def breaks(occurrence: Occurrence) -> object:
@@ -160,7 +162,7 @@ async def test_a_plain_function_runs_in_a_thread(case: StoreCase) -> None:
         assert (await once(broken)).error == "ERROR: ValueError: no"
 
 
-async def test_a_plain_function_that_finds_nothing_ends(case: StoreCase) -> None:
+async def test_a_stop_iteration_from_a_plain_function_fails_its_run(case: StoreCase) -> None:
     def breaks(occurrence: Occurrence) -> object:
         return next(iter([]))
 
@@ -171,10 +173,10 @@ async def test_a_plain_function_that_finds_nothing_ends(case: StoreCase) -> None
         assert [error_code(run) for run in await runs_of(case)] == ["ERROR"]
 
 
-async def test_what_has_become_a_job_schedule_runs_no_function(
+async def test_a_runner_that_became_a_job_schedule_does_not_call_its_function(
     case: StoreCase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As during a deploy, in a process of the old version: with what it saw before, and with what it sees then."""
+    """This happens during a deploy in a process of the old version, whether its view of the schedule is old or new."""
     gated = Gated()
     gated.gate.set()
     runner = replica(case).inline(gated.run)
@@ -188,13 +190,13 @@ async def test_what_has_become_a_job_schedule_runs_no_function(
         for each in (late, runner, runner):
             report = await once(each)
             assert (report.processed, report.error) == (0, None)
-            assert report.skipped == "it has become a job schedule, so the function does not run"
+            assert report.skipped == "it is now a job schedule, so the function does not run"
         assert (await once(replica(case).job_schedules(declared("cycle")))).processed == 1
     assert gated.occurrences == []
-    assert len([line for line in caplog.messages if "has become a job schedule" in line]) == 2
+    assert len([line for line in caplog.messages if "is now a job schedule" in line]) == 2
 
 
-async def test_a_timetable_that_cannot_be_read_is_told_once(case: StoreCase, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreadable_timetable_is_logged_once(case: StoreCase, caplog: pytest.LogCaptureFixture) -> None:
     runner = replica(case).inline(quick, look_every=timedelta(milliseconds=1))
     async with closing(runner):
         await at_its_first_occurrence(case, runner)
@@ -226,13 +228,13 @@ async def test_one_of_many_replicas_runs_an_occurrence(case: StoreCase) -> None:
                 await case.clock.advance(MINUTE)
                 reports = await asyncio.gather(*(once(runner) for runner in runners))
                 assert sum(report.processed for report in reports) == 1
-                # Those who came too early for the lock look again, and find the occurrence done.
+                # Runners that came too early for the lock look again and find the occurrence done.
                 await asyncio.gather(*(once(runner) for runner in runners))
     assert ran == [START + number * MINUTE for number in range(1, 6)]
     assert len(await runs_of(case)) == 5
 
 
-async def test_who_does_not_get_the_lock_says_so_and_comes_back(case: StoreCase) -> None:
+async def test_a_replica_that_does_not_get_the_lock_says_so_and_tries_again(case: StoreCase) -> None:
     gated = Gated()
     async with replicas(case, 2) as (one, two):
         first, second = one.inline(gated.run), two.inline(quick, look_every=timedelta(milliseconds=50))
@@ -241,7 +243,7 @@ async def test_who_does_not_get_the_lock_says_so_and_comes_back(case: StoreCase)
             tick = asyncio.create_task(once(first))
             await gated.started.wait()
             report = await once(second)
-            assert (report.processed, report.skipped, report.error) == (0, "another replica runs it", None)
+            assert (report.processed, report.skipped, report.error) == (0, "another replica is running it", None)
             due_in = second.due_in()
             assert due_in is not None
             assert due_in <= 0.05
@@ -255,8 +257,8 @@ async def test_who_does_not_get_the_lock_says_so_and_comes_back(case: StoreCase)
             assert (await once(second)).processed == 1
 
 
-async def test_who_did_not_get_the_lock_asks_again_soon_however_seldom_it_looks(case: StoreCase) -> None:
-    """Whoever has it may be gone before the next occurrence."""
+async def test_a_replica_without_the_lock_tries_again_soon_even_if_it_rarely_looks(case: StoreCase) -> None:
+    """The replica with the lock may die before the next occurrence."""
     gated = Gated()
     async with replicas(case, 2) as (one, two):
         first, second = one.inline(gated.run), two.inline(quick, look_every=timedelta(hours=1))
@@ -264,7 +266,7 @@ async def test_who_did_not_get_the_lock_asks_again_soon_however_seldom_it_looks(
             await at_its_first_occurrence(case, first)
             tick = asyncio.create_task(once(first))
             await gated.started.wait()
-            assert (await once(second)).skipped == "another replica runs it"
+            assert (await once(second)).skipped == "another replica is running it"
             due_in = second.due_in()
             assert due_in is not None
             assert due_in <= 1
@@ -275,7 +277,7 @@ async def test_who_did_not_get_the_lock_asks_again_soon_however_seldom_it_looks(
             assert (await once(second)).processed == 1
 
 
-async def test_run_now_also_while_paused(case: StoreCase) -> None:
+async def test_run_now_also_works_while_paused(case: StoreCase) -> None:
     runner = replica(case).inline(quick)
     async with closing(runner):
         await at_its_first_occurrence(case, runner)
@@ -294,7 +296,7 @@ async def test_run_now_also_while_paused(case: StoreCase) -> None:
 
 
 @pytest.mark.parametrize("asked", ["before it runs", "while it runs"])
-async def test_a_request_gets_a_run_of_its_own_after_that_of_the_occurrence(case: StoreCase, asked: str) -> None:
+async def test_a_request_gets_its_own_run_after_that_of_the_occurrence(case: StoreCase, asked: str) -> None:
     gated = Gated()
     runner = replica(case).inline(gated.run, look_every=timedelta(hours=1))
     async with closing(runner):
@@ -344,26 +346,26 @@ async def test_missed_occurrences_run_or_are_dropped_by_the_policy(
         assert (await once(runner)).processed == 0
 
 
-async def test_an_occurrence_that_was_begun_and_not_done_is_not_a_missed_one(case: StoreCase) -> None:
-    """By the policy that skips what is late: the kill of a replica must not make its occurrence a skipped one."""
+async def test_an_occurrence_that_began_but_did_not_finish_is_not_missed(case: StoreCase) -> None:
+    """With the policy that skips late occurrences, killing a replica must not make its occurrence a skipped one."""
     gated = Gated()
     runner = replica(case).inline(gated.run, "*/10 * * * *", Missed.SKIP)
     async with closing(runner):
         await once(runner)
         await case.clock.advance(10 * MINUTE)
-        # Long enough to begin on a busy machine.
+        # Long enough for the run to begin on a busy machine.
         await once(runner, Budget(1))
         await case.clock.advance(5 * MINUTE)
         gated.gate.set()
         assert (await once(runner)).processed == 1
         await case.clock.advance(10 * MINUTE)
-        # Nobody was there for this one.
+        # No replica was running at this occurrence.
         assert (await once(runner)).counts == {"dropped": 1}
     assert [occurrence.at for occurrence in gated.occurrences] == [START + 10 * MINUTE] * 2
 
 
 @pytest.mark.parametrize("missed", [Missed.ONCE, Missed.ALL])
-async def test_occurrences_that_come_due_while_it_runs(
+async def test_occurrences_that_come_due_during_a_run_are_run_or_skipped_by_the_policy(
     case: StoreCase, caplog: pytest.LogCaptureFixture, missed: Missed
 ) -> None:
     caplog.set_level("INFO")
@@ -389,9 +391,7 @@ async def test_occurrences_that_come_due_while_it_runs(
     assert (await shown(case, "cycle")).next_occurrence == START + 5 * MINUTE
 
 
-async def test_in_the_background_it_carries_on_beside_the_ticks(
-    case: StoreCase, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_in_the_background_it_continues_across_ticks(case: StoreCase, caplog: pytest.LogCaptureFixture) -> None:
     gated = Gated()
     signals = Signals()
     runner, woken = replica(case).inline(gated.run, signals=signals), signals.changed
@@ -418,13 +418,13 @@ async def test_a_run_that_has_just_ended_is_reported(case: StoreCase) -> None:
         await at_its_first_occurrence(case, runner)
         runner.wake()
         await runner.run(Budget(), to_end=False)
-        # As closely as one can look: also between the end of its task and what is called for that end.
-        while (report := await runner.run(Budget(), to_end=False)).skipped == STILL_RUNNING:  # noqa: ASYNC110 - as closely as can be
+        # Poll as often as possible, including between the end of the task and its callback.
+        while (report := await runner.run(Budget(), to_end=False)).skipped == STILL_RUNNING:  # noqa: ASYNC110 - polls as often as possible
             await asyncio.sleep(0)
         assert report.processed == 1
 
 
-async def test_each_occurrence_at_which_it_is_still_busy_is_told_once(
+async def test_each_occurrence_missed_while_busy_is_logged_once(
     case: StoreCase, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gated = Gated()

@@ -1,6 +1,7 @@
-"""How an inline run ends early, and who has its occurrence then: budgets, stops, lost locks, killed replicas."""
+"""How an inline run ends early, and which replica runs its occurrence then: budgets, stops, lost locks, kills."""
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from holdfast.scheduling import inline_call
 from holdfast.scheduling.inline import InlineRunner
 from holdfast.scheduling.schedules import Occurrence
 from holdfast.store.opening import opened
+from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.schedules import NewRun
 from tests.databases import StoreCase, connected
@@ -40,6 +42,7 @@ _HOLDERS = """
 SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
+_WAITS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
 @pytest.fixture
@@ -54,13 +57,13 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def spent_at_work(runner: InlineRunner, gated: Gated) -> RunnerReport:
-    """A pass whose time is over when the function has begun, however long that took."""
+    """Run a pass whose time is over once the function has begun, however long that took."""
     await runner.run(Budget(), to_end=False)
     await until(lambda: gated.occurrences, "the function has begun")
     return await once(runner, Budget(0))
 
 
-async def test_when_the_budget_is_spent_it_is_interrupted_and_its_occurrence_is_not_done(case: StoreCase) -> None:
+async def test_a_run_whose_budget_is_spent_is_interrupted_and_its_occurrence_not_marked(case: StoreCase) -> None:
     gated = Gated()
     runner = replica(case).inline(gated.run)
     async with closing(runner):
@@ -86,7 +89,7 @@ async def test_a_thread_that_outlives_its_budget_keeps_the_lock(case: StoreCase,
             report = await spent_at_work(first, gated)
             assert report.error is not None
             assert report.error.startswith("INTERRUPTED")
-            assert (await once(second)).skipped == "another replica runs it"
+            assert (await once(second)).skipped == "another replica is running it"
             assert (await once(first)).skipped == "still running from its last occurrence"
             gated.thread_gate.set()
 
@@ -97,7 +100,7 @@ async def test_a_thread_that_outlives_its_budget_keeps_the_lock(case: StoreCase,
     assert [error_code(run) for run in await runs_of(case)] == ["INTERRUPTED", None]
 
 
-async def test_close_waits_for_what_runs(case: StoreCase) -> None:
+async def test_close_waits_for_the_current_run(case: StoreCase) -> None:
     gated = Gated()
     runner = replica(case).inline(gated.run)
     await at_its_first_occurrence(case, runner)
@@ -115,8 +118,8 @@ async def test_close_waits_for_what_runs(case: StoreCase) -> None:
     assert (await once(runner)).processed == 0
 
 
-async def test_close_interrupts_what_does_not_end_in_time(case: StoreCase, short_grace: None) -> None:
-    """A coroutine that stops, a thread that cannot."""
+async def test_close_interrupts_a_run_that_does_not_end_in_time(case: StoreCase, short_grace: None) -> None:
+    """A coroutine can be stopped; a thread cannot."""
     gated = Gated()
     runners = [replica(case).inline(gated.run), replica(case).inline(gated.run_blocking, name="thread")]
     await at_its_first_occurrence(case, *runners)
@@ -134,7 +137,7 @@ async def test_close_interrupts_what_does_not_end_in_time(case: StoreCase, short
     gated.thread_gate.set()
 
 
-async def test_a_stop_ends_the_wait_of_a_tick_but_not_the_run(case: StoreCase) -> None:
+async def test_a_stop_ends_the_waiting_of_a_tick_but_not_the_run(case: StoreCase) -> None:
     gated = Gated()
     runner = replica(case).inline(gated.run)
     await at_its_first_occurrence(case, runner)
@@ -148,7 +151,7 @@ async def test_a_stop_ends_the_wait_of_a_tick_but_not_the_run(case: StoreCase) -
     assert report.processed == 1
 
 
-async def test_a_run_left_unfinished_is_abandoned_by_the_next(case: StoreCase) -> None:
+async def test_an_unfinished_run_is_abandoned_by_the_next_one(case: StoreCase) -> None:
     runner = replica(case).inline(quick)
     async with closing(runner):
         await at_its_first_occurrence(case, runner)
@@ -162,7 +165,7 @@ async def test_a_run_left_unfinished_is_abandoned_by_the_next(case: StoreCase) -
     assert other.finished_at is None
 
 
-async def test_a_lost_lock_stops_the_run_and_another_has_the_occurrence(case: StoreCase) -> None:
+async def test_a_lost_lock_stops_the_run_and_another_replica_gets_the_occurrence(case: StoreCase) -> None:
     if not isinstance(case.store, PostgresStore):
         pytest.skip("a lock in memory cannot be lost")
     gated = Gated()
@@ -182,13 +185,13 @@ async def test_a_lost_lock_stops_the_run_and_another_has_the_occurrence(case: St
     assert [error_code(run) for run in await runs_of(case)] == ["LOCK_LOST", None]
 
 
-async def test_a_lock_that_is_found_lost_at_the_end_does_not_mark_the_occurrence(case: StoreCase) -> None:
+async def test_a_lock_found_lost_at_the_end_does_not_mark_the_occurrence(case: StoreCase) -> None:
     if not isinstance(case.store, PostgresStore):
         pytest.skip("a lock in memory cannot be lost")
-    url = case.store.url
+    dsn = Address.parse(case.store.url).dsn
 
     async def loses_its_lock(occurrence: Occurrence) -> None:
-        with psycopg.connect(url, autocommit=True) as connection:
+        with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute(f"SELECT pg_terminate_backend(pid, 10000) FROM ({_HOLDERS}) AS holder".encode())
 
     runner = replica(case).inline(loses_its_lock)
@@ -220,6 +223,31 @@ async def test_an_outage_of_the_store_is_the_runners_error(case: StoreCase) -> N
             await runner.run(Budget(), to_end=False)
     async with case.schedules.singleton("lock of cycle") as held:
         assert held is not None
+
+
+async def test_a_canceled_query_causes_no_error_in_the_event_loop(database: Database) -> None:
+    complaints: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what["message"]))
+    async with (
+        opened(database.url) as store,
+        connected(database.url) as looking,
+        connected(database.url) as other,
+        other.transaction(),
+        store.schedules.singleton("lock of cycle") as held,
+    ):
+        assert held is not None
+        await other.execute("LOCK TABLE holdfast.schedule")
+        asking = asyncio.ensure_future(held.due("cycle"))
+
+        async def waits() -> bool:
+            return await looking.fetchval(_WAITS) is not None
+
+        await until(waits, "the question waits for the table")
+        asking.cancel()
+        await asyncio.wait([asking])
+    del asking
+    gc.collect()
+    assert complaints == []
 
 
 @pytest.fixture
@@ -258,7 +286,7 @@ async def test_a_killed_replica_leaves_its_occurrence_to_another(
         first.send_signal(signal.SIGKILL)
         await asyncio.to_thread(first.wait, 60)
 
-        # A killed client's connection is closed by its kernel; the server needs a moment to see that.
+        # The kernel closes the connection of a killed client, and the server needs a moment to notice.
         async def is_free() -> bool:
             async with store.schedules.singleton("lock of cycle") as held:
                 return held is not None

@@ -1,6 +1,8 @@
-"""Handlers in process isolation, which must be importable, and some that misbehave."""
+"""Importable handlers for process isolation, some of which misbehave."""
 
 import ctypes
+import logging
+import multiprocessing
 import os
 import re
 import signal
@@ -18,6 +20,11 @@ from holdfast import RunningJob
 Job = RunningJob[dict[str, Any]]
 
 seen_by: ContextVar[str] = ContextVar("seen_by", default="nobody")
+
+
+@dataclass
+class Letter:
+    recipients: list[str]
 
 
 @dataclass
@@ -76,7 +83,7 @@ def reports(job: Job) -> None:
 
 
 def reports_after_its_end(job: Job) -> None:
-    """Leaves a thread behind that goes on reporting into the next attempt."""
+    """Leaves a thread behind that keeps reporting during the next attempt."""
 
     def go_on() -> None:
         while True:
@@ -95,6 +102,10 @@ def typed(job: RunningJob[Page]) -> int:
     return job.payload.number
 
 
+def names_recipients(job: RunningJob[Letter]) -> list[str]:
+    return job.payload.recipients
+
+
 def sees_context(job: Job) -> str:
     seen = seen_by.get()
     seen_by.set(str(job.id))
@@ -106,7 +117,7 @@ def tells_deadline(job: Job) -> list[str]:
 
 
 def _fork(seconds: float, *, own_session: bool = False) -> int:
-    """Its fork has every descriptor open, also the pipe to the worker."""
+    """Fork a process that has every descriptor open, including the pipe to the worker."""
     ready, told = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -125,7 +136,7 @@ def leaves_a_daemon_behind(job: Job) -> None:
 
 
 def starts_processes(job: Job) -> None:
-    """A program and a fork, beside itself."""
+    """Starts a program and a fork."""
     program = subprocess.Popen(["/bin/sleep", "600"])
     Path(job.payload["pids"]).write_text(f"{os.getpid()} {program.pid} {_fork(600)}")
     time.sleep(600)
@@ -138,10 +149,29 @@ def starts_processes_and_exits(job: Job) -> None:
 
 
 def starts_processes_and_runs_away(job: Job) -> None:
-    """Holds the interpreter lock for ever: no other thread of the process gets a turn."""
+    """Holds the GIL forever, so no other thread of the process can run."""
     program = subprocess.Popen(["/bin/sleep", "600"])
     Path(job.payload["pids"]).write_text(f"{os.getpid()} {program.pid} {_fork(600)}")
     re.match(r"(a+)+$", "a" * 60 + "b")
+
+
+def starts_multiprocessing(job: Job) -> None:
+    started = (
+        multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)),
+        multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,)),
+    )
+    for process in started:
+        process.start()
+    Path(job.payload["pids"]).write_text(" ".join(map(str, [os.getpid(), *(each.pid for each in started)])))
+    time.sleep(600)
+
+
+def hidden_by_its_decorator(job: Job) -> None:
+    """The module rebinds this name to another function."""
+
+
+unreachable = hidden_by_its_decorator
+hidden_by_its_decorator = tell_pid  # type: ignore[assignment]
 
 
 def waits_for_gate(job: Job) -> int:
@@ -155,7 +185,7 @@ _hoarded: list[bytes] = []
 
 
 def hoards(job: Job) -> int:
-    """Keeps that much for ever."""
+    """Allocates that much memory and never frees it."""
     _hoarded.append(b"x" * (int(job.payload["megabytes"]) << 20))
     return os.getpid()
 
@@ -164,3 +194,21 @@ def terminates_a_program(job: Job) -> int:
     program = subprocess.Popen(["/bin/sleep", "600"])
     program.terminate()
     return program.wait()
+
+
+def logs(job: Job) -> None:
+    log = logging.getLogger("shop")
+    log.debug("not wanted")
+    log.info("counting %d", 3, extra={"table": Page(7)})
+    try:
+        raise LookupError("no such page")
+    except LookupError:
+        log.exception("went wrong")
+
+
+def logs_from_a_thread_after_its_end(job: Job) -> None:
+    def later() -> None:
+        time.sleep(0.2)
+        logging.getLogger("shop").warning("after the end")
+
+    threading.Thread(target=later).start()

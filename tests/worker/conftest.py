@@ -1,4 +1,4 @@
-"""A database of its own for each test, real worker processes, and nothing left behind."""
+"""Fixtures: a separate database for each test, real worker processes, and checks for leaks."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ _TABLES = "CREATE TABLE effect (number bigint GENERATED ALWAYS AS IDENTITY, job 
 
 @pytest.fixture
 def database(servers: Servers) -> Iterator[Database]:
-    """A migrated database with a table `effect` for what handlers do. Afterwards nobody may be connected to it."""
+    """A migrated database with a table `effect` for the effects of handlers. No connection may remain open."""
     server = servers.get("embedded-18")
     with server.emptied_database(_TABLES) as made, closing(Database(made.name, made.url)) as database:
         yield database
@@ -26,7 +26,7 @@ def database(servers: Servers) -> Iterator[Database]:
 
 @pytest.fixture
 def workers(database: Database, tmp_path: Path) -> Iterator["Workers"]:
-    """Starts real worker processes; those that still run at the end are killed."""
+    """Starts real worker processes, and kills those still running at the end."""
     started = Workers(database, tmp_path)
     try:
         yield started
@@ -53,7 +53,7 @@ class Workers:
 
 @pytest.fixture
 def proxy(database: Database) -> Iterator[Proxy]:
-    """A TCP address of the test's database that can be cut off."""
+    """A TCP proxy for the test's database whose connections can be cut."""
     with Proxy.before(database.url) as proxy:
         yield proxy
 

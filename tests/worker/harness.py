@@ -1,4 +1,4 @@
-"""What the worker's tests share: waiting for conditions, running a worker inside the test or as a real process."""
+"""Shared by the worker tests: waiting for conditions, and running a worker inside the test or as a process."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,15 +17,17 @@ from uuid import UUID
 
 import psycopg
 
-from holdfast import Holdfast, Job, JobState, Process, WorkerSettings
-from holdfast.domain.json_text import decode
+from holdfast import Holdfast, Job, JobState
+from holdfast.domain.job import Lease
+from holdfast.store.contract import Fenced
+from holdfast.types import Process, WorkerSettings
 
 PATIENCE = 30.0
 _ROOT = Path(__file__).parents[2]
 
 
 class Database:
-    """The test's own view of its database, on one connection: conditions are looked at a hundred times a second."""
+    """The test's view of its database, on one connection, because conditions are checked a hundred times a second."""
 
     def __init__(self, name: str, url: str) -> None:
         self.name = name
@@ -67,7 +69,7 @@ async def until(condition: Callable[[], object | Awaitable[object]], what: str, 
 
 
 async def job_in_state(app: Holdfast, id: UUID, *states: JobState, seconds: float = PATIENCE) -> Job:
-    """The job, once it is in one of the states."""
+    """Wait until the job is in one of the states, and return it."""
     found: Job | None = None
 
     async def is_there() -> bool:
@@ -88,7 +90,7 @@ async def final_job(app: Holdfast, id: UUID, seconds: float = PATIENCE) -> Job:
 
 
 async def drained(app: Holdfast, seconds: float = 60.0) -> Counter[JobState]:
-    """How many jobs are in which state, once none is ready or running."""
+    """Wait until no job is ready or running, and return the number of jobs in each state."""
     counts: Counter[JobState] = Counter()
 
     async def is_drained() -> bool:
@@ -101,7 +103,7 @@ async def drained(app: Holdfast, seconds: float = 60.0) -> Counter[JobState]:
 
 
 def errors(job: Job) -> list[dict[str, object]]:
-    return [decode(error) for error in job.errors]
+    return list(job.errors)
 
 
 def codes(job: Job) -> list[object]:
@@ -109,7 +111,7 @@ def codes(job: Job) -> list[object]:
 
 
 def fast(**changes: object) -> WorkerSettings:
-    """Settings for tests: everything that waits is short, but the lease is not."""
+    """Settings for tests: short waits, but a long lease."""
     values: dict[str, object] = {
         "concurrency": 4,
         "lease": timedelta(seconds=30),
@@ -120,7 +122,7 @@ def fast(**changes: object) -> WorkerSettings:
 
 
 def renewing(**changes: object) -> WorkerSettings:
-    """The same, with a lease that no busy machine loses, renewed as often as a short one."""
+    """The same, with a lease long enough for a busy machine, renewed as often as a short one."""
     return fast(**({"lease": timedelta(seconds=12), "renew": timedelta(milliseconds=100)} | changes))
 
 
@@ -152,8 +154,15 @@ class Entry:
     at: float
 
 
+class ReleasesNothing:
+    """A renewer for tests that use only its renewals."""
+
+    async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
+        raise AssertionError("no job waits here for an event loop")
+
+
 class WorkerProcess:
-    """tests/worker/runner.py as a process of its own."""
+    """tests/worker/runner.py in a separate process."""
 
     def __init__(self, url: str, folder: Path, log: Path, settings: dict[str, object], *flags: str) -> None:
         self._folder = folder
@@ -181,7 +190,7 @@ class WorkerProcess:
 
     @property
     def tally(self) -> Counter[str]:
-        """How its attempts ended; written when it stops in good order."""
+        """How its attempts ended, written when it stops cleanly."""
         (line,) = [line for line in self.log.splitlines() if line.startswith("tally ")]
         return Counter(json.loads(line.removeprefix("tally ")))
 
@@ -199,6 +208,11 @@ class WorkerProcess:
     async def exit_code(self, seconds: float = PATIENCE) -> int:
         await until(lambda: not self.is_running, "the worker exited", seconds)
         return self._process.wait()
+
+    async def stopped(self) -> None:
+        """Stop it, and check that it ends cleanly."""
+        self.send(signal.SIGTERM)
+        assert await self.exit_code() == 0, self.log
 
     def end(self) -> None:
         if self.is_running:
@@ -222,7 +236,7 @@ def entries_of(folder: Path, job: UUID, what: str) -> list[Entry]:
 
 
 def child_processes(parent: int | None = None) -> list[int]:
-    """The children of a process, without multiprocessing's resource tracker, which stays for the next time."""
+    """The children of a process, except multiprocessing's resource tracker, which stays for later use."""
     parent = parent or os.getpid()
     children = []
     for thread in Path(f"/proc/{parent}/task").iterdir():
@@ -241,7 +255,7 @@ def _is_resource_tracker(pid: int) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process exists and is not a zombie. One whose threads are still on their way out has open pipes."""
+    """Whether the process exists and is not a zombie. A process whose threads are still exiting has open pipes."""
     process = Path(f"/proc/{pid}")
     try:
         state = (process / "stat").read_text().rpartition(")")[2].split()[0]

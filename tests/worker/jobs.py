@@ -1,6 +1,6 @@
-"""Handlers of the real worker processes. They are importable, so that those in process isolation find them.
+"""Handlers of the real worker processes, importable for process isolation.
 
-Each writes a line to the journal, a file that survives whatever happens to the process.
+Each writes a line to the journal, a file that survives the death of the process.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Holdfast, RunningJob
-from tests.worker import children
+from tests.worker import children, forking
 
 Job = RunningJob[dict[str, Any]]
 
@@ -33,7 +33,7 @@ def note(job: RunningJob[Any], what: str) -> None:
 
 
 def is_open(name: str) -> bool:
-    """A gate is a file that the test makes when a handler may go on."""
+    """A gate is a file that the test creates to let a handler continue."""
     return Path(os.environ["HOLDFAST_TEST_FOLDER"], name).exists()
 
 
@@ -66,6 +66,11 @@ def gated_child(job: RunningJob[Gate]) -> None:
     gated_thread(job)
 
 
+async def blocks(job: RunningJob[Gate]) -> None:
+    """Blocks the event loop."""
+    gated_thread(job)
+
+
 async def stubborn(job: RunningJob[Gate]) -> None:
     """Swallows every cancellation."""
     note(job, "start")
@@ -78,7 +83,7 @@ async def stubborn(job: RunningJob[Gate]) -> None:
 
 
 def regex(job: Job) -> None:
-    """Holds the interpreter lock for ever: no other thread of the process gets a turn."""
+    """Holds the GIL forever, so no other thread of the process can run."""
     note(job, "start")
     re.match(r"(a+)+$", "a" * 60 + "b")
     note(job, "end")
@@ -92,6 +97,9 @@ def build(url: str) -> Holdfast:
     app.handler("gated_child", isolation="process")(gated_child)
     app.handler("starts_processes", isolation="process")(children.starts_processes)
     app.handler("starts_processes_and_runs_away", isolation="process")(children.starts_processes_and_runs_away)
+    app.handler("blocks")(blocks)
+    app.handler("starts_multiprocessing", isolation="process")(children.starts_multiprocessing)
     app.handler("stubborn")(stubborn)
+    forking.register(app)
     app.handler("regex", isolation="process")(regex)
     return app

@@ -9,8 +9,8 @@ import sys
 
 import uvloop
 
-from holdfast import WorkerSettings
 from holdfast.domain.duration import to_timedelta
+from holdfast.types import WorkerSettings
 from tests.worker import jobs, transactional
 
 _DURATIONS = ("lease", "poll", "shutdown")
@@ -34,7 +34,7 @@ def main() -> None:
         code = runner.run(work(sys.argv[1], json.loads(sys.argv[2])))
         sys.stdout.flush()
         if "os._exit" in sys.argv:
-            # As `holdfast worker` does: a coroutine that swallows its cancellation keeps an event loop from closing.
+            # Like `holdfast worker`: a coroutine that swallows its cancellation keeps an event loop from closing.
             os._exit(code)
     sys.exit(code)
 

@@ -1,4 +1,4 @@
-"""An application whose import takes its time, in processes that are told so."""
+"""An application that is slow to import in processes where an environment variable says so."""
 
 import os
 import time

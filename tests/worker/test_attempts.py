@@ -1,4 +1,4 @@
-"""How attempts begin: in tasks and contexts, in how many turns of the loop, and what survives what."""
+"""How attempts begin: their tasks, their contexts, and the number of event loop iterations they take."""
 
 import asyncio
 import sys
@@ -31,7 +31,7 @@ def app_of_waiting_and_other_handlers() -> Holdfast:
     return app
 
 
-async def all_succeed_with(factory: Any) -> None:  # noqa: ANN401 - of whatever signature
+async def all_succeed_with(factory: Any) -> None:  # noqa: ANN401 - factories differ in their signature
     app = app_of_waiting_and_other_handlers()
     loop = asyncio.get_running_loop()
     loop.set_task_factory(factory)
@@ -44,24 +44,24 @@ async def all_succeed_with(factory: Any) -> None:  # noqa: ANN401 - of whatever 
         loop.set_task_factory(None)
 
 
-async def test_a_task_factory_that_knows_nothing_of_contexts_is_no_hindrance() -> None:
+async def test_a_task_factory_without_context_support_works() -> None:
     await all_succeed_with(lambda loop, coro: asyncio.Task(coro, loop=loop))
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks come with Python 3.12")
-async def test_a_factory_of_eager_tasks_is_no_hindrance() -> None:
+async def test_an_eager_task_factory_works() -> None:
     await all_succeed_with(asyncio.eager_task_factory)  # type: ignore[attr-defined]
 
 
 async def test_handlers_that_wait_start_together() -> None:
     app = Holdfast("memory:")
     turns, turns_at_start = 0, []
-    everybody = asyncio.Event()
+    all_started = asyncio.Event()
 
     @app.handler("waits")
     async def waits(job: RunningJob[Any]) -> None:
         turns_at_start.append(turns)
-        await everybody.wait()
+        await all_started.wait()
 
     async def count_turns() -> None:
         nonlocal turns
@@ -74,13 +74,13 @@ async def test_handlers_that_wait_start_together() -> None:
         await app.enqueue_many([app.job("waits") for _ in range(50)])
         async with working(app, fast(concurrency=50)):
             await until(lambda: len(turns_at_start) == 50, "all run")
-            everybody.set()
+            all_started.set()
             assert await drained(app) == {JobState.SUCCEEDED: 50}
     counting.cancel()
     assert turns_at_start[-1] - turns_at_start[0] < 10
 
 
-async def test_a_task_that_a_handler_has_kept_is_not_for_others() -> None:
+async def test_a_task_kept_by_a_handler_is_not_reused_for_another() -> None:
     app = Holdfast("memory:")
     kept: list[asyncio.Task[Any] | None] = []
 
@@ -102,7 +102,7 @@ async def test_a_task_that_a_handler_has_kept_is_not_for_others() -> None:
     assert len(set(kept)) == 2
 
 
-async def test_a_handler_that_cancels_its_task_on_its_way_out_harms_no_other() -> None:
+async def test_a_handler_that_cancels_its_task_as_it_returns_harms_no_other() -> None:
     app = Holdfast("memory:")
 
     @app.handler("cancels")
@@ -121,7 +121,7 @@ async def test_a_handler_that_cancels_its_task_on_its_way_out_harms_no_other() -
             assert await drained(app) == {JobState.SUCCEEDED: 3}
 
 
-async def test_attempts_that_a_handler_cancels_before_their_first_step_are_made_all_the_same() -> None:
+async def test_attempts_canceled_by_a_handler_before_their_first_step_still_run() -> None:
     app = app_of_waiting_and_other_handlers()
 
     @app.handler("sweeps")
@@ -137,7 +137,7 @@ async def test_attempts_that_a_handler_cancels_before_their_first_step_are_made_
         assert {job.attempt for job in await app.jobs.list(JobFilter(), 4)} == {1}
 
 
-async def test_no_attempt_sees_what_another_has_set_in_its_context() -> None:
+async def test_no_attempt_sees_the_context_variables_of_another() -> None:
     app = Holdfast("memory:")
     mark: ContextVar[str] = ContextVar("mark", default="none")
     seen: list[str] = []
@@ -157,7 +157,7 @@ async def test_no_attempt_sees_what_another_has_set_in_its_context() -> None:
 
 
 class Turns:
-    """Counts the turns of the loop until it is canceled, and notes the number at which each job started."""
+    """Counts the iterations of the event loop, and notes the count at which each job started."""
 
     def __init__(self, app: Holdfast) -> None:
         self.at_start: list[int] = []
@@ -182,21 +182,21 @@ class Turns:
         return self.at_start
 
 
-async def test_the_loop_has_its_turn_while_many_jobs_start(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_event_loop_runs_while_many_jobs_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "_TURN_SECONDS", 0.0)
     app = Holdfast("memory:")
     turns = await Turns(app).of(app, 20)
     assert turns[-1] - turns[0] > 15
 
 
-async def test_jobs_that_fit_into_one_turn_start_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_jobs_that_fit_into_one_turn_start_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "_TURN_SECONDS", 60.0)
     app = Holdfast("memory:")
     turns = await Turns(app).of(app, 20)
     assert len(set(turns)) == 1
 
 
-async def test_an_error_is_kept_without_the_frames_of_the_engine() -> None:
+async def test_an_error_is_stored_without_the_frames_of_the_engine() -> None:
     app = Holdfast("memory:")
 
     @app.handler("waits", attempts=1)
@@ -214,7 +214,7 @@ async def test_an_error_is_kept_without_the_frames_of_the_engine() -> None:
     assert "worker.py" not in traceback
 
 
-async def test_jobs_that_have_a_slot_are_not_given_back_while_a_handler_blocks_the_loop(
+async def test_jobs_with_a_slot_are_not_released_while_a_handler_blocks_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker, "_LONGEST_WAIT_SECONDS", 0.05)
@@ -222,7 +222,7 @@ async def test_jobs_that_have_a_slot_are_not_given_back_while_a_handler_blocks_t
 
     @app.handler("blocks")
     async def blocks(job: RunningJob[Any]) -> None:
-        time.sleep(0.1)  # noqa: ASYNC251 - that is what it is about
+        time.sleep(0.1)  # noqa: ASYNC251 - the handler must block
 
     async with app:
         await app.enqueue_many([app.job("blocks") for _ in range(4)])
@@ -232,10 +232,10 @@ async def test_jobs_that_have_a_slot_are_not_given_back_while_a_handler_blocks_t
 
 
 @pytest.mark.parametrize("took", [27.0, 60.0])
-async def test_a_claim_answered_when_its_lease_nears_its_end_or_has_ended_starts_nothing(
+async def test_a_claim_answered_near_or_after_the_end_of_its_lease_starts_nothing(
     took: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever stops handlers looks only now and then, and could be too late for what begins so late."""
+    """The lease keeper checks only at intervals, and could stop a handler that begins this late too late."""
     app = Holdfast("memory:")
     fences = []
     monkeypatch.setattr(claimer, "lease_now", lambda: lease_now() - took)
@@ -257,12 +257,12 @@ async def test_a_claim_answered_when_its_lease_nears_its_end_or_has_ended_starts
         id = (await app.enqueue("do")).id
         async with working(app, fast(lease=timedelta(seconds=30))) as process:
             job = await final_job(app, id)
-            await until(lambda: process.worker.tally["release"] == 1, "that it was given back is counted")
+            await until(lambda: process.worker.tally["release"] == 1, "the release is counted")
     assert fences == [2], "somebody else may have had it since"
     assert (job.state, job.attempt, job.losses) == (JobState.SUCCEEDED, 1, 0)
 
 
-def test_the_look_ahead_falls_with_time_however_seldom_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_look_ahead_falls_with_time_however_rarely_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("holdfast.worker.held.time.monotonic", lambda: now)
     ahead = held._LookAhead(2000)
@@ -274,7 +274,7 @@ def test_the_look_ahead_falls_with_time_however_seldom_it_is_asked(monkeypatch: 
     assert ahead.size() < 20
 
 
-def test_a_look_ahead_that_was_wrong_comes_back_by_and_by(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_look_ahead_recovers_gradually_after_a_wrong_guess(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("holdfast.worker.held.time.monotonic", lambda: now)
     ahead = held._LookAhead(1000)
@@ -294,8 +294,8 @@ def test_a_look_ahead_that_was_wrong_comes_back_by_and_by(monkeypatch: pytest.Mo
     assert sizes[-1] == 1000
 
 
-async def test_whoever_stops_handlers_looks_as_often_as_the_shortest_lease_needs() -> None:
-    """Also while nothing is held: what is claimed next may be the one that has it."""
+async def test_the_lease_keeper_checks_as_often_as_the_shortest_lease_requires() -> None:
+    """Even while no job is held, because the next claimed job may have the shortest lease."""
     app = Holdfast("memory:", lease="30s")
     app.handler("usual")(lambda job: None)
     app.handler("short", lease="2s")(lambda job: None)

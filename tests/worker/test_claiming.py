@@ -1,8 +1,9 @@
-"""How much a worker claims, and when it claims nothing: look-ahead and kind limits. test_suspects.py has the rest."""
+"""How much a worker claims, and when it claims nothing: look-ahead and kind limits. See also test_suspects.py."""
 
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -10,11 +11,11 @@ from uuid import UUID
 
 import pytest
 
-from holdfast import Holdfast, JobState, RunningJob, WorkerSettings
+from holdfast import Holdfast, JobState, RunningJob
 from holdfast.domain.handlers import Room, make_handler
 from holdfast.domain.job import LeasedJob
-from holdfast.domain.json_text import decode
-from holdfast.store.contract import ClaimRequest, JobFilter
+from holdfast.store.contract import ClaimRequest, Fenced, Finish, JobFilter
+from holdfast.types import WorkerSettings
 from tests.worker.harness import Database, until
 
 
@@ -22,7 +23,7 @@ def settings(**given: Any) -> WorkerSettings:  # noqa: ANN401
     return WorkerSettings(**{"poll": timedelta(milliseconds=20), "concurrency": 4, **given})
 
 
-async def test_slow_jobs_are_not_hoarded_after_fast_ones() -> None:
+async def test_a_worker_does_not_hoard_slow_jobs_after_fast_ones() -> None:
     app = Holdfast("memory:")
     let_go = asyncio.Event()
 
@@ -51,7 +52,9 @@ async def test_slow_jobs_are_not_hoarded_after_fast_ones() -> None:
         assert {job.attempt for job in jobs} == {1}
 
 
-async def test_a_thread_that_cannot_be_stopped_counts_for_the_limit_of_its_kind() -> None:
+async def test_a_thread_that_cannot_be_stopped_counts_toward_the_limit_of_its_kind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     app = Holdfast("memory:")
     let_go = threading.Event()
     at_once: list[int] = []
@@ -73,10 +76,11 @@ async def test_a_thread_that_cannot_be_stopped_counts_for_the_limit_of_its_kind(
         await app.enqueue("stuck")
         worker = app.worker(settings(concurrency=8))
         running = asyncio.create_task(worker.run())
-        await until(lambda: worker.tally["retry"] == 1, "the first attempt timed out")
+        await until(lambda: "told to stop but is still running" in caplog.text, "the first attempt timed out")
         await app.enqueue("other")
         await until(lambda: worker.tally["succeed"] == 1, "the claimer has looked again")
         assert at_once == [1]
+        assert worker.tally["retry"] == 0
         let_go.set()
         await until(lambda: worker.tally["succeed"] == 3, "both are done, one after the other")
         worker.stop()
@@ -84,10 +88,44 @@ async def test_a_thread_that_cannot_be_stopped_counts_for_the_limit_of_its_kind(
         assert set(at_once) == {1}
         job = await app.jobs.get(first.id)
         assert job is not None
-        assert decode(job.errors[0])["code"] == "TIMEOUT"
+        assert job.errors[0]["code"] == "TIMEOUT"
 
 
-async def test_a_kind_without_room_is_left_in_the_store_and_others_are_not() -> None:
+async def test_a_job_with_an_unwritten_outcome_does_not_count_toward_the_limit_of_its_kind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = Holdfast("memory:")
+    let_write = asyncio.Event()
+    started, at_once, running_now = 0, set[int](), 0
+
+    @app.handler("narrow", limit=1)
+    async def narrow(job: RunningJob[Any]) -> None:
+        nonlocal started, running_now
+        started, running_now = started + 1, running_now + 1
+        at_once.add(running_now)
+        await asyncio.sleep(0)
+        running_now -= 1
+
+    async with app:
+        finish = app.opened.store.finish
+
+        async def finish_late(finishes: Sequence[Finish]) -> list[Fenced]:
+            await let_write.wait()
+            return await finish(finishes)
+
+        monkeypatch.setattr(app.opened.store, "finish", finish_late)
+        await app.enqueue_many([app.job("narrow") for _ in range(20)])
+        worker = app.worker(settings())
+        running = asyncio.create_task(worker.run())
+        await until(lambda: started >= 8, "one after the other, until too many outcomes wait")
+        let_write.set()
+        await until(lambda: worker.tally["succeed"] == 20, "all are done")
+        worker.stop()
+        assert await running == 0
+    assert at_once == {1}
+
+
+async def test_only_jobs_of_a_kind_without_room_stay_in_the_store() -> None:
     app = Holdfast("memory:")
     rooms = [Room(0, more_in=7.0)]
     running_now = 0
@@ -119,7 +157,7 @@ async def test_a_kind_without_room_is_left_in_the_store_and_others_are_not() -> 
         assert await running == 0
 
 
-async def test_a_handler_that_cancels_its_own_task_failed() -> None:
+async def test_a_handler_that_cancels_its_own_task_fails() -> None:
     app = Holdfast("memory:")
 
     @app.handler("cancels", attempts=1)
@@ -139,13 +177,13 @@ async def test_a_handler_that_cancels_its_own_task_failed() -> None:
         job = await app.jobs.get(id)
         assert job is not None
         assert (job.state, job.losses) == (JobState.DEAD, 0)
-        assert decode(job.errors[0])["type"] == "CancelledError"
+        assert job.errors[0]["type"] == "CancelledError"
 
 
-async def test_no_claim_takes_more_than_it_may_and_the_next_one_follows_at_once(
+async def test_no_claim_exceeds_claim_max_and_the_next_one_follows_at_once(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Nobody rings and nobody polls: only a claim that found all it asked for is a reason for the next one.
+    # Without rings and polls, only a claim that found everything it asked for can trigger the next one.
     app = Holdfast(database.url, claim_max=3, concurrency=8, listen=False, poll="1h", idle_backoff_min="1h")
     let_go, running, taken = asyncio.Event(), set[UUID](), list[int]()
 
@@ -175,7 +213,7 @@ async def test_no_claim_takes_more_than_it_may_and_the_next_one_follows_at_once(
     assert max(taken) == 3
 
 
-async def test_no_claim_brings_more_than_its_bytes_and_the_next_one_follows_at_once(
+async def test_no_claim_exceeds_claim_bytes_and_the_next_one_follows_at_once(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = Holdfast(database.url, claim_bytes=250_000, concurrency=50, listen=False, poll="1h", idle_backoff_min="1h")
@@ -204,8 +242,8 @@ async def test_no_claim_brings_more_than_its_bytes_and_the_next_one_follows_at_o
     assert max(taken) == 3
 
 
-async def test_a_small_claim_that_has_not_started_yet_does_not_keep_the_next_one_from_filling_the_slots() -> None:
-    """In memory the next look comes before the handlers begin."""
+async def test_a_small_claim_not_yet_started_does_not_keep_the_next_from_filling_the_slots() -> None:
+    """With the memory store, the next look happens before the handlers begin."""
     app = Holdfast("memory:", claim_max=3, concurrency=8, poll="1h", idle_backoff_min="1h")
     let_go, running = asyncio.Event(), set[UUID]()
 
@@ -224,7 +262,7 @@ async def test_a_small_claim_that_has_not_started_yet_does_not_keep_the_next_one
         assert await task == 0
 
 
-async def test_a_tick_goes_on_claiming_by_small_claims() -> None:
+async def test_a_tick_continues_with_small_claims_until_done() -> None:
     app = Holdfast("memory:", claim_max=1)
     app.handler("work")(lambda job: None)
     async with app:

@@ -1,4 +1,4 @@
-"""The guard kills what is left of a worker's handlers, also after somebody killed the guard."""
+"""The guard kills the leftover processes of a worker's handlers, even after the guard itself was killed."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ if case != "guard closed":
 
 @pytest.mark.fault
 @pytest.mark.parametrize("case", ["worker killed", "guard killed", "worker forked", "guard closed"])
-def test_groups_end_with_their_worker_but_forgotten_ones_do_not(case: str, tmp_path: Path) -> None:
+def test_watched_process_groups_end_with_their_worker_but_unwatched_ones_do_not(case: str, tmp_path: Path) -> None:
     output = tmp_path / "pids"
     with output.open("wb") as pids:
         code = subprocess.run([sys.executable, "-c", _WORKER, case], stdout=pids, check=False).returncode

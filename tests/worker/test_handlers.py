@@ -1,8 +1,10 @@
-"""Registering handlers, and the payload types that they can ask for."""
+"""Registering handlers, and the payload types they can declare."""
 
+import pickle
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -71,20 +73,22 @@ TYPED = [as_dataclass, as_model, as_typed_dict, in_thread]
 
 
 @pytest.mark.parametrize("function", [*TYPED, as_dict, as_anything], ids=lambda function: function.__name__)
-async def test_the_annotation_of_the_job_gives_the_payload_its_type(function: Callable[[RunningJob[Any]], Any]) -> None:
+async def test_the_annotation_of_the_job_parameter_sets_the_payload_type(
+    function: Callable[[RunningJob[Any]], Any],
+) -> None:
     app = Holdfast("memory:")
     app.handler("sum")(function)
     async with app, working(app):
         job = await final_job(app, (await app.enqueue("sum", PAYLOAD)).id)
-    assert (job.state, job.result) == (JobState.SUCCEEDED, "7")
+    assert (job.state, job.result) == (JobState.SUCCEEDED, 7)
 
 
-async def test_the_payload_type_can_be_given_apart_from_the_function() -> None:
+async def test_the_payload_type_can_be_given_as_an_option() -> None:
     app = Holdfast("memory:")
     app.handler("sum", payload=Invoice)(unannotated)
     async with app, working(app):
         job = await final_job(app, (await app.enqueue("sum", Invoice("A-1", [Line(7)]))).id)
-    assert (job.state, job.result) == (JobState.SUCCEEDED, "7")
+    assert (job.state, job.result) == (JobState.SUCCEEDED, 7)
 
 
 @pytest.mark.parametrize("function", TYPED, ids=lambda function: function.__name__)
@@ -99,7 +103,7 @@ async def test_a_payload_that_does_not_fit_fails_the_job_before_its_handler_runs
 
     handle.__annotations__ = function.__annotations__
     app.handler("sum")(handle)
-    # As another version of the producer, or plain SQL, might have enqueued it.
+    # A different version of the producer, or plain SQL, might have enqueued it like this.
     payload = Json('{"number": "A-1", "lines": [{"amount": 1}, {"amount": "two"}]}')
     new = NewJob(kind="sum", payload=payload)
     async with app, working(app):
@@ -112,7 +116,7 @@ async def test_a_payload_that_does_not_fit_fails_the_job_before_its_handler_runs
     assert not ran
 
 
-async def test_a_validator_that_breaks_fails_the_attempt_and_holds_nothing_up() -> None:
+async def test_a_validator_that_raises_fails_the_attempt_and_blocks_no_other_job() -> None:
     class Broken(BaseModel):
         number: str
 
@@ -135,7 +139,7 @@ async def test_a_validator_that_breaks_fails_the_attempt_and_holds_nothing_up() 
     assert [error["type"] for error in errors(job)] == ["KeyError"]
 
 
-async def test_a_payload_that_does_not_fit_is_refused_when_it_is_enqueued() -> None:
+async def test_a_payload_that_does_not_fit_is_refused_at_enqueue() -> None:
     app = Holdfast("memory:")
     app.handler("sum")(as_dataclass)
     async with app:
@@ -146,13 +150,13 @@ async def test_a_payload_that_does_not_fit_is_refused_when_it_is_enqueued() -> N
 
 def test_a_payload_type_that_cannot_be_resolved_is_refused_at_registration() -> None:
     async def handle(job: "RunningJob[DefinedNowhere]") -> None:  # type: ignore[name-defined]  # noqa: F821
-        """Would be handed a dict where it expects an object."""
+        """Would receive a dict where it expects an object."""
 
     with pytest.raises(InvalidInput, match="DefinedNowhere"):
         Holdfast("memory:").handler("sum")(handle)
 
 
-def test_an_unresolvable_type_elsewhere_in_the_signature_does_no_harm() -> None:
+def test_an_unresolvable_type_elsewhere_in_the_signature_is_accepted() -> None:
     async def handle(job: RunningJob[Invoice]) -> "DefinedNowhere":  # type: ignore[name-defined]  # noqa: F821
         """Only the job's type matters."""
 
@@ -170,10 +174,10 @@ def test_a_payload_type_that_cannot_be_checked_is_refused_with_the_reason() -> N
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "expected"),
     [
         ({"isolation": "async"}, "`def` handler cannot run on the event loop"),
-        ({"isolation": "fiber"}, "not one of async, thread, process"),
+        ({"isolation": "proces"}, '^isolation: .proces. is not known; use "process", or leave it out'),
         ({"limit": 0}, "limit"),
         ({"timeout": "0s"}, "timeout"),
         ({"lease": "0s"}, "lease"),
@@ -185,17 +189,46 @@ def test_a_payload_type_that_cannot_be_checked_is_refused_with_the_reason() -> N
         ({"retries": 3}, "^a handler has no option 'retries'; there are payload, queue, attempts, backoff, "),
     ],
 )
-def test_a_wrong_option_is_refused_at_registration(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidInput, match=says):
+def test_an_invalid_option_is_refused_at_registration(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InvalidInput, match=expected):
         Holdfast("memory:").handler("sum", **options)(in_thread)
 
 
-def test_an_async_handler_cannot_be_put_into_a_thread() -> None:
+def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def outer(job: RunningJob[Any]) -> Any:  # noqa: ANN401
+        return function(job)
+
+    return outer
+
+
+@decorated
+def importable(job: RunningJob[Any]) -> None: ...
+
+
+class Called:
+    def __call__(self, job: RunningJob[Any]) -> None: ...
+
+    def method(self, job: RunningJob[Any]) -> None: ...
+
+
+def test_a_process_handler_that_cannot_be_imported_is_refused_at_registration() -> None:
+    def local(job: RunningJob[Any]) -> None: ...
+
+    for function in (local, lambda job: None, partial(local), decorated(lambda job: None)):
+        with pytest.raises(InvalidInput, match=r"a child process cannot import .*; define it at the top level"):
+            Holdfast("memory:").handler("sum", isolation="process")(function)
+    for function in (importable, partial(importable), Called(), Called().method):
+        Holdfast("memory:").handler("sum", isolation="process")(function)
+        assert pickle.dumps(function)
+
+
+def test_an_async_handler_cannot_run_in_a_thread() -> None:
     with pytest.raises(InvalidInput, match="cannot run in a thread"):
         Holdfast("memory:").handler("sum", isolation="thread")(as_dict)
 
 
-def test_a_handler_with_a_yield_is_refused_because_a_call_would_run_nothing_of_it() -> None:
+def test_a_handler_with_a_yield_is_refused_because_calling_it_would_run_nothing() -> None:
     def yielding(job: RunningJob[Any]) -> Iterator[int]:
         yield 1
 
@@ -203,14 +236,14 @@ def test_a_handler_with_a_yield_is_refused_because_a_call_would_run_nothing_of_i
         yield 1
 
     for function in (yielding, yielding_too):
-        with pytest.raises(InvalidInput, match=r"^handler of 'do': has a yield"):
+        with pytest.raises(InvalidInput, match=r"^handler of 'do': contains a yield"):
             Holdfast("memory:").handler("do")(function)
 
 
 def test_a_kind_has_one_handler() -> None:
     app = Holdfast("memory:")
     app.handler("sum")(as_dict)
-    with pytest.raises(InvalidInput, match="has a handler already"):
+    with pytest.raises(InvalidInput, match="already has a handler"):
         app.handler("sum")(as_model)
 
 
@@ -220,7 +253,7 @@ async def test_a_worker_without_handlers_is_refused() -> None:
             app.worker()
 
 
-async def test_a_job_tells_its_handler_who_it_is() -> None:
+async def test_a_handler_sees_the_attributes_of_its_job() -> None:
     app = Holdfast("memory:")
     seen: list[RunningJob[Any]] = []
 
@@ -242,7 +275,7 @@ async def test_a_job_tells_its_handler_who_it_is() -> None:
     assert timedelta(seconds=89) < job.deadline - before < timedelta(seconds=120)
 
 
-async def test_a_kind_that_no_worker_knows_stays_ready_and_visible() -> None:
+async def test_a_job_of_an_unknown_kind_stays_ready_and_visible() -> None:
     app = Holdfast("memory:")
     app.handler("sum")(as_dict)
     async with app, working(app) as worker:
@@ -253,6 +286,6 @@ async def test_a_kind_that_no_worker_knows_stays_ready_and_visible() -> None:
     assert (job.kind, job.attempt) == ("nobody.knows.this", 0)
 
 
-def test_a_statement_refuses_a_connection_that_it_does_not_know() -> None:
-    with pytest.raises(InvalidInput, match="pass one of asyncpg, psycopg, SQLAlchemy or Django"):
+def test_a_statement_refuses_an_unknown_connection() -> None:
+    with pytest.raises(InvalidInput, match="pass one from asyncpg, psycopg, SQLAlchemy or Django"):
         Statement("SELECT 1", (), nothing).execute_on(object())

@@ -1,4 +1,4 @@
-"""What a worker does while there is nothing to do: as little as possible, and no less than it must."""
+"""An idle worker sends as few requests as possible, but misses no work."""
 
 import asyncio
 import threading
@@ -21,19 +21,19 @@ from holdfast.worker.lease_keeper import LeaseKeeper
 from holdfast.worker.settings import WorkerSettings
 from holdfast.worker.worker import Worker
 from tests.store_contract.steps import LEASE, START, job, wants
-from tests.worker.harness import fast, until, working
+from tests.worker.harness import ReleasesNothing, fast, until, working
 
 HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine any look may take so long that the next one has to wait."""
+    """Make every look appear instant: on a busy machine a slow look would postpone the next one."""
     monkeypatch.setattr(looking, "time", SimpleNamespace(monotonic=lambda: 0.0))
 
 
 class Asked(MemoryStore):
-    """Notes what it is asked."""
+    """Records the requests it gets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,9 +48,9 @@ class Asked(MemoryStore):
         return await super().look(queues, kinds, shard=shard)
 
 
-class NoRenewals:
+class NoRenewals(ReleasesNothing):
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
-        raise AssertionError("nothing lives long enough here to be renewed")
+        raise AssertionError("no job here lives long enough to be renewed")
 
 
 @asynccontextmanager
@@ -60,7 +60,7 @@ async def no_renewals() -> AsyncIterator[NoRenewals]:
 
 @asynccontextmanager
 async def worker_on(store: Asked, settings: WorkerSettings, *handlers: Any) -> AsyncIterator[Worker]:  # noqa: ANN401
-    """A worker whose slots only the test fills, and which has looked for suspects, as all do first."""
+    """A worker whose slots only the test fills. Like every worker, it has first looked for suspects."""
     known = Handlers()
     for handler in handlers:
         known.add(handler)
@@ -77,7 +77,7 @@ async def worker_on(store: Asked, settings: WorkerSettings, *handlers: Any) -> A
 async def quick(job: RunningJob[Any]) -> None: ...
 
 
-async def test_a_poll_asks_once_and_claims_only_what_is_due() -> None:
+async def test_a_poll_looks_once_and_claims_only_due_jobs() -> None:
     store = Asked()
     async with worker_on(store, fast(), make_handler("work", quick)) as worker:
         turn = await worker.fill(looks_first=True)
@@ -93,14 +93,14 @@ async def test_a_poll_asks_once_and_claims_only_what_is_due() -> None:
         assert (turn.claimed, store.questions) == (1, ["look"] * 3 + ["claim"])
 
 
-async def test_a_turn_after_a_wake_up_claims_at_once() -> None:
+async def test_a_turn_after_a_wake_up_claims_without_looking_first() -> None:
     store = Asked()
     async with worker_on(store, fast(), make_handler("work", quick)) as worker:
         await worker.fill()
         assert store.questions == ["claim", "look"]
 
 
-async def test_a_poll_without_a_free_slot_or_beyond_the_limit_asks_nothing() -> None:
+async def test_a_poll_without_a_free_slot_or_beyond_the_limit_sends_no_request() -> None:
     store, let_go = Asked(), asyncio.Event()
 
     async def slow(job: RunningJob[Any]) -> None:
@@ -120,7 +120,7 @@ async def test_a_poll_without_a_free_slot_or_beyond_the_limit_asks_nothing() -> 
         await until(lambda: worker.is_empty, "both are done")
 
 
-async def test_a_poll_that_finds_a_due_job_of_a_kind_at_its_limit_leaves_it_to_the_slot() -> None:
+async def test_a_poll_leaves_a_due_job_of_a_kind_at_its_limit_until_a_slot_is_free() -> None:
     store, started, let_go = Asked(), asyncio.Event(), asyncio.Event()
 
     async def slow(job: RunningJob[Any]) -> None:
@@ -158,7 +158,7 @@ async def test_a_poll_finds_a_suspect_when_nothing_else_is_due() -> None:
 
 
 @pytest.mark.parametrize("polls", [1.5, 2.5])
-async def test_a_job_that_is_due_again_before_the_longest_wait_is_over_is_looked_for_then(polls: float) -> None:
+async def test_a_job_due_again_before_the_longest_wait_ends_is_claimed_when_due(polls: float) -> None:
     store, poll = Asked(), timedelta(milliseconds=40)
 
     async def fails(job: RunningJob[Any]) -> None:
@@ -173,7 +173,7 @@ async def test_a_job_that_is_due_again_before_the_longest_wait_is_over_is_looked
         await until(lambda: worker.is_empty, "it has failed")
 
 
-async def test_nothing_is_watched_while_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deadlines_are_not_watched_while_no_job_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float | None] = []
     watch = Worker._watch_deadlines
 
@@ -194,7 +194,7 @@ async def test_nothing_is_watched_while_nothing_is_held(monkeypatch: pytest.Monk
             steps = len(waits)
             await app.enqueue("endless")
             await until(lambda failed=failed: process.tally["exhaust"] == failed, "it timed out")  # type: ignore[misc]
-            assert None not in waits[steps:-1], "as long as there was something to watch, it did"
+            assert None not in waits[steps:-1], "it watched while there was something to watch"
             assert len(waits) > steps
 
 
@@ -204,7 +204,7 @@ def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("long_pauses")
-def test_a_keeper_in_a_long_pause_ends_when_it_is_told_to() -> None:
+def test_stop_ends_a_keeper_during_a_long_pause() -> None:
     looks = threading.Semaphore(0)
 
     def nothing_held() -> list[Any]:
@@ -213,14 +213,14 @@ def test_a_keeper_in_a_long_pause_ends_when_it_is_told_to() -> None:
 
     keeper = LeaseKeeper(nothing_held, no_renewals, default_lease=12 * HOUR.total_seconds())
     keeper.start()
-    assert all(looks.acquire(timeout=10) for _ in range(2)), "both of its tasks have looked and pause now"
+    assert all(looks.acquire(timeout=10) for _ in range(2)), "both of its tasks have looked and are now pausing"
     keeper.stop()
     keeper.join(10)
     assert not keeper.is_alive
 
 
 @pytest.mark.usefixtures("long_pauses")
-def test_a_keeper_that_is_told_to_end_before_it_starts_ends_at_once() -> None:
+def test_a_keeper_stopped_before_its_start_ends_at_once() -> None:
     keeper = LeaseKeeper(list, no_renewals, default_lease=12 * HOUR.total_seconds())
     keeper.stop()
     keeper.start()
@@ -229,7 +229,7 @@ def test_a_keeper_that_is_told_to_end_before_it_starts_ends_at_once() -> None:
     keeper.stop()
 
 
-async def test_a_full_kind_does_not_hide_when_another_comes_due() -> None:
+async def test_a_kind_at_its_limit_does_not_hide_when_another_comes_due() -> None:
     store, started, let_go = Asked(), asyncio.Event(), asyncio.Event()
 
     async def slow(job: RunningJob[Any]) -> None:
@@ -248,7 +248,7 @@ async def test_a_full_kind_does_not_hide_when_another_comes_due() -> None:
         await until(lambda: worker.is_empty, "both are done")
 
 
-class WithSuspectThatNoClaimGets(Asked):
+class WithUnclaimableSuspect(Asked):
     """Its row is locked."""
 
     async def look(self, queues: Sequence[str], kinds: Sequence[str], *, shard: Shard | None = None) -> Looked:
@@ -256,16 +256,16 @@ class WithSuspectThatNoClaimGets(Asked):
         return Looked(suspect_due_in=timedelta(0))
 
 
-async def test_a_suspect_that_cannot_be_claimed_keeps_no_worker_busy() -> None:
-    store = WithSuspectThatNoClaimGets()
+async def test_an_unclaimable_suspect_does_not_keep_a_worker_busy() -> None:
+    store = WithUnclaimableSuspect()
     async with worker_on(store, fast(), make_handler("work", quick)) as worker:
         turns = [await worker.fill(looks_first=True) for _ in range(3)]
         assert turns[-1].is_idle
         assert store.questions.count("claim suspects") <= 1
 
 
-class HeldUp(Asked):
-    """What it answers to a look waits for the test."""
+class SlowToAnswer(Asked):
+    """Answers a look only when the test allows it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -278,8 +278,8 @@ class HeldUp(Asked):
         return looked
 
 
-async def test_a_kind_that_has_room_again_after_the_look_is_asked_for() -> None:
-    store, let_go = HeldUp(), asyncio.Event()
+async def test_a_kind_that_gets_room_again_during_a_look_is_claimed() -> None:
+    store, let_go = SlowToAnswer(), asyncio.Event()
 
     async def slow(job: RunningJob[Any]) -> None:
         await let_go.wait()

@@ -1,4 +1,4 @@
-"""What a finisher does with outcomes that are not written when a worker is about to end."""
+"""How a finisher handles outcomes that are still unwritten when its worker is about to end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -27,7 +27,7 @@ TIME = 2.0
 
 
 class Requests:
-    """A store that answers the n-th request to finish as the test says, and all further ones by writing."""
+    """A store that answers the first requests to finish with the given answers, and writes all later ones."""
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
@@ -55,7 +55,7 @@ async def hangs(store: Requests, ids: list[UUID]) -> list[Fenced]:
 
 
 async def hangs_for_ever(store: Requests, ids: list[UUID]) -> list[Fenced]:
-    """As a request does whose server is cut off: not even its cancellation is heard of."""
+    """Like a request to a server that is cut off: even canceling it has no effect."""
     while not store.let_go.is_set():
         with suppress(asyncio.CancelledError):
             await store.let_go.wait()
@@ -101,7 +101,7 @@ class Case:
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
-        """All outcomes have arrived, and the first request is under way or over."""
+        """Enter with all outcomes in the finisher and its first request sent."""
         running = asyncio.create_task(self.finisher.run())
         for each in self.outcomes:
             self.finisher.put(each, Transition(Move.SUCCEED))
@@ -118,7 +118,7 @@ class Case:
 
 @pytest.fixture(autouse=True)
 def no_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The usual way would wait for an hour."""
+    """Make the regular retry wait for an hour, so that only the last writes can succeed."""
     monkeypatch.setattr("holdfast.worker.loop._BACKOFF", exponential(base="1h", max="1h", jitter="0s"))
     monkeypatch.setattr(module, "_TRY_SECONDS", 0.05)
 
@@ -136,7 +136,7 @@ def no_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda answers: " ".join(answer.__name__ for answer in answers),
 )
-async def test_everything_is_written_and_told_once(answers: list[Answer]) -> None:
+async def test_every_outcome_is_written_and_reported_once(answers: list[Answer]) -> None:
     case = Case(*answers)
     async with case.writing():
         assert await case.finisher.drained(TIME) == 0
@@ -144,8 +144,8 @@ async def test_everything_is_written_and_told_once(answers: list[Answer]) -> Non
     assert sorted(id for id, _ in case.reported) == sorted(case.ids)
 
 
-async def test_what_is_not_under_way_is_written_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever hangs may have locked what it writes."""
+async def test_outcomes_not_yet_sent_are_written_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hanging request may have locked the rows it writes."""
     monkeypatch.setattr(module, "_MOST_AT_ONCE", 2)
     case = Case(hangs)
     async with case.writing():
@@ -156,7 +156,7 @@ async def test_what_is_not_under_way_is_written_first(monkeypatch: pytest.Monkey
     assert sorted(id for id, _ in case.reported) == sorted(case.ids)
 
 
-async def test_an_answer_that_comes_late_is_not_told_again() -> None:
+async def test_a_late_answer_is_not_reported_again() -> None:
     case = Case(hangs)
     async with case.writing():
         assert await case.finisher.drained(TIME) == 0
@@ -164,7 +164,7 @@ async def test_an_answer_that_comes_late_is_not_told_again() -> None:
     assert [fenced for _, fenced in case.reported] == [Fenced.DONE] * 5
 
 
-async def test_an_outcome_that_comes_in_the_last_moment_is_written_too() -> None:
+async def test_an_outcome_that_arrives_at_the_last_moment_is_written_too() -> None:
     late = held()
 
     async def writes_and_meets_another(store: Requests, ids: list[UUID]) -> list[Fenced]:
@@ -180,13 +180,13 @@ async def test_an_outcome_that_comes_in_the_last_moment_is_written_too() -> None
 async def test_a_server_that_is_cut_off_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     case = Case(*[hangs_for_ever] * 50)
     async with case.writing():
-        # Nothing lets go of these requests before this returns.
+        # These requests cannot end before `drained` returns.
         assert await case.finisher.drained(0.5) == 5
         assert case.reported == []
         assert "stopping although outcomes could not be written" in caplog.text
 
 
-async def test_in_a_time_of_nothing_nothing_more_is_tried() -> None:
+async def test_with_no_time_left_nothing_more_is_sent() -> None:
     case = Case(hangs)
     async with case.writing():
         assert await case.finisher.drained(0) == 5

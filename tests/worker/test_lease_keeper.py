@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -19,13 +20,14 @@ from holdfast.domain.lease_clock import lease_now
 from holdfast.store.contract import Fenced, Renewal, Renewed
 from holdfast.worker.held import HeldJob, Interruption
 from holdfast.worker.lease_keeper import ANSWERED, GRACE_SECONDS, KeeperRules, LeaseKeeper
+from tests.worker.harness import ReleasesNothing
 
 LEASE = 30.0
 THIRD = LEASE / 3
 STOP = LEASE * 5 / 6
 CLAIMED = 1000.0
 LOCKED = 0.25
-"""How soon a lease that was locked is asked for again."""
+"""How soon the renewal of a locked lease is retried."""
 
 
 async def _nothing(job: object) -> None:
@@ -68,7 +70,7 @@ def keeping(*held: HeldJob) -> KeeperRules:
 def answer(
     rules: KeeperRules, at: float, fenced: Fenced, *, cancel_requested: bool = False
 ) -> list[tuple[HeldJob, Interruption]]:
-    """Send what is to be renewed at that time and let the store answer all of it alike."""
+    """Send the renewals due at that time, and give all of them the same answer."""
     renewals = rules.to_renew(at)
     answers = [Renewed(renewal.lease, fenced, cancel_requested) for renewal in renewals.values()]
     return [(stop.held, stop.why) for stop in rules.learn(at, renewals, answers)]
@@ -82,7 +84,7 @@ def leases(renewals: Iterable[Renewal]) -> list[Lease]:
     return [renewal.lease for renewal in renewals]
 
 
-def test_a_lease_is_renewed_when_a_third_of_it_is_over() -> None:
+def test_a_lease_is_renewed_after_a_third_of_its_length() -> None:
     held = held_job()
     rules = keeping(held)
     assert due(rules, CLAIMED + THIRD - 0.1) == []
@@ -92,7 +94,7 @@ def test_a_lease_is_renewed_when_a_third_of_it_is_over() -> None:
     assert leases(due(rules, CLAIMED + 2 * THIRD)) == [held.job.lease]
 
 
-def test_an_unanswered_renewal_is_asked_again_at_once() -> None:
+def test_an_unanswered_renewal_is_sent_again_at_once() -> None:
     held = held_job()
     rules = keeping(held)
     due(rules, CLAIMED + THIRD)
@@ -109,13 +111,13 @@ def test_the_next_turn_is_when_the_first_renewal_is_due() -> None:
     assert KeeperRules().next_renewal(CLAIMED) == float("inf")
 
 
-def test_a_lost_lease_is_no_reason_for_a_turn() -> None:
+def test_a_lost_lease_causes_no_further_turn() -> None:
     rules = keeping(held_job())
     answer(rules, CLAIMED + THIRD, Fenced.STALE)
     assert rules.next_renewal(CLAIMED + LEASE) == float("inf")
 
 
-def test_a_server_that_says_nothing_is_noticed_within_half_a_lease() -> None:
+def test_a_silent_server_is_noticed_within_half_a_lease() -> None:
     rules = keeping(held_job())
     sent_after = rules.next_renewal(CLAIMED)
     assert due(rules, CLAIMED + sent_after)
@@ -139,7 +141,7 @@ def test_a_handler_is_stopped_before_its_unrenewed_lease_ends() -> None:
     assert rules.to_stop(CLAIMED + STOP + 0.1) == [], "told once"
 
 
-def test_safety_is_counted_from_when_the_renewal_was_sent_not_from_when_it_was_answered() -> None:
+def test_a_renewal_counts_from_when_it_was_sent_and_not_from_its_answer() -> None:
     held = held_job()
     rules = keeping(held)
     assert answer(rules, CLAIMED + THIRD, Fenced.DONE) == []
@@ -147,14 +149,14 @@ def test_safety_is_counted_from_when_the_renewal_was_sent_not_from_when_it_was_a
     assert len(rules.to_stop(CLAIMED + THIRD + STOP)) == 1
 
 
-def test_a_job_that_waits_for_a_slot_is_kept_too() -> None:
+def test_the_lease_of_a_job_that_waits_for_a_slot_is_renewed_too() -> None:
     held = held_job(started=None, timeout="1s")
     rules = keeping(held)
     assert leases(due(rules, CLAIMED + 1000)) == [held.job.lease]
     assert [stop.held for stop in rules.to_stop(CLAIMED + STOP)] == [held]
 
 
-def test_a_locked_lease_is_asked_for_again_soon_and_ends_when_it_would_have_ended() -> None:
+def test_the_renewal_of_a_locked_lease_is_retried_soon_and_does_not_extend_it() -> None:
     held = held_job()
     rules = keeping(held)
     assert answer(rules, CLAIMED + THIRD, Fenced.LOCKED) == []
@@ -167,7 +169,7 @@ def test_a_locked_lease_is_asked_for_again_soon_and_ends_when_it_would_have_ende
     assert [stop.why for stop in rules.to_stop(CLAIMED + STOP)] == [Interruption.UNRENEWED]
 
 
-def test_a_lease_that_its_handler_s_own_transaction_holds_beyond_its_end_is_not_lost() -> None:
+def test_a_lease_locked_past_its_end_by_its_handlers_transaction_is_not_lost() -> None:
     held = held_job()
     rules = keeping(held)
     held.finishing()
@@ -191,7 +193,7 @@ def test_the_handler_of_a_transaction_that_rolled_back_too_late_is_stopped() -> 
     assert answer(rules, CLAIMED + LEASE + 2, Fenced.STALE) == [(held, Interruption.LEASE_LOST)]
 
 
-def test_a_locked_lease_of_which_nothing_more_is_heard_is_stopped_in_the_end() -> None:
+def test_a_locked_lease_without_further_answers_is_stopped_eventually() -> None:
     held = held_job()
     rules = keeping(held)
     held.finishing()
@@ -200,7 +202,7 @@ def test_a_locked_lease_of_which_nothing_more_is_heard_is_stopped_in_the_end() -
     assert [stop.why for stop in rules.to_stop(CLAIMED + STOP + LEASE / 4)] == [Interruption.UNRENEWED]
 
 
-def test_a_job_that_is_finished_already_is_left_alone() -> None:
+def test_a_job_that_is_already_finished_is_left_alone() -> None:
     held = held_job()
     rules = keeping(held)
     assert answer(rules, CLAIMED + THIRD, Fenced.ALREADY) == []
@@ -208,7 +210,7 @@ def test_a_job_that_is_finished_already_is_left_alone() -> None:
     assert rules.to_stop(CLAIMED + LEASE) == []
 
 
-def test_a_stale_lease_stops_its_handler_and_is_renewed_no_more() -> None:
+def test_a_stale_lease_stops_its_handler_and_is_no_longer_renewed() -> None:
     held, other = held_job(), held_job()
     rules = keeping(held, other)
     renewals = rules.to_renew(CLAIMED + THIRD)
@@ -227,7 +229,7 @@ def test_a_cancel_request_stops_the_handler_while_its_lease_is_kept() -> None:
     assert leases(due(rules, CLAIMED + 3 * THIRD)) == [held.job.lease]
 
 
-def test_a_handler_beyond_its_timeout_and_grace_is_not_renewed() -> None:
+def test_a_lease_is_not_renewed_when_the_event_loop_missed_its_handlers_timeout() -> None:
     held = held_job(timeout="60s")
     rules = keeping(held)
     limit = CLAIMED + 60 + GRACE_SECONDS
@@ -238,7 +240,31 @@ def test_a_handler_beyond_its_timeout_and_grace_is_not_renewed() -> None:
     assert leases(due(rules, limit + 0.1)) == [held.job.lease], "its outcome is still to be written"
 
 
-def test_a_handler_that_is_over_is_not_stopped() -> None:
+def test_the_lease_of_a_handler_told_to_stop_is_renewed_until_it_ends() -> None:
+    held = held_job(timeout="60s")
+    rules = keeping(held)
+    held.interruption = Interruption.TIMEOUT
+    assert leases(due(rules, CLAIMED + 60 + 10 * GRACE_SECONDS)) == [held.job.lease]
+
+
+def test_the_lease_of_a_thread_is_renewed_until_it_ends_even_if_the_event_loop_is_blocked() -> None:
+    held = held_job(timeout="60s")
+    rules, late = keeping(held), CLAIMED + 60 + 10 * GRACE_SECONDS
+    held.thread = Future()
+    assert leases(due(rules, late)) == [held.job.lease]
+    held.thread.set_result(None)
+    assert due(rules, late) == []
+
+
+def test_a_handler_still_running_after_a_stop_is_told_once_of_its_lost_lease() -> None:
+    held = held_job()
+    rules = keeping(held)
+    assert answer(rules, CLAIMED + THIRD, Fenced.DONE, cancel_requested=True) == [(held, Interruption.CANCELED)]
+    assert answer(rules, CLAIMED + 2 * THIRD, Fenced.STALE) == [(held, Interruption.LEASE_LOST)]
+    assert due(rules, CLAIMED + 3 * THIRD) == []
+
+
+def test_a_handler_that_has_ended_is_not_stopped() -> None:
     held = held_job()
     held.settled = True
     rules = keeping(held)
@@ -254,7 +280,7 @@ def test_an_answer_about_a_job_that_is_no_longer_held_is_ignored() -> None:
     assert rules.learn(CLAIMED + THIRD, renewals, [Renewed(held.job.lease, Fenced.STALE)]) == []
 
 
-def test_progress_does_not_wait_for_the_renewal_but_is_written_once_a_second() -> None:
+def test_progress_is_written_before_the_next_renewal_but_at_most_once_a_second() -> None:
     held = held_job()
     rules = keeping(held)
     held.progress = Json("1")
@@ -277,16 +303,16 @@ def test_progress_that_was_not_written_is_sent_again() -> None:
 
 
 @pytest.mark.parametrize(("at", "share"), [(CLAIMED + THIRD, 1 / 3), (CLAIMED + LEASE, 1.0)])
-def test_the_gap_is_the_share_of_the_lease_since_its_renewal(at: float, share: float) -> None:
+def test_the_gap_is_the_share_of_the_lease_elapsed_since_its_renewal(at: float, share: float) -> None:
     assert keeping(held_job(extend=300), held_job()).latest_gap(at) == pytest.approx(share)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("nobody foresaw this"), StoreUnavailable("gone")])
-def test_the_keeper_connects_again_after_any_error(error: Exception) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("unexpected"), StoreUnavailable("gone")])
+def test_the_keeper_reconnects_after_any_error(error: Exception) -> None:
     held = held_job(started=None, claimed=lease_now() - LEASE / 2)
     renewed, connections = threading.Event(), 0
 
-    class FailsOnce:
+    class FailsOnce(ReleasesNothing):
         async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
             if connections == 1:
                 raise error
@@ -309,14 +335,14 @@ def test_the_keeper_connects_again_after_any_error(error: Exception) -> None:
         keeper.join(5)
 
 
-def test_a_renewal_that_is_not_answered_is_made_on_another_connection_within_half_a_lease() -> None:
-    # A long one, so that a busy machine has two seconds to spare.
+def test_an_unanswered_renewal_is_repeated_on_another_connection_within_half_a_lease() -> None:
+    # Long enough to leave a busy machine two seconds to spare.
     lease = LEASE
     held = held_job(started=None, extend=lease, claimed=lease_now() - lease / 3)
     sent: list[float] = []
     renewed = threading.Event()
 
-    class SilentAtFirst:
+    class SilentAtFirst(ReleasesNothing):
         async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
             sent.append(lease_now())
             if len(sent) == 1:
@@ -335,16 +361,16 @@ def test_a_renewal_that_is_not_answered_is_made_on_another_connection_within_hal
     finally:
         keeper.stop()
         keeper.join(5)
-    # A third of the lease was over when the first one was sent.
+    # A third of the lease had elapsed when the first one was sent.
     assert sent[1] - sent[0] < lease / 2 - lease / 3
 
 
-def test_a_store_that_lets_us_in_and_renews_nothing_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A read-only server, for one. A line for each try would hide all others."""
+def test_a_store_that_accepts_connections_but_renews_nothing_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """For example a read-only server. One line per attempt would drown out all others."""
     held = held_job(claimed=lease_now() - LEASE / 2, started=None)
     refused, is_refusing, renewed = 0, True, threading.Event()
 
-    class ReadOnly:
+    class ReadOnly(ReleasesNothing):
         async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
             nonlocal refused, is_refusing
             if is_refusing:
@@ -365,9 +391,9 @@ def test_a_store_that_lets_us_in_and_renews_nothing_is_told_of_once(caplog: pyte
     finally:
         keeper.stop()
         keeper.join(5)
-    said = [record.getMessage().split("  ")[0] for record in caplog.records]
-    assert [line for line in said if not line.startswith("renewal comes late")] == [
+    lines = [record.getMessage().split("  ")[0] for record in caplog.records]
+    assert [line for line in lines if not line.startswith("renewal is late")] == [
         "lease keeper cannot reach the store, trying again",
         "lease keeper is connected again",
     ]
-    assert len(said) <= 3
+    assert len(lines) <= 3

@@ -1,4 +1,4 @@
-"""Leases that somebody else's transaction, or the handler's own, holds locked: nothing is renewed, nothing is lost."""
+"""Leases locked by the handler's transaction or by another one: they are not renewed, but no work is lost."""
 
 import asyncio
 from datetime import timedelta
@@ -19,7 +19,7 @@ LEASE = timedelta(seconds=5)
 _OVERDUE = "SELECT until <= holdfast.now() FROM holdfast.lease"
 
 
-async def test_a_handler_whose_lease_somebody_else_holds_locked_is_stopped_before_the_lease_ends(
+async def test_a_handler_whose_lease_another_transaction_locks_is_stopped_before_it_ends(
     database: Database,
 ) -> None:
     app = Holdfast(database.url)
@@ -41,7 +41,7 @@ async def test_a_handler_whose_lease_somebody_else_holds_locked_is_stopped_befor
         await until(lambda: running, "the job runs")
         rescuing = other.transaction()
         await rescuing.start()
-        # As a rescue does that has not committed yet.
+        # Like a rescue that has not committed yet.
         await other.execute("SELECT FROM holdfast.lease FOR UPDATE")
         await until(stopped.is_set, "it is stopped although the lock is still there", seconds=10)
         assert database.query(_OVERDUE) == [(False,)]
@@ -49,10 +49,10 @@ async def test_a_handler_whose_lease_somebody_else_holds_locked_is_stopped_befor
         await until(lambda: worker.worker.is_empty, "its outcome is written")
 
 
-async def test_a_lease_that_its_own_transaction_has_outlived_is_renewed_as_soon_as_that_rolls_back(
+async def test_an_overdue_lease_is_renewed_as_soon_as_its_handlers_transaction_rolls_back(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Whoever looks first has it: a rescue may be as quick.
+    # A rescue could be as quick as the renewal and take the job.
     monkeypatch.setattr(Worker, "rescue", _no_rescue)
     app = Holdfast(database.url)
     begun: list[Lease] = []
@@ -77,7 +77,7 @@ async def test_a_lease_that_its_own_transaction_has_outlived_is_renewed_as_soon_
         id = (await app.enqueue("outlives")).id
         job = await final_job(app, id)
     assert outlived.is_set()
-    assert (job.state, job.value, job.attempt, job.losses) == (JobState.SUCCEEDED, "done", 1, 0)
+    assert (job.state, job.result, job.attempt, job.losses) == (JobState.SUCCEEDED, "done", 1, 0)
     assert (len(begun), codes(job)) == (1, [])
 
 
@@ -86,12 +86,12 @@ async def _no_rescue(worker: Worker) -> Rescue:
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-async def test_a_blocking_handler_may_hold_its_lease_beyond_its_end_too(isolation: str, database: Database) -> None:
+async def test_a_blocking_handler_can_also_hold_its_lease_past_its_end(isolation: str, database: Database) -> None:
     app = Holdfast(database.url)
     app.handler("holds", isolation=isolation)(holds)
     async with app, working(app, fast(lease=LEASE)):
         job = await final_job(app, (await app.enqueue("holds", database.url)).id)
-    assert (job.state, job.value, job.attempt, job.losses) == (JobState.SUCCEEDED, "done", 1, 0)
+    assert (job.state, job.result, job.attempt, job.losses) == (JobState.SUCCEEDED, "done", 1, 0)
     assert codes(job) == []
 
 
@@ -100,5 +100,5 @@ def holds(job: RunningJob[str]) -> None:
 
     with psycopg.connect(job.payload) as connection:
         job.finish_in(connection, "done")
-        # Nothing to wait for: that time goes by is what it is about.
+        # There is no condition to wait for: the lease must expire.
         connection.execute("SELECT pg_sleep(%s)", [1.5 * LEASE.total_seconds()])

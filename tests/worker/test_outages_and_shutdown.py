@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from holdfast import Holdfast, JobState, Permanent, Process, Retryable, RunningJob, WorkerSettings
+from holdfast import Holdfast, JobState, Permanent, Retryable, RunningJob
 from holdfast.domain.errors import (
     AccessRefused,
     ConnectionLost,
@@ -27,7 +28,8 @@ from holdfast.domain.lifecycle import Transition
 from holdfast.domain.retry import exponential
 from holdfast.store.contract import ClaimRequest, Fenced, Finish, Looked, Renewal, Renewed, Renewer, Rescued
 from holdfast.store.memory.store import MemoryStore
-from tests.worker.harness import codes, drained, errors, fast, final_job, until, working
+from holdfast.types import Process, WorkerSettings
+from tests.worker.harness import ReleasesNothing, codes, drained, errors, fast, final_job, until, working
 
 Connect = Callable[[], AbstractAsyncContextManager[Renewer]]
 
@@ -97,12 +99,13 @@ class FaultyApp(Holdfast):
         async def connect() -> AsyncIterator[Renewer]:
             yield self.store
 
-        whole = self.opened
-        self._open = replace(whole, store=self.store, renewer=self._connect or connect)
+        here = self._here()
+        whole = here.store
+        here.store = replace(whole, store=self.store, renewer=self._connect or connect)
         try:
             return super().worker(settings or fast(), runners=runners)
         finally:
-            self._open = whole
+            here.store = whole
 
 
 async def quick(job: RunningJob[Any]) -> None:
@@ -191,9 +194,26 @@ async def test_an_outcome_that_is_refused_whatever_it_says_is_kept_and_holds_up_
             app.store.poison = None
             job = await final_job(app, bad.new.id)
     assert (job.state, job.losses, job.errors) == (JobState.SUCCEEDED, 0, ())
-    assert job.result == f'{{"fence":{job.fence}}}'
+    assert job.result == {"fence": job.fence}
     assert len(ran) == len(set(ran)) == 51
     assert caplog.text.count("outcome refused, keeping it") == 1
+
+
+async def test_an_outcome_keeps_its_data_when_the_store_is_mended_between_two_tries() -> None:
+    """The store refuses it, refuses it without its data, and refuses it once more; only then is the store mended."""
+    app = FaultyApp()
+    asked = count(1)
+
+    @app.handler("do")
+    async def do(job: RunningJob[Any]) -> str:
+        return "done"
+
+    async with app:
+        enqueued = await app.enqueue("do")
+        app.store.poison, app.store.poisonous = enqueued.id, lambda _: next(asked) <= 3
+        async with working(app, fast()):
+            job = await final_job(app, enqueued.id)
+    assert (job.state, job.result, job.errors) == (JobState.SUCCEEDED, "done", ())
 
 
 BLAMELESS = [
@@ -229,7 +249,7 @@ async def test_an_error_that_is_not_an_outcome_s_own_never_changes_it(
     assert [(job.attempt, job.losses) for job in jobs] == [(1, 0)] * 5
     assert Counter(job.state for job in jobs) == {JobState.SUCCEEDED: 4, JobState.FAILED: 1}
     assert [codes(job) for job in jobs if job.state is JobState.FAILED] == [["BAD_ADDRESS"]]
-    assert all(job.result == f'{{"fence":{job.fence}}}' for job in jobs if job.state is JobState.SUCCEEDED)
+    assert all(job.result == {"fence": job.fence} for job in jobs if job.state is JobState.SUCCEEDED)
 
 
 async def test_after_a_single_lost_connection_an_outcome_is_sent_again_at_once(
@@ -257,7 +277,7 @@ async def hanging() -> AsyncIterator[Renewer]:
     yield  # type: ignore[misc]
 
 
-class SilentRenewer:
+class SilentRenewer(ReleasesNothing):
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
         await asyncio.sleep(60)
         raise AssertionError

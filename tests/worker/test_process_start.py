@@ -1,16 +1,17 @@
-"""Starting a process is not the handler's doing, so it does not use up the handler's time."""
+"""The time to start a process does not count toward the handler's timeout."""
 
 import asyncio
 from datetime import timedelta
 
 import pytest
 
-from holdfast import Holdfast, JobState, WorkerSettings
+from holdfast import Holdfast, JobState
+from holdfast.types import WorkerSettings
 from tests.worker.harness import final_job
 from tests.worker.slow_import import handle
 
 
-async def test_the_timeout_counts_from_when_the_process_has_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_timeout_starts_when_the_process_receives_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLOW_IMPORT_SECONDS", "3")
     app = Holdfast("memory:")
     app.handler("slow-start", isolation="process", timeout="2s", attempts=1)(handle)

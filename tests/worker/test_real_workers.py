@@ -1,6 +1,6 @@
-"""Real worker processes, real signals: what a stopped or ending worker does to its jobs.
+"""Real worker processes and signals: what happens to the jobs of a stopped or ending worker.
 
-Workers that are killed, or stopped for longer than their lease, are cases of the laboratory (R1, R2, R3, R5, R8).
+Workers that are killed, or paused for longer than their lease, are cases of the laboratory (R1, R2, R3, R5, R8).
 """
 
 import signal
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.fault]
 
 
 @pytest.mark.parametrize("kind", ["gated", "gated_thread", "gated_child", "stubborn"])
-async def test_a_handler_that_outlives_the_shutdown_time_is_interrupted_and_gives_its_attempt_back(
+async def test_a_handler_that_outlasts_the_shutdown_time_is_interrupted_and_uses_no_attempt(
     kind: str, database: Database, workers: Workers, tmp_path: Path
 ) -> None:
     async with jobs.build(database.url) as app:
@@ -58,7 +58,7 @@ async def test_a_worker_told_to_stop_lets_running_handlers_finish(
     assert (unstarted.state, unstarted.attempt) == (JobState.READY, 0)
 
 
-async def test_a_worker_stopped_between_finish_and_commit_keeps_its_job_and_commits_later(
+async def test_a_worker_paused_between_finish_and_commit_keeps_its_job_and_commits_later(
     database: Database, workers: Workers, tmp_path: Path
 ) -> None:
     (tmp_path / "finished.hold").touch()
@@ -71,7 +71,7 @@ async def test_a_worker_stopped_between_finish_and_commit_keeps_its_job_and_comm
         second = workers.start(lease="5s", concurrency=1)
         await second.started()
         overdue = "SELECT 1 FROM holdfast.lease WHERE until < holdfast.now() - interval '1s'"
-        await until(lambda: database.query(overdue), "the lease ran out a while ago")
+        await until(lambda: database.query(overdue), "the lease expired a while ago")
         assert await app.opened.store.rescue(10) == []
         first.send(signal.SIGCONT)
         job = await final_job(app, id)

@@ -1,4 +1,4 @@
-"""The server refuses a role's logins, its privileges or its commits for a while: no outcome is changed by it."""
+"""The server refuses logins, privileges or commits for a while, and no outcome changes."""
 
 import asyncio
 from collections import Counter
@@ -63,7 +63,7 @@ def commits(role: Role, database: Database) -> Callable[[bool], None]:
 
 
 @pytest.mark.parametrize("refused", [logins, privileges, commits])
-async def test_every_outcome_is_written_as_its_handler_left_it(
+async def test_every_outcome_is_finally_written_unchanged(
     refused: Callable[[Role, Database], Callable[[bool], None]], role: Role, database: Database, tries: Counter[UUID]
 ) -> None:
     allow = refused(role, database)
@@ -88,7 +88,7 @@ async def test_every_outcome_is_written_as_its_handler_left_it(
         await until(lambda: len(ran) == JOBS, "every handler runs")
         allow(False)
         go.set()
-        await until(lambda: min(tries[id] for id in ids) >= TRIES, "every outcome is refused again and again")
+        await until(lambda: min(tries[id] for id in ids) >= TRIES, "every outcome is refused repeatedly")
         allow(True)
         jobs = [await final_job(app, id) for id in ids]
     assert sorted(ran) == sorted(ids)
@@ -96,4 +96,4 @@ async def test_every_outcome_is_written_as_its_handler_left_it(
     for number, job in enumerate(jobs):
         expected = JobState.FAILED if number % 3 == 0 else JobState.SUCCEEDED
         assert (job.state, codes(job)) == (expected, ["BAD_ADDRESS"] if number % 3 == 0 else [])
-        assert job.result == (f'{{"fence":{job.fence}}}' if number % 3 == 1 else None)
+        assert job.result == ({"fence": job.fence} if number % 3 == 1 else None)

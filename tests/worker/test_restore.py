@@ -1,4 +1,4 @@
-"""Workers that live through a restore of their database, or a failover to a standby that had not heard all."""
+"""Workers that survive a restore of their database, or a failover to a standby that lagged behind."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ from tests.worker.harness import Database, final_job, renewing, until, working
 pytestmark = [pytest.mark.postgres, pytest.mark.fault]
 
 
-async def test_a_worker_that_claims_a_job_again_keeps_the_two_claims_apart(database: Database) -> None:
+async def test_a_worker_that_claims_the_same_job_twice_keeps_the_claims_apart(database: Database) -> None:
     app = Holdfast(database.url)
     begun: list[Lease] = []
     stopped: list[Lease] = []
@@ -41,5 +41,5 @@ async def test_a_worker_that_claims_a_job_again_keeps_the_two_claims_apart(datab
             job = await final_job(app, id)
             await until(lambda: worker.worker.is_empty, "both are over")
     assert stopped == begun[:1]
-    assert (job.state, job.fence, job.value) == (JobState.SUCCEEDED, begun[1].fence, begun[1].fence)
+    assert (job.state, job.fence, job.result) == (JobState.SUCCEEDED, begun[1].fence, begun[1].fence)
     assert worker.tally == {"lost": 1, "succeed": 1}

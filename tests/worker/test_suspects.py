@@ -1,4 +1,4 @@
-"""How workers run suspects: one worker at a time, which becomes empty first, and each of them alone."""
+"""How workers run suspects: one worker at a time empties itself, then runs each suspect alone."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from holdfast import Holdfast, JobState, RunningJob, WorkerSettings
+from holdfast import Holdfast, JobState, RunningJob
 from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.failures import Failures
 from holdfast.domain.handlers import Handlers, make_handler
@@ -18,6 +18,7 @@ from holdfast.domain.job import Lease
 from holdfast.domain.lifecycle import SUSPECT
 from holdfast.store.contract import Fenced
 from holdfast.store.memory.store import MemoryStore
+from holdfast.types import WorkerSettings
 from holdfast.worker import suspects
 from holdfast.worker.worker import Worker
 from tests.store_contract.steps import LEASE, START, job
@@ -27,7 +28,7 @@ SECONDS = LEASE.total_seconds()
 
 
 class Gate:
-    """Handlers wait behind it; `inside` are the jobs that do."""
+    """Handlers wait at the gate; `inside` lists their jobs."""
 
     def __init__(self) -> None:
         self.inside: list[UUID] = []
@@ -49,7 +50,7 @@ class Gate:
 
 
 class Scene:
-    """Workers on one store, whose turns only the test makes and whose time only the test moves."""
+    """Workers on one store. Only the test makes their turns and moves their clock."""
 
     def __init__(self, workers: AsyncExitStack, now: list[float]) -> None:
         self.store = MemoryStore()
@@ -67,7 +68,7 @@ class Scene:
         worker = Worker(self.store, self._renewer, handlers, Failures(), settings)
         worker.start()
         self._workers.push_async_callback(worker.close, 0.0)
-        # A worker begins with suspects; from now on it needs a reason.
+        # A new worker looks for suspects first; later it needs a reason to look.
         await worker.fill()
         return worker
 
@@ -79,7 +80,7 @@ class Scene:
         return [answer.id for answer in await self.store.enqueue([job() for _ in range(number)])]
 
     async def suspects(self, number: int) -> list[UUID]:
-        """As they would be after two crashes, without the time that these take."""
+        """Jobs in the state that two crashes would leave, without the time that crashes take."""
         ids = await self.enqueue(number)
         for id in ids:
             record = self.store._jobs[id]
@@ -87,14 +88,14 @@ class Scene:
         return ids
 
     async def busy(self, worker: Worker, number: int) -> list[UUID]:
-        """New jobs in its slots, which wait at the gate."""
+        """Fill slots of the worker with new jobs, which wait at the gate."""
         ids = await self.enqueue(number)
         assert (await worker.fill()).claimed == number
         await until(lambda: set(ids) <= set(self.gate.inside), "its slots are busy")
         return ids
 
     async def look(self, worker: Worker) -> None:
-        """As a busy worker does every second."""
+        """Look as a busy worker does every second."""
         await worker._claimer._looking.answer(is_patient=True)
 
     def alone(self, id: UUID) -> int:
@@ -112,7 +113,7 @@ async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
         scene.gate.open()
 
 
-async def test_a_worker_becomes_empty_for_a_suspect_and_claims_nothing_else_meanwhile(scene: Scene) -> None:
+async def test_a_worker_empties_itself_for_a_suspect_and_claims_nothing_else_meanwhile(scene: Scene) -> None:
     worker = await scene.worker()
     await scene.busy(worker, 2)
     (suspect,) = await scene.suspects(1)
@@ -130,7 +131,7 @@ async def test_a_worker_becomes_empty_for_a_suspect_and_claims_nothing_else_mean
     assert (await worker.fill()).claimed > 1
 
 
-async def test_what_was_claimed_ahead_goes_to_others_when_a_suspect_has_to_run(scene: Scene) -> None:
+async def test_jobs_claimed_ahead_are_released_when_a_suspect_must_run(scene: Scene) -> None:
     worker = await scene.worker(concurrency=1)
     (running,) = await scene.busy(worker, 1)
     scene.store._jobs[running].attempt = 1
@@ -141,11 +142,11 @@ async def test_what_was_claimed_ahead_goes_to_others_when_a_suspect_has_to_run(s
     await scene.suspects(1)
     await scene.look(worker)
     await worker.fill()
-    await until(lambda: scene.store._jobs[ahead].state is JobState.READY, "it was given back")
+    await until(lambda: scene.store._jobs[ahead].state is JobState.READY, "it was released")
     assert scene.store._jobs[ahead].attempt == 0
 
 
-async def test_it_is_noted_before_its_handler_starts_that_a_suspect_runs_alone(scene: Scene) -> None:
+async def test_running_alone_is_recorded_before_the_handler_of_a_suspect_starts(scene: Scene) -> None:
     worker = await scene.worker()
     ids = await scene.suspects(3)
     await scene.look(worker)
@@ -156,7 +157,7 @@ async def test_it_is_noted_before_its_handler_starts_that_a_suspect_runs_alone(s
     assert [scene.store._jobs[id].state for id in ids] == [JobState.RUNNING] * 3
 
 
-async def test_suspects_of_one_crash_run_one_after_the_other(scene: Scene) -> None:
+async def test_suspects_of_one_crash_run_one_at_a_time(scene: Scene) -> None:
     worker = await scene.worker()
     ids = await scene.suspects(4)
     scene.gate.open()
@@ -171,7 +172,7 @@ async def test_suspects_of_one_crash_run_one_after_the_other(scene: Scene) -> No
     assert scene.gate.most == 1
 
 
-async def test_while_one_worker_becomes_empty_the_others_work(scene: Scene) -> None:
+async def test_other_workers_keep_working_while_one_empties_itself(scene: Scene) -> None:
     first, second = await scene.worker(), await scene.worker()
     await scene.busy(first, 2)
     await scene.busy(second, 2)
@@ -184,7 +185,7 @@ async def test_while_one_worker_becomes_empty_the_others_work(scene: Scene) -> N
     await until(lambda: len(scene.gate.inside) == 6, "the second worker has filled its slots")
 
 
-async def test_a_worker_that_does_not_become_empty_gives_the_suspects_back_and_works_on(scene: Scene) -> None:
+async def test_a_worker_that_cannot_empty_itself_releases_the_suspects_and_works_on(scene: Scene) -> None:
     worker = await scene.worker()
     await scene.busy(worker, 1)
     (suspect,) = await scene.suspects(1)
@@ -200,7 +201,7 @@ async def test_a_worker_that_does_not_become_empty_gives_the_suspects_back_and_w
     assert (found.attempt, found.losses, found.suspicion) == (SUSPECT, SUSPECT, SUSPECT)
 
 
-async def test_after_that_it_works_nine_times_as_long_and_is_twice_as_patient_up_to_its_longest_handler(
+async def test_after_giving_up_a_worker_works_nine_times_as_long_and_then_waits_twice_as_long(
     scene: Scene,
 ) -> None:
     worker = await scene.worker()
@@ -226,7 +227,7 @@ async def test_after_that_it_works_nine_times_as_long_and_is_twice_as_patient_up
     assert patience == [1, 2, 2.5, 2.5]
 
 
-async def test_other_jobs_have_their_turn_after_a_lease_of_suspects(scene: Scene) -> None:
+async def test_other_jobs_get_a_turn_after_running_suspects_for_one_lease(scene: Scene) -> None:
     worker = await scene.worker()
     ids = await scene.suspects(3)
     await scene.enqueue(1)
@@ -237,20 +238,20 @@ async def test_other_jobs_have_their_turn_after_a_lease_of_suspects(scene: Scene
     scene.gate.open()
     await until(lambda: worker._slots.has_only_suspects, "the first suspect is done")
     assert (await worker.fill()).claimed == 1
-    await until(lambda: worker.is_empty, "the others were given back")
+    await until(lambda: worker.is_empty, "the others were released")
     assert [scene.store._jobs[id].state for id in ids] == [JobState.SUCCEEDED, JobState.READY, JobState.READY]
     await scene.enqueue(1)
     await scene.look(worker)
     scene.passes(0.9 * SECONDS)
     assert (await worker.fill()).claimed == 1
-    await until(lambda: worker.is_empty, "it worked")
+    await until(lambda: worker.is_empty, "its job is done")
     scene.passes(0.2 * SECONDS)
     await scene.enqueue(1)
     await worker.fill()
     assert scene.store._jobs[ids[1]].state is JobState.RUNNING
 
 
-async def test_a_stopped_worker_gives_suspects_back(scene: Scene) -> None:
+async def test_a_stopped_worker_releases_its_suspects(scene: Scene) -> None:
     worker = await scene.worker()
     await scene.busy(worker, 1)
     ids = await scene.suspects(2)
@@ -263,7 +264,7 @@ async def test_a_stopped_worker_gives_suspects_back(scene: Scene) -> None:
 
 
 class Forgetful(MemoryStore):
-    """Cannot be asked to note anything for some time."""
+    """Refuses the first requests to record that a job runs alone."""
 
     refusals = 2
 
@@ -274,7 +275,7 @@ class Forgetful(MemoryStore):
         return await super().run_alone(lease, crash_limit)
 
 
-async def test_a_suspect_that_cannot_be_noted_does_not_start_before_it_can(scene: Scene) -> None:
+async def test_a_suspect_does_not_start_before_running_alone_is_recorded(scene: Scene) -> None:
     scene.store = Forgetful()
     await scene.store.clock.freeze(START)
     worker = await scene.worker()
@@ -298,8 +299,8 @@ class Absolving(MemoryStore):
         await super().absolve(leases)
 
 
-async def test_a_living_worker_reports_every_lease_that_it_has_lost(scene: Scene) -> None:
-    """That of a job that runs, and that of one that waits for its slot."""
+async def test_a_living_worker_reports_every_lost_lease(scene: Scene) -> None:
+    """For a running job and for a job that waits for its slot."""
     store = scene.store = Absolving()
     await store.clock.freeze(START)
     worker = await scene.worker(concurrency=1, lease=timedelta(seconds=3))
@@ -313,8 +314,8 @@ async def test_a_living_worker_reports_every_lease_that_it_has_lost(scene: Scene
     assert [store._jobs[id].suspicion for id in ids] == [0, 0]
 
 
-async def test_shutdowns_use_up_no_attempt() -> None:
-    """Four deploys, and a job that may fail once is at its first attempt."""
+async def test_shutdowns_do_not_use_up_attempts() -> None:
+    """After four deploys, a job that may fail once is still at its first attempt."""
     app, let_go = Holdfast("memory:"), asyncio.Event()
     starts: list[int] = []
 

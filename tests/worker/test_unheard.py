@@ -1,4 +1,4 @@
-"""Claims whose answer was lost: no job that the worker never heard of loses its lease by that."""
+"""Claims whose answer was lost: the worker releases the jobs, so none of them has to lose its lease."""
 
 from datetime import timedelta
 from typing import Any
@@ -17,7 +17,7 @@ from tests.worker.harness import Database, drained, fast, final_job, until, work
 HOUR = timedelta(hours=1)
 
 
-async def test_a_claim_that_the_server_does_after_the_worker_has_looked_for_it_is_given_back(
+async def test_a_claim_executed_after_the_worker_looked_for_it_is_released(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     app = Holdfast("memory:")
@@ -34,7 +34,7 @@ async def test_a_claim_that_the_server_does_after_the_worker_has_looked_for_it_i
             if not late and not request.suspects:
                 late.append((request, new_claim(request.holder)))
                 raise StoreUnavailable("the connection was lost")
-            # Nothing else may take the job before the late claim does.
+            # No other claim may take the job before the late one.
             return await claim(request) if looks > 1 else []
 
         async def counted(holder: UUID) -> list[Lease]:
@@ -54,7 +54,7 @@ async def test_a_claim_that_the_server_does_after_the_worker_has_looked_for_it_i
 
 
 @pytest.mark.postgres
-async def test_the_jobs_of_a_claim_whose_second_request_was_lost_and_done_later_are_given_back(
+async def test_the_jobs_of_a_claim_whose_lost_second_request_ran_late_are_released(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = Holdfast(database.url)
@@ -80,7 +80,7 @@ async def test_the_jobs_of_a_claim_whose_second_request_was_lost_and_done_later_
             found: list[Lease] = await leases_of(holder)
             looks += 1
             if looks == 1:
-                assert (await claim_from(*lost[0])).jobs, "the server does it now"
+                assert (await claim_from(*lost[0])).jobs, "the server executes it now"
             return found
 
         monkeypatch.setattr(store, "claim_from", lose_the_second)
@@ -92,7 +92,7 @@ async def test_the_jobs_of_a_claim_whose_second_request_was_lost_and_done_later_
         assert {job.losses for job in await app.jobs.list(JobFilter(), 200)} == {0}
 
 
-async def test_looking_ends_when_no_lease_of_a_lost_claim_can_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_looking_ends_when_no_lease_of_a_lost_claim_can_remain(monkeypatch: pytest.MonkeyPatch) -> None:
     app = Holdfast("memory:")
     app.handler("work")(_nothing)
     monkeypatch.setattr("holdfast.worker.unheard._LATEST_SECONDS", 0.0)
@@ -120,7 +120,7 @@ async def test_looking_ends_when_no_lease_of_a_lost_claim_can_be_left(monkeypatc
         async with working(app, fast(lease=timedelta(milliseconds=500))) as process:
             unheard = process.worker._unheard
             await until(lambda: looks > 1, "it looks more than once")
-            await until(lambda: not unheard._lost, "and not for ever")
+            await until(lambda: not unheard._lost, "but not forever")
             await unheard._look()
             assert await unheard._look() is None
 

@@ -1,4 +1,4 @@
-"""How a worker shares its slots among jobs, keeps them apart, and goes on whatever one of them does."""
+"""How a worker shares its slots among jobs, isolates the jobs, and survives each of them."""
 
 import asyncio
 import logging
@@ -14,7 +14,8 @@ import pytest
 
 from holdfast import Holdfast, JobState, NewJob, Permanent, Retryable, RunningJob, Snooze
 from holdfast.domain.json_text import Json
-from holdfast.log import JobLogFilter, get_logger
+from holdfast.logs import JobLogFilter
+from holdfast.logs.records import get_logger
 from holdfast.store.contract import ClaimRequest, JobFilter, KindClaim
 from holdfast.worker.held import Interruption
 from tests.worker.harness import Database, codes, drained, fast, final_job, job_in_state, until, working
@@ -28,7 +29,7 @@ async def quick(job: RunningJob[Any]) -> None:
 
 @pytest.mark.parametrize("isolation", ["async", "thread"])
 async def test_context_variables_do_not_leak_from_job_to_job(isolation: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Jobs that wait are started where another one ends.
+    # Make jobs wait, because the end of a job starts the next waiting job.
     monkeypatch.setattr("holdfast.worker.held._LookAhead.size", lambda self: 20)
     app = Holdfast("memory:")
     found = []
@@ -50,7 +51,7 @@ async def test_context_variables_do_not_leak_from_job_to_job(isolation: str, mon
 
 
 @pytest.mark.parametrize("isolation", ["async", "thread"])
-async def test_jobs_and_log_lines_carry_on_the_correlation_id_and_tenant(
+async def test_jobs_and_log_lines_inherit_the_correlation_id_and_tenant(
     isolation: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -88,10 +89,10 @@ async def test_jobs_and_log_lines_carry_on_the_correlation_id_and_tenant(
     assert "trace-7" not in started.getMessage()
 
 
-async def test_the_message_of_an_exception_is_kept_with_the_job_and_not_logged(
+async def test_the_message_of_an_exception_is_stored_with_the_job_but_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Handlers put into it what they work on, and logs are read by others."""
+    """Handlers put their data into messages, and other people can read the logs."""
     caplog.set_level(logging.DEBUG)
     app = Holdfast("memory:")
 
@@ -102,13 +103,13 @@ async def test_the_message_of_an_exception_is_kept_with_the_job_and_not_logged(
     async with app, working(app):
         enqueued = await app.enqueue("charge", {"card": "4111-canary"})
         job = await final_job(app, enqueued.id)
-    assert "no account of card 4111-canary" in job.errors[-1]
+    assert "no account of card 4111-canary" in job.errors[-1]["message"]
     lines = [record.getMessage() for record in caplog.records if f"job_id={job.id}" in record.getMessage()]
     assert [f"error={LookupError.__name__}" in line for line in lines] == [True, True]
     assert "4111-canary" not in caplog.text
 
 
-async def test_jobs_start_in_the_order_in_which_they_were_enqueued() -> None:
+async def test_jobs_start_in_the_order_they_were_enqueued() -> None:
     app = Holdfast("memory:")
     started: list[int] = []
 
@@ -124,7 +125,7 @@ async def test_jobs_start_in_the_order_in_which_they_were_enqueued() -> None:
     assert started == list(range(60))
 
 
-async def test_a_slow_job_holds_up_no_other() -> None:
+async def test_a_slow_job_delays_no_other() -> None:
     app = Holdfast("memory:")
     let_go = asyncio.Event()
 
@@ -158,7 +159,7 @@ async def test_a_free_slot_is_filled_without_waiting_for_a_poll() -> None:
             assert await drained(app, 30) == {JobState.SUCCEEDED: 300}
 
 
-async def test_a_kind_runs_at_most_as_often_as_its_limit_and_leaves_the_slots_to_others() -> None:
+async def test_a_kind_at_its_limit_leaves_the_slots_to_others() -> None:
     app = Holdfast("memory:")
     running: Counter[str] = Counter()
     most: Counter[str] = Counter()
@@ -214,7 +215,7 @@ class NegativeBackoff:
 
 
 @pytest.mark.parametrize("backoff", [RaisingBackoff(), NumberBackoff(), NegativeBackoff()])
-async def test_a_broken_backoff_policy_gives_way_to_the_default(backoff: Any) -> None:  # noqa: ANN401
+async def test_the_default_replaces_a_broken_backoff_policy(backoff: Any) -> None:  # noqa: ANN401
     app = Holdfast("memory:")
 
     @app.handler("do", attempts=2, backoff=backoff)
@@ -226,7 +227,7 @@ async def test_a_broken_backoff_policy_gives_way_to_the_default(backoff: Any) ->
     assert (job.state, job.attempt) == (JobState.DEAD, 2)
 
 
-async def test_a_suspect_runs_alone_and_the_worker_goes_on_after_it() -> None:
+async def test_a_suspect_runs_alone_and_the_worker_continues_afterward() -> None:
     app = Holdfast("memory:")
     alone = []
 
@@ -253,7 +254,7 @@ async def test_a_suspect_runs_alone_and_the_worker_goes_on_after_it() -> None:
     assert alone == [1]
 
 
-async def test_a_job_interrupted_before_its_handler_began_does_not_run_and_frees_its_slot(
+async def test_a_job_interrupted_before_its_handler_starts_does_not_run_and_frees_its_slot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("holdfast.worker.held._LookAhead.size", lambda self: 20)
@@ -278,7 +279,7 @@ async def test_a_job_interrupted_before_its_handler_began_does_not_run_and_frees
 
 
 @pytest.mark.postgres
-async def test_postgresql_keeps_every_outcome_however_strange(database: Database) -> None:
+async def test_postgresql_stores_every_outcome_however_strange(database: Database) -> None:
     deep: object = 1
     for _ in range(99):
         deep = [deep]
@@ -325,7 +326,7 @@ async def test_postgresql_keeps_every_outcome_however_strange(database: Database
     }
 
 
-async def test_a_payload_that_is_not_json_any_more_fails_its_job() -> None:
+async def test_a_payload_that_is_no_longer_json_fails_its_job() -> None:
     app = Holdfast("memory:")
     app.handler("do")(quick)
     new = NewJob(kind="do", payload=Json("{broken"))
@@ -336,7 +337,9 @@ async def test_a_payload_that_is_not_json_any_more_fails_its_job() -> None:
     assert codes(job) == ["VALIDATION_ERROR"]
 
 
-async def test_a_thread_that_ends_late_gives_its_slot_to_a_waiting_job(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_that_ends_late_gives_its_slot_to_a_waiting_job(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("holdfast.worker.held._LookAhead.size", lambda self: 10)
     app = Holdfast("memory:")
     let_go, let_others_go = threading.Event(), asyncio.Event()
@@ -354,8 +357,9 @@ async def test_a_thread_that_ends_late_gives_its_slot_to_a_waiting_job(monkeypat
         stuck_id = (await app.enqueue("stuck")).id
         await app.enqueue_many([app.job("busy"), app.job("busy"), app.job("quick")])
         async with working(app, fast(concurrency=3)) as worker:
-            assert codes(await final_job(app, stuck_id)) == ["TIMEOUT"]
+            await until(lambda: "told to stop but is still running" in caplog.text, "it is past its timeout")
             let_go.set()
+            assert codes(await final_job(app, stuck_id)) == ["TIMEOUT"]
             await until(lambda: worker.tally["succeed"] == 1, "the waiting job got the slot")
             let_others_go.set()
             await drained(app)

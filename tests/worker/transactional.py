@@ -1,6 +1,6 @@
-"""Handlers that finish their job inside their own transaction, one per driver and isolation.
+"""Handlers that finish their job in their own transaction, one per driver and kind of isolation.
 
-Each writes an effect and a child job besides: the three must be there together or not at all. A handler halts at a
+Each also writes an effect and a child job; all three must commit together or not at all. A handler halts at a
 named point while the test keeps a file `<point>.hold` in its folder.
 """
 
@@ -11,12 +11,12 @@ import time
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import asyncpg
 import psycopg
 
-from holdfast import Cancel, Enqueued, Holdfast, Permanent, RunningJob, Snooze, Statement
+from holdfast import Cancel, Holdfast, Permanent, RunningJob, Snooze, Statement
 from holdfast.domain.statement import nothing
 
 LEVELS = ("read committed", "repeatable read", "serializable")
@@ -27,7 +27,7 @@ THEN_RAISE = {
     "cancel": Cancel(),
 }
 
-# Makes child jobs in the transactions of others; it is never opened.
+# Enqueues child jobs in the transactions of the handlers; it is never opened.
 producer = Holdfast("postgresql://")
 
 
@@ -84,7 +84,7 @@ async def _transaction(job: Job, connection: object) -> None:
         await job.finish_in(connection, {"attempt": job.attempt})
         await halt_async("finished")
     await cast(Awaitable[None], _effect(job).execute_on(connection))
-    await cast(Awaitable[Enqueued], producer.enqueue_in(connection, producer.job("child")))
+    await producer.enqueue("child", conn=cast(Any, connection))
     await halt_async("written")
     if job.payload.finish_last:
         await job.finish_in(connection, {"attempt": job.attempt})
@@ -98,7 +98,7 @@ def _transaction_blocking(job: Job, connection: object) -> None:
         job.finish_in(connection, {"attempt": job.attempt})
         halt("finished")
     _effect(job).execute_on(connection)
-    producer.enqueue_in(connection, producer.job("child"))
+    producer.sync.enqueue("child", conn=cast(Any, connection))
     halt("written")
     if job.payload.finish_last:
         job.finish_in(connection, {"attempt": job.attempt})
@@ -155,7 +155,7 @@ async def in_child_async(job: Job) -> None:
 
 
 async def child(job: RunningJob[dict[str, object]]) -> None:
-    """Enqueued by the others; no worker here runs it."""
+    """Enqueued by the other handlers; no worker runs it."""
 
 
 def _level(job: Job) -> psycopg.IsolationLevel:

@@ -1,4 +1,4 @@
-"""Jobs that one of several workers is to take, for test_crowds.py."""
+"""Jobs for several competing workers, for test_crowds.py."""
 
 from holdfast import Holdfast, RunningJob
 from tests.runtime.apps.effects import note, until_there

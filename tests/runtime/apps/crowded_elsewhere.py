@@ -1,4 +1,4 @@
-"""Another program with handlers of its own on the same queue, for test_crowds.py."""
+"""Another program with different handlers on the same queue, for test_crowds.py."""
 
 from holdfast import Holdfast, RunningJob
 from tests.runtime.apps.effects import note

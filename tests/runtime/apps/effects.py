@@ -1,4 +1,4 @@
-"""What handlers and inline runners of these apps do: rows in the test's table `effect`, each committed at once."""
+"""What handlers and inline runners of these apps do: write rows to the table `effect`, each committed at once."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ async def was_noted(text: str, job: UUID) -> bool:
 
 
 async def _opened() -> "asyncpg.Pool[asyncpg.Record]":
-    """One pool for the process, in its event loop. It is closed when the process ends."""
+    """One pool per process, in its event loop. It is closed when the process ends."""
     global _pool
     async with _opening:
         if _pool is None:
@@ -32,7 +32,7 @@ async def _opened() -> "asyncpg.Pool[asyncpg.Record]":
 
 
 def is_there(name: str) -> bool:
-    """A gate is a file that the test makes when something may go on."""
+    """Whether the gate is open. A gate is a file that the test creates when something may continue."""
     return Path(os.environ["HOLDFAST_TEST_FOLDER"], name).exists()
 
 

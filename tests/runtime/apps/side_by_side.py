@@ -1,8 +1,9 @@
-"""A slow job and slow runners beside fast ones, for test_side_by_side.py."""
+"""A slow job and slow runners alongside fast ones, for test_side_by_side.py."""
 
 import asyncio
 
-from holdfast import Holdfast, Occurrence, RunningJob
+from holdfast import Holdfast, RunningJob
+from holdfast.schedules import Occurrence
 from tests.runtime.apps.effects import note, until_there
 
 app = Holdfast()
@@ -33,7 +34,7 @@ async def beat(occurrence: Occurrence) -> None:
 
 @app.runner("drag", "every 1s")
 async def drag(occurrence: Occurrence) -> None:
-    """Takes three and a half of its occurrences."""
+    """Takes as long as three and a half of its intervals."""
     assert occurrence.at is not None
     await note(f"drag started {occurrence.at.isoformat()}")
     await asyncio.sleep(3.5)

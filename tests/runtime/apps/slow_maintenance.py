@@ -1,4 +1,4 @@
-"""The app of side_by_side.py in a process whose maintenance is due at once and takes its time."""
+"""The app of side_by_side.py in a process whose maintenance is due at once and takes a long time."""
 
 from collections.abc import AsyncGenerator
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""An app whose import takes longer than anybody waits."""
+"""An app whose import takes longer than any test waits."""
 
 import os
 import time
@@ -9,6 +9,6 @@ from holdfast import Holdfast
 app = Holdfast()
 
 Path(os.environ["HOLDFAST_TEST_FOLDER"], "importing").touch()
-# In many steps: a signal that comes just before a sleep begins is only noticed when that sleep is over.
+# In many short sleeps: a signal just before a sleep begins is noticed only when that sleep is over.
 for _ in range(600):
     time.sleep(0.1)

@@ -1,12 +1,13 @@
-"""What runs in the processes that test_shutdown.py stops."""
+"""The app of the processes that test_shutdown.py stops."""
 
 import asyncio
 
-from holdfast import Holdfast, RunningJob, steps
+from holdfast import Holdfast, RunningJob
+from holdfast.backoff import steps
 from tests.runtime.apps.effects import is_there, note, until_there
 
 app = Holdfast()
-# An interruption counts as an attempt, and these are interrupted again and again.
+# An interruption counts as an attempt, and these jobs are interrupted again and again.
 MANY = 100
 
 
@@ -18,7 +19,7 @@ async def short(job: RunningJob[object]) -> None:
 
 @app.handler("long", attempts=MANY, backoff=steps("10ms"))
 async def long(job: RunningJob[object]) -> None:
-    """Runs until the gate is open, and so until it is interrupted as long as it is not."""
+    """Runs until the gate is open. While the gate is closed, only an interruption ends it."""
     await note("started", job.id, job.fence)
     await until_there("gate")
     await note("done", job.id, job.fence)

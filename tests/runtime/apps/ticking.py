@@ -1,8 +1,10 @@
-"""What the ticks of test_ticks_at_once.py run: jobs that succeed at once, at the second try or later, and schedules."""
+"""The app for test_ticks_at_once.py: jobs that succeed at once, on the second try or later, and schedules."""
 
 import asyncio
 
-from holdfast import Holdfast, Occurrence, RunningJob, Snooze, steps
+from holdfast import Holdfast, RunningJob, Snooze
+from holdfast.backoff import steps
+from holdfast.schedules import Occurrence
 from tests.runtime.apps.effects import note, was_noted
 
 app = Holdfast()
@@ -22,7 +24,7 @@ async def flaky(job: RunningJob[object]) -> None:
 
 @app.handler("patient")
 async def patient(job: RunningJob[object]) -> None:
-    # A snooze gives the attempt back: the job itself does not tell that there was one.
+    # A snooze does not count as an attempt, so the job itself does not show that it was snoozed.
     if not await was_noted("snoozed", job.id):
         await note("snoozed", job.id, job.fence)
         raise Snooze("100ms")
