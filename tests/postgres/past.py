@@ -1,4 +1,4 @@
-"""Days that are over: their partitions, ids that belong to them, and what is true of all tables afterwards."""
+"""Days in the past: their partitions, job IDs that belong to them, and the invariants that must hold afterwards."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +12,7 @@ from holdfast.store.postgres.store import PostgresStore
 from tests.databases import connected
 
 RETENTION = timedelta(days=1)
-# Taken once, so that midnight may pass during a test.
+# Computed once, so a test may run across midnight.
 NOON = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
 
 _TRUE_COUNTS = """
@@ -48,12 +48,12 @@ def day_of(days_ago: int) -> date:
 
 
 def id_of(days_ago: int) -> UUID:
-    """A new id as it would have been made at noon of that day."""
+    """Return a new ID, as it would have been made at noon on that day."""
     return UUID(int=(int((NOON - timedelta(days_ago)).timestamp() * 1000) << 80) + (uuid4().int & ((1 << 80) - 1)))
 
 
 async def add_days(connection: "asyncpg.Connection[asyncpg.Record]", days: int) -> None:
-    """Partitions for so many days before today."""
+    """Add partitions for the given number of days before today."""
     assert await connection.fetchval("SELECT holdfast.add_partitions($1, $2)", day_of(days), days) == (2 * days)
 
 
@@ -62,7 +62,7 @@ async def days_with_partitions(connection: "asyncpg.Connection[asyncpg.Record]")
 
 
 async def is_sound(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-    """No job is lost or in two places, and the ledger is right."""
+    """Assert that no job is lost or in two places, and that the ledger is correct."""
     async with connection.transaction(isolation="repeatable_read"):
         assert await connection.fetch(_LOST) == []
         assert set(await connection.fetch(_ENTERED)) == set(await connection.fetch(_TRUE_COUNTS))
@@ -70,7 +70,7 @@ async def is_sound(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
 
 
 async def pruned(store: PostgresStore, retention: timedelta = RETENTION) -> dict[str, int]:
-    """What one pass of pruning did."""
+    """Run one pass of pruning and return its counts."""
     counts: dict[str, int] = {}
     async for batch in PostgresMaintenance(store).prune_jobs(retention):
         for name, number in batch.counts.items():
@@ -79,13 +79,13 @@ async def pruned(store: PostgresStore, retention: timedelta = RETENTION) -> dict
 
 
 async def skipped(store: PostgresStore, retention: timedelta = RETENTION) -> set[str]:
-    """What one pass of pruning left undone."""
+    """Run one pass of pruning and return what it skipped."""
     return {batch.skipped async for batch in PostgresMaintenance(store).prune_jobs(retention) if batch.skipped}
 
 
 @asynccontextmanager
 async def prune_held_open(url: str, days_ago: int) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
-    """A transaction that has dropped the partitions of a day, and commits at the end of the block."""
+    """Open a transaction that has dropped a day's partitions; it commits at the end of the block."""
     async with connected(url) as connection, connection.transaction():
         row = await connection.fetchrow(
             """

@@ -1,4 +1,4 @@
-"""A role of a test's own, which owns nothing, and what can be taken from it for a while."""
+"""A database role for one test. It owns nothing, and the test can revoke its rights for a while."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ _GRANTS = (
 
 @dataclass(frozen=True)
 class Role:
-    """`url`: the database's, for this role."""
+    """`url` connects to the database as this role."""
 
     name: str
     url: str
@@ -44,7 +44,7 @@ class Role:
 
 @contextmanager
 def role_of(url: str) -> Iterator[Role]:
-    """It may do whatever a worker does, and is gone afterwards."""
+    """Create a role that may do everything a worker does, and drop it afterwards."""
     name = f"holdfast_test_{uuid4().hex[:12]}"
     with psycopg.connect(url, autocommit=True) as owner:
         role = Role(name, url.replace("postgres@", f"{name}@", 1), owner)

@@ -1,15 +1,17 @@
-"""Many claimers at once: each job to one of them, and nobody waits for anybody."""
+"""Many claims at once: each job goes to exactly one of them, and no claim waits for another."""
 
 import asyncio
 import time
 from collections import Counter
 from contextlib import AsyncExitStack
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from holdfast.domain.job import JobState
 from holdfast.store.postgres.reader import PostgresReader
+from holdfast.store.postgres.sql_files import statement
 from holdfast.store.postgres.store import PostgresStore
 from tests.databases import Database, connected, impatient, opened_store
 from tests.store_contract.steps import job, wants
@@ -44,7 +46,7 @@ async def test_twenty_claimers_take_every_job_exactly_once(database: Database) -
         assert (counts[JobState.READY], counts[JobState.RUNNING]) == (0, len(jobs))
 
 
-async def test_a_claim_never_waits_for_a_transaction_that_has_ready_jobs_locked(database: Database) -> None:
+async def test_a_claim_never_waits_for_a_transaction_that_has_locked_ready_jobs(database: Database) -> None:
     async with opened_store(impatient(database.url, 50)) as store, connected(database.url) as other:
         jobs = [job(priority=number // 10) for number in range(30)]
         await store.enqueue(jobs)
@@ -57,7 +59,7 @@ async def test_a_claim_never_waits_for_a_transaction_that_has_ready_jobs_locked(
         assert [each.id for each in await store.claim(wants())] == locked
 
 
-async def test_a_claim_never_waits_for_a_claim_that_has_not_committed(database: Database) -> None:
+async def test_a_claim_never_waits_for_an_uncommitted_claim(database: Database) -> None:
     async with opened_store(impatient(database.url, 50)) as store, connected(database.url) as other:
         jobs = [job() for _ in range(10)]
         await store.enqueue(jobs)
@@ -75,7 +77,7 @@ async def test_a_claim_never_waits_for_a_claim_that_has_not_committed(database: 
         assert [each.id for each in await store.claim(wants())] == [each.id for each in jobs[:4]]
 
 
-async def test_a_person_who_cancels_does_not_wait_for_a_claim_that_has_not_committed(
+async def test_a_cancel_does_not_wait_for_an_uncommitted_claim(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.store.postgres.changing._LOCKED_SECONDS", 0)
@@ -89,7 +91,7 @@ async def test_a_person_who_cancels_does_not_wait_for_a_claim_that_has_not_commi
 
 
 @ONLY_18
-async def test_enqueueing_and_claiming_at_once_loses_nothing(database: Database) -> None:
+async def test_concurrent_enqueues_and_claims_lose_nothing(database: Database) -> None:
     async with AsyncExitStack() as stack:
         producers = [await stack.enter_async_context(opened_store(database.url, pool_size=1)) for _ in range(3)]
         claimers = [await stack.enter_async_context(opened_store(database.url, pool_size=1)) for _ in range(3)]
@@ -111,3 +113,43 @@ async def test_enqueueing_and_claiming_at_once_loses_nothing(database: Database)
 
         await asyncio.gather(producing, *(claim_all(store) for store in claimers))
         assert Counter(taken) == Counter(expected)
+
+
+@pytest.mark.long
+async def test_a_claim_that_waited_five_seconds_for_a_locked_table_leases_nothing(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then the worker has abandoned the claim, so no process would know about the leases."""
+    async with (
+        opened_store(database.url) as store,
+        connected(database.url) as other,
+        connected(database.url) as late,
+        connected(database.url) as watching,
+    ):
+        asked: list[tuple[str, tuple[object, ...]]] = []
+        fetch = store.fetch
+
+        async def noted(verb: str, *arguments: object) -> Any:  # noqa: ANN401
+            asked.append((verb, arguments))
+            return await fetch(verb, *arguments)
+
+        monkeypatch.setattr(store, "fetch", noted)
+        await store.enqueue([job()])
+        assert len(await store.claim(wants())) == 1
+        await store.enqueue([job()])
+        verb, arguments = asked[-2]
+        assert verb == "claim"
+        async with other.transaction():
+            await other.execute("LOCK TABLE holdfast.ready")
+            claim = asyncio.create_task(late.fetch(statement(verb, "holdfast", len(arguments)), *arguments))
+            async with asyncio.timeout(20):
+                while not await watching.fetchval(_HAS_WAITED):  # noqa: ASYNC110 - the server sends no notification
+                    await asyncio.sleep(0.05)
+        assert await claim == []
+        assert len(await late.fetch(statement(verb, "holdfast", len(arguments)), *arguments)) == 1
+
+
+_HAS_WAITED = """
+    SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+                   AND query LIKE '%claim%' AND clock_timestamp() > query_start + interval '5 seconds')
+"""

@@ -1,4 +1,4 @@
-"""Many jobs go in by COPY, few by a statement over arrays, one by a statement of its own: nobody can tell which."""
+"""Many jobs are inserted by COPY, a few by one statement over arrays, and one by a simple statement: same result."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast.domain.enqueued import Enqueued
 from holdfast.domain.errors import DuplicateJob, InvalidInput, StoreUnavailable
 from holdfast.domain.job import JobState, NewJob
 from holdfast.domain.json_text import Json, encode
-from holdfast.store.contract import Enqueued
 from holdfast.store.postgres import copying, driver, enqueuing
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
@@ -30,11 +30,11 @@ pytestmark = pytest.mark.parametrize(
 )
 
 MANY = 400
-# More than the sockets between client and server take, so that the client must wait for the server.
+# More than the socket buffers between client and server can hold, so the client must wait for the server.
 LARGE = encode("x" * 20_000)
-_WHO_WAITS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+_WAITING_PROCESS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 NAMES = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=20)
-# All that Python has: from the year 1 to the last that is allowed.
+# All dates of Python, from year 1 to the last one that Holdfast allows.
 TIMES = st.integers(-1999 * 365, 7997 * 365).flatmap(
     lambda days: st.integers(0, 86_400_000_000 - 1).map(
         lambda microseconds: datetime(2000, 1, 1, tzinfo=UTC) + timedelta(days=days, microseconds=microseconds)
@@ -64,8 +64,8 @@ JOBS = st.lists(
 
 
 @pytest.fixture(autouse=True)
-def _however_far_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How long a round trip takes here must not choose the way in."""
+def _latency_does_not_choose_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice of insert method must not depend on the network latency of this machine."""
     monkeypatch.setattr(enqueuing, "_MORE_ROUND_TRIPS", 0)
 
 
@@ -81,15 +81,15 @@ def many(number: int = MANY) -> list[NewJob]:
 
 
 async def waiting(watching: "asyncpg.Connection[asyncpg.Record]") -> int:
-    """The process that waits for a lock, as soon as one does."""
+    """Return the process ID of the first backend that waits for a lock."""
     async with asyncio.timeout(30):
-        while not (pid := await watching.fetchval(_WHO_WAITS)):  # noqa: ASYNC110 - the signal comes from the server
+        while not (pid := await watching.fetchval(_WAITING_PROCESS)):  # noqa: ASYNC110 - the signal comes from the server
             await asyncio.sleep(0.005)
     return int(pid)
 
 
 async def rows_of(store: PostgresStore, ids: Sequence[UUID]) -> list[tuple[object, ...]]:
-    """Everything that was written for these jobs but their ids, in their order."""
+    """Return everything that was written for these jobs except their IDs, in order."""
     async with store.acquired() as connection:
         rows = await connection.fetch(
             """
@@ -106,7 +106,7 @@ async def rows_of(store: PostgresStore, ids: Sequence[UUID]) -> list[tuple[objec
 
 @pytest.fixture
 def verbs(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The statements that the store runs by name."""
+    """Record the statements that the store runs by name."""
     ran: list[str] = []
     fetch = store.fetch
 
@@ -120,7 +120,7 @@ def verbs(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @given(said=JOBS, moment=TIMES, kept=st.integers(1, 3))
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_all_ways_in_write_the_same_rows(
+async def test_all_insert_methods_write_the_same_rows(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch, said: list[dict[str, Any]], moment: datetime, kept: int
 ) -> None:
     monkeypatch.setattr(copying, "_KEPT_BEGINNINGS", kept)
@@ -136,7 +136,7 @@ async def test_all_ways_in_write_the_same_rows(
     assert copied == by_arrays == one_by_one
 
 
-async def test_many_jobs_are_copied_and_few_are_not(store: PostgresStore, verbs: list[str]) -> None:
+async def test_only_large_batches_are_copied(store: PostgresStore, verbs: list[str]) -> None:
     await store.enqueue(many(2))
     await store.enqueue(many(1))
     await store.enqueue([*many(), job(key="a")])
@@ -145,8 +145,8 @@ async def test_many_jobs_are_copied_and_few_are_not(store: PostgresStore, verbs:
     assert len(verbs) == 3
 
 
-async def test_where_copy_is_refused_a_statement_writes_them(database: Database) -> None:
-    """PostgreSQL refuses it to whom the policies of row level security bind."""
+async def test_jobs_are_inserted_by_a_statement_where_copy_is_refused(database: Database) -> None:
+    """PostgreSQL refuses COPY to roles that are subject to row-level security policies."""
     role = f"{database.name}_app"
     async with connected(database.url) as owner:
         await owner.execute(
@@ -170,7 +170,7 @@ async def test_where_copy_is_refused_a_statement_writes_them(database: Database)
             await owner.execute(f"DROP POLICY tenants ON holdfast.job; DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-async def test_many_jobs_are_answered_and_claimed_in_their_order(store: PostgresStore) -> None:
+async def test_results_and_claims_of_many_jobs_keep_their_order(store: PostgresStore) -> None:
     jobs = many()
     assert await store.enqueue(jobs) == [Enqueued(each.id, is_new=True) for each in jobs]
     claimed = await store.claim(wants(limit=MANY))
@@ -179,7 +179,7 @@ async def test_many_jobs_are_answered_and_claimed_in_their_order(store: Postgres
     ]
 
 
-async def test_payloads_larger_than_a_part_are_sent_whole(store: PostgresStore) -> None:
+async def test_payloads_larger_than_one_chunk_are_sent_whole(store: PostgresStore) -> None:
     text = "é" * 150_000
     jobs = [job(payload=encode([number, text if number % 100 == 50 else ""])) for number in range(MANY)]
     await store.enqueue(jobs)
@@ -197,10 +197,10 @@ async def test_payloads_larger_than_a_part_are_sent_whole(store: PostgresStore) 
     ids=["its id is taken", "no JSON", "a NUL", "half a character"],
 )
 @pytest.mark.parametrize("number", [1, 2, MANY])
-async def test_one_bad_job_keeps_all_of_them_out(
+async def test_one_invalid_job_rejects_the_whole_batch(
     store: PostgresStore, number: int, wrong: Options, error: type[Exception]
 ) -> None:
-    """However they would have gone in; and the connection is as good as before."""
+    """This holds for every insert method, and the connection stays usable."""
     await store.enqueue([job(id=UUID(int=7))])
     jobs = many(number)
     jobs[number // 2] = job(**wrong)
@@ -212,7 +212,7 @@ async def test_one_bad_job_keeps_all_of_them_out(
 
 
 @pytest.mark.parametrize("table", ["holdfast.clock", "holdfast.job", "holdfast.ready"])
-async def test_whoever_is_canceled_on_the_way_leaves_nothing(database: Database, table: str) -> None:
+async def test_an_enqueue_that_is_canceled_midway_leaves_nothing(database: Database, table: str) -> None:
     async with opened_store(database.url, pool_size=1) as store, connected(database.url) as other:
         async with other.transaction():
             await other.execute(f"LOCK TABLE {table}")
@@ -232,9 +232,7 @@ async def test_whoever_is_canceled_on_the_way_leaves_nothing(database: Database,
     [(encode(1), "administrator command"), (LARGE, "connection was lost")],
     ids=["all is sent", "most is not sent yet"],
 )
-async def test_a_connection_that_is_lost_on_the_way_is_an_outage(
-    database: Database, payload: Json, reason: str
-) -> None:
+async def test_losing_the_connection_midway_is_an_outage(database: Database, payload: Json, reason: str) -> None:
     async with opened_store(database.url, pool_size=1) as store, connected(database.url) as other:
         async with other.transaction():
             await other.execute("LOCK TABLE holdfast.job")
@@ -262,7 +260,7 @@ async def test_a_server_that_takes_too_long_is_an_outage(
         assert (await PostgresReader(store).count())[JobState.READY] == MANY
 
 
-async def test_a_network_that_falls_silent_is_an_outage(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_network_that_goes_silent_is_an_outage(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     with Proxy.before(database.url) as proxy:
         parts = copying._parts
 
@@ -281,10 +279,10 @@ async def test_a_network_that_falls_silent_is_an_outage(database: Database, monk
             assert (await PostgresReader(store).count())[JobState.READY] == 0
 
 
-async def test_who_goes_to_sleep_while_rows_are_written_is_woken(
+async def test_a_worker_that_falls_asleep_during_the_copy_is_woken(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the database's own isolation level would show the ring only what was there at first."""
+    """This holds even if the database's default isolation level gives the ring a snapshot from before the sleeper."""
     parts = copying._parts
     async with connected(database.url) as connection:
         await connection.execute(
@@ -304,7 +302,7 @@ async def test_who_goes_to_sleep_while_rows_are_written_is_woken(
 
 
 @pytest.mark.parametrize(("delay", "is_heard"), [(timedelta(seconds=60), True), (timedelta(seconds=61), False)])
-async def test_one_who_sleeps_on_a_queue_is_woken_at_the_commit(
+async def test_a_worker_sleeping_on_a_queue_is_woken_at_the_commit(
     database: Database, store: PostgresStore, delay: timedelta, is_heard: bool
 ) -> None:
     async with listening(database.url) as ear:

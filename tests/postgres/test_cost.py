@@ -1,6 +1,6 @@
-"""What a verb reads does not grow with what it does not want, nor with the plan that was made while all was empty.
+"""A verb reads no more when there are rows that it does not want, or when it was planned for empty tables.
 
-Counted in blocks, by the statistics of the transaction that reads them: a time would tell more about this machine.
+The tests count blocks in the statistics of the transaction, because times would say more about this machine.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 
 MANY = 50_000
 FEWER = 20_000
-# Ten jobs in ten lanes, a few blocks each. A walk over the others reads from 500 to 50,000 blocks more.
+# Ten jobs in ten lanes cost a few blocks each. Scanning the other rows would read 500 to 50,000 blocks more.
 AT_MOST = 400
 HOT_TABLES = ("ready", "lease", "dead_letter", "key", "progress", "attempt_error", "job_other", "finished_other")
 
@@ -74,7 +74,7 @@ SELECT id, '', 'other', key, holdfast.now() + interval '1 day' FROM filled
 
 
 class Measured:
-    """A store on one connection, and how many blocks a verb reads there."""
+    """A store on one connection, and the number of blocks that a verb reads there."""
 
     def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         self.connection = connection
@@ -90,7 +90,7 @@ class Measured:
         await self.connection.execute(_FILL_READY, delay, priority, losses, kind, number)
 
     async def use_every_verb(self) -> None:
-        """Often enough for every plan to be made for good."""
+        """Run each verb often enough for PostgreSQL to settle on a generic plan."""
         lease = Lease(uuid4(), 1, uuid4())
         for _ in range(7):
             await self.store.claim(wants())
@@ -102,15 +102,17 @@ class Measured:
             await self.store.rescue(10)
             await self.store.cancel([lease.id])
             await self.store.retry([lease.id])
+            await self.store.delete([lease.id])
             for keyed in _keyed():
                 await self.store.enqueue([keyed])
             await self.store.fetch("forget_keys", 10)
 
 
 def _keyed() -> list[NewJob]:
-    """What can be said of a key. With ids that no partition of its own is for."""
+    """Return a job for each way to use a key. Its random ID belongs to the default partition."""
     return [
         job(kind="keyed", key="a", id=uuid4()),
+        job(kind="keyed", key="a", id=uuid4(), if_exists=IfExists.KEEP_LIVE),
         job(kind="keyed", key="a", id=uuid4(), if_exists=IfExists.REPLACE),
         job(kind="keyed", key="a", id=uuid4(), window=LEASE),
     ]
@@ -118,7 +120,7 @@ def _keyed() -> list[NewJob]:
 
 @pytest.fixture
 def database(server: DatabaseMaker) -> Iterator[Database]:
-    """No test before has left pages in an index here."""
+    """Use a fresh database: earlier tests would leave pages in the indexes."""
     with server.fresh_database() as database:
         yield database
 
@@ -128,14 +130,14 @@ async def measured(request: pytest.FixtureRequest, database: Database) -> AsyncI
     async with connected(database.url) as connection:
         measured = Measured(connection)
         if request.param == "planned when empty":
-            # The usual case after a deployment: empty tables that have been looked at by autovacuum.
+            # The usual case after a deployment: empty tables that autovacuum has analyzed.
             await connection.execute("VACUUM ANALYZE")
             await measured.use_every_verb()
         yield measured, request.param == "planned when full"
 
 
 async def _full(measured: Measured, analyzed: bool) -> None:
-    """Deferred jobs, jobs of another kind and suspects, all more urgent than what is wanted; and many leases."""
+    """Add deferred jobs, jobs of another kind and suspects, all more urgent than the wanted jobs, and many leases."""
     await measured.fill(timedelta(hours=1), 0, "work")
     await measured.fill(timedelta(hours=-1), 1, "unhandled")
     await measured.connection.execute(_FILL_LEASES, FEWER)
@@ -144,7 +146,7 @@ async def _full(measured: Measured, analyzed: bool) -> None:
         await measured.connection.execute("VACUUM ANALYZE")
 
 
-async def test_no_verb_walks_over_what_it_does_not_want(measured: tuple[Measured, bool]) -> None:
+async def test_no_verb_scans_rows_that_it_does_not_want(measured: tuple[Measured, bool]) -> None:
     at, analyzed = measured
     await _full(at, analyzed)
     store = at.store
@@ -167,12 +169,18 @@ async def test_no_verb_walks_over_what_it_does_not_want(measured: tuple[Measured
     ids = [each.id for each in leased]
     canceled, blocks["cancel"] = await at.blocks(lambda: store.cancel(ids))
     assert canceled == ["canceled"] * 5 + ["final"] * 5
+    deleted, blocks["delete"] = await at.blocks(lambda: store.delete(ids[4:6]))
+    assert deleted == ["deleted"] * 2
     revived, blocks["retry"] = await at.blocks(lambda: store.retry(ids))
-    assert revived == ["ready"] * 10
+    assert revived == ["ready"] * 4 + ["unknown"] * 2 + ["ready"] * 4
+    unknown = [uuid4() for _ in range(10)]
+    for verb, call in (("cancel", store.cancel), ("retry", store.retry), ("delete", store.delete)):
+        answers, blocks[f"{verb}: unknown"] = await at.blocks(lambda call=call: call(unknown))  # type: ignore[misc]
+        assert {*answers} == {"unknown"}
     assert {verb: number for verb, number in blocks.items() if number > AT_MOST} == {}, blocks
 
 
-async def test_a_look_reads_each_lane_once_and_no_other_queue(measured: tuple[Measured, bool]) -> None:
+async def test_a_look_reads_each_lane_once_and_skips_other_queues(measured: tuple[Measured, bool]) -> None:
     at, analyzed = measured
     await _full(at, analyzed)
     await at.store.enqueue([job(priority=9)])
@@ -182,7 +190,7 @@ async def test_a_look_reads_each_lane_once_and_no_other_queue(measured: tuple[Me
     assert blocks <= AT_MOST
 
 
-async def test_a_rescue_reads_the_leases_once_and_the_errors_of_nobody_else(measured: tuple[Measured, bool]) -> None:
+async def test_a_rescue_reads_the_leases_once_and_only_the_errors_of_its_jobs(measured: tuple[Measured, bool]) -> None:
     at, analyzed = measured
     await at.connection.execute(_FILL_LEASES, FEWER)
     await at.connection.execute(_FILL_ERRORS, FEWER)
@@ -196,7 +204,7 @@ async def test_a_rescue_reads_the_leases_once_and_the_errors_of_nobody_else(meas
     assert blocks <= pages + AT_MOST
 
 
-async def test_errors_of_others_are_not_read_when_an_attempt_fails(measured: tuple[Measured, bool]) -> None:
+async def test_a_failed_attempt_does_not_read_the_errors_of_other_jobs(measured: tuple[Measured, bool]) -> None:
     at, analyzed = measured
     await at.connection.execute(_FILL_ERRORS, FEWER)
     await at.store.enqueue([job() for _ in range(5)])
@@ -209,7 +217,7 @@ async def test_errors_of_others_are_not_read_when_an_attempt_fails(measured: tup
     assert blocks <= AT_MOST
 
 
-async def test_what_is_wanted_of_suspects_walks_over_nobody_else(measured: tuple[Measured, bool]) -> None:
+async def test_queries_for_suspects_read_only_suspects(measured: tuple[Measured, bool]) -> None:
     at, analyzed = measured
     await at.fill(timedelta(hours=-1), 5, "work")
     await at.fill(timedelta(hours=-1), 5, "unhandled", losses=2)
@@ -223,7 +231,7 @@ async def test_what_is_wanted_of_suspects_walks_over_nobody_else(measured: tuple
     assert {verb: number for verb, number in blocks.items() if number > AT_MOST} == {}, blocks
 
 
-async def test_a_backlog_reads_no_more_than_it_may_count(measured: tuple[Measured, bool]) -> None:
+async def test_a_backlog_reads_at_most_its_counting_limit(measured: tuple[Measured, bool]) -> None:
     at, analyzed = measured
     await at.fill(timedelta(hours=1), 0, "work")
     for kind in ("one", "other"):
@@ -236,7 +244,7 @@ async def test_a_backlog_reads_no_more_than_it_may_count(measured: tuple[Measure
     assert blocks <= AT_MOST
 
 
-async def test_a_claim_walks_only_over_the_suspects_of_its_own_lanes(measured: tuple[Measured, bool]) -> None:
+async def test_a_claim_reads_only_the_suspects_of_its_own_lanes(measured: tuple[Measured, bool]) -> None:
     at, analyzed = measured
     await at.fill(timedelta(hours=-1), 5, "unhandled", losses=2)
     await at.store.enqueue([job() for _ in range(20)])
@@ -247,7 +255,7 @@ async def test_a_claim_walks_only_over_the_suspects_of_its_own_lanes(measured: t
     assert blocks <= AT_MOST
 
 
-async def test_a_producer_that_meets_a_key_reads_nobody_else_s(measured: tuple[Measured, bool]) -> None:
+async def test_a_producer_that_finds_its_key_taken_reads_no_other_keys(measured: tuple[Measured, bool]) -> None:
     at, analyzed = measured
     await at.connection.execute(_FILL_KEYS, FEWER)
     await at.fill(timedelta(hours=1), 5, "other", number=FEWER)

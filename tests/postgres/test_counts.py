@@ -1,4 +1,4 @@
-"""Counts come from the ledger, and are what a scan would count, whatever was done and whoever adds up meanwhile."""
+"""Counts come from the ledger and always equal a scan of the tables, even while several processes compact it."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.domain.job import JobState
 from holdfast.domain.lifecycle import Move, Transition
-from holdfast.store.contract import Finish
+from holdfast.store.contract import Deleting, Finish
 from holdfast.store.postgres import maintenance
 from holdfast.store.postgres.maintenance import PostgresMaintenance
 from holdfast.store.postgres.reader import PostgresReader
@@ -41,7 +41,7 @@ async def test_a_count_reads_no_history(database: Database) -> None:
     assert relations(json.loads(plan)[0]["Plan"]) == {None, "ready", "lease", "ledger"}
 
 
-async def test_every_way_into_a_final_state_and_out_of_it_is_counted(database: Database) -> None:
+async def test_every_transition_into_or_out_of_a_final_state_is_counted(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         reader = PostgresReader(store)
         await store.enqueue([job(kind=f"kind-{number % 3}", queue=f"queue-{number % 2}") for number in range(60)])
@@ -56,7 +56,7 @@ async def test_every_way_into_a_final_state_and_out_of_it_is_counted(database: D
         async with connection.transaction():
             await connection.execute("SELECT holdfast.finish_in_transaction($1, $2, '1')", held.id, held.lease.claim)
         await is_sound(connection)
-        # Leases that run out: one of a job that a person wanted canceled, the others for the last time.
+        # Let leases expire: one of a job that a person asked to cancel, and others that have no attempts left.
         await store.cancel([leased[41].id])
         await connection.execute("UPDATE holdfast.lease SET suspicion = 2, crash_limit = 1 WHERE NOT cancel_requested")
         await PostgresClock(store).advance(timedelta(minutes=1))
@@ -71,6 +71,10 @@ async def test_every_way_into_a_final_state_and_out_of_it_is_counted(database: D
         await store.retry(everybody[::3])
         await is_sound(connection)
         assert sum((await reader.count()).values()) == 60
+        deleted = (await store.delete(everybody[::5])).count(Deleting.DELETED)
+        assert 0 < deleted < 12
+        await is_sound(connection)
+        assert sum((await reader.count()).values()) == 60 - deleted
         await compacted(store)
         groups = await connection.fetch("SELECT day, queue, kind, state FROM holdfast.ledger")
         assert len(groups) == len(set(groups)) > 0
@@ -78,7 +82,7 @@ async def test_every_way_into_a_final_state_and_out_of_it_is_counted(database: D
         assert await compacted(store) == 0
 
 
-async def test_a_job_that_comes_and_goes_leaves_nothing_in_the_ledger(database: Database) -> None:
+async def test_a_job_that_ends_and_is_retried_leaves_nothing_in_the_ledger(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         (new,) = await store.enqueue([job()])
         for _ in range(3):
@@ -89,7 +93,7 @@ async def test_a_job_that_comes_and_goes_leaves_nothing_in_the_ledger(database: 
         assert await connection.fetchval("SELECT count(*) FROM holdfast.ledger") == 0
 
 
-async def test_nothing_is_counted_twice_or_lost_while_several_add_up(
+async def test_concurrent_compaction_neither_loses_nor_doubles_a_count(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "_LEDGER_BATCH", 7)
@@ -109,7 +113,7 @@ async def test_nothing_is_counted_twice_or_lost_while_several_add_up(
         async def count() -> None:
             while not done.is_set():
                 counts = await PostgresReader(store).count()
-                # One statement, one snapshot: a job that moves is neither missed nor seen twice.
+                # One statement uses one snapshot, so a job that moves is neither missed nor seen twice.
                 assert sum(counts.values()) == jobs
                 seen.append(counts[JobState.SUCCEEDED])
 
@@ -123,7 +127,7 @@ async def test_nothing_is_counted_twice_or_lost_while_several_add_up(
         await is_sound(connection)
 
 
-async def test_ids_that_are_no_time_are_counted_and_pruned_too(database: Database) -> None:
+async def test_ids_without_a_time_are_counted_and_pruned_too(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         ids = [UUID(int=1), UUID("0" * 12 + "f" * 20), UUID(int=(1 << 128) - 1), UUID("8" * 32)]
         await store.enqueue([job(id=id) for id in ids])
@@ -151,7 +155,7 @@ async def test_ids_that_are_no_time_are_counted_and_pruned_too(database: Databas
         ("2100-01-01 00:00:00+00", "1970-01-01"),
     ],
 )
-async def test_the_day_of_an_id_is_that_of_its_partition(database: Database, moment: str, day: str) -> None:
+async def test_the_day_of_an_id_matches_its_partition(database: Database, moment: str, day: str) -> None:
     async with connected(database.url) as connection:
         found = await connection.fetchval(f"SELECT holdfast.day_of(holdfast.first_id('{moment}'))::text")
         assert found == day

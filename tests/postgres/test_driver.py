@@ -1,6 +1,7 @@
-"""What a connection is told, and which connection a statement gets."""
+"""The settings that a connection gets, and the connection that a statement gets."""
 
 import asyncio
+import gc
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -25,7 +26,7 @@ _OF_THIS_DATABASE = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = c
 
 
 async def _sessions(watching: "asyncpg.Connection[asyncpg.Record]") -> dict[int, str]:
-    """What each of the others' connections was told last."""
+    """Return the last statement of each other connection."""
     rows = await watching.fetch(
         "SELECT pid, query FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
         "AND backend_type = 'client backend'"
@@ -40,8 +41,8 @@ async def _until(watching: "asyncpg.Connection[asyncpg.Record]", question: str) 
 
 
 @pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
-async def test_a_day_has_24_hours_wherever_the_server_is(database: Database) -> None:
-    """In Berlin the one after this moment has 23."""
+async def test_a_day_has_24_hours_in_every_server_time_zone(database: Database) -> None:
+    """In Berlin, the day after this moment has 23."""
     moment = datetime(2030, 3, 30, 12, tzinfo=UTC)
     async with connected(database.url) as connection:
         await connection.execute(f"ALTER DATABASE \"{database.name}\" SET timezone = 'Europe/Berlin'")
@@ -58,7 +59,7 @@ async def test_a_day_has_24_hours_wherever_the_server_is(database: Database) -> 
             await connection.execute(f'ALTER DATABASE "{database.name}" RESET timezone')
 
 
-async def test_a_connection_is_used_again_and_asked_nothing_in_between(database: Database) -> None:
+async def test_a_connection_is_reused_without_a_query_in_between(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as other:
         first = await _sessions(other)
         for _ in range(3):
@@ -66,7 +67,7 @@ async def test_a_connection_is_used_again_and_asked_nothing_in_between(database:
             assert await _sessions(other) == {pid: statement("now", "holdfast") for pid in first}
 
 
-async def test_more_statements_than_connections_wait_for_each_other(database: Database) -> None:
+async def test_statements_beyond_the_pool_size_wait_for_a_connection(database: Database) -> None:
     async with opened_store(database.url, pool_size=2) as store:
         clock = PostgresClock(store)
         for _ in range(3):
@@ -87,7 +88,7 @@ async def test_a_connection_that_the_server_closed_is_replaced(database: Databas
 
 
 @pytest.mark.parametrize("reason", [asyncio.CancelledError(), ZeroDivisionError()], ids=["canceled", "failed"])
-async def test_a_transaction_whose_connection_is_lost_ends_with_the_error_of_its_block(
+async def test_a_transaction_that_loses_its_connection_raises_the_error_of_its_block(
     database: Database, reason: BaseException
 ) -> None:
     async with opened_store(database.url) as store, connected(database.url) as other:
@@ -106,8 +107,8 @@ async def test_a_transaction_whose_connection_is_lost_ends_with_the_error_of_its
 
 
 @pytest.mark.parametrize("steps", range(1, 5))
-async def test_who_is_canceled_while_closing_leaves_no_connection_open(database: Database, steps: int) -> None:
-    """The fixture `database` looks whether one is left."""
+async def test_canceling_close_leaves_no_connection_open(database: Database, steps: int) -> None:
+    """The fixture `database` checks for open connections."""
     store = PostgresStore(database.url)
     await store.open()
     await asyncio.gather(*(PostgresClock(store).now() for _ in range(4)))
@@ -118,7 +119,7 @@ async def test_who_is_canceled_while_closing_leaves_no_connection_open(database:
     await asyncio.wait([closing])
 
 
-async def test_connections_that_nobody_uses_are_closed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_are_closed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "_IDLE_SECONDS", 0.05)
     make = asyncpg.create_pool
     monkeypatch.setattr(asyncpg, "create_pool", partial(make, max_inactive_connection_lifetime=0.05))
@@ -129,10 +130,8 @@ async def test_connections_that_nobody_uses_are_closed(database: Database, monke
         await PostgresClock(store).now()
 
 
-async def test_the_driver_logs_nothing_of_an_outage_by_itself(
-    database: Database, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Whoever asks is told; what the driver tried beside that would be a traceback for each of its tries."""
+async def test_the_driver_does_not_log_an_outage_itself(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """The caller gets the error. The driver's own log would add a traceback for each of its attempts."""
     with Proxy.before(database.url) as proxy:
         async with opened_store(proxy.url) as store:
             proxy.refuse()
@@ -144,7 +143,7 @@ async def test_the_driver_logs_nothing_of_an_outage_by_itself(
     assert not [record for record in caplog.records if record.name.startswith("asyncpg")]
 
 
-async def test_a_transaction_that_was_left_open_is_not_the_next_one_s(database: Database) -> None:
+async def test_an_open_transaction_does_not_leak_into_the_next_use_of_the_connection(database: Database) -> None:
     async with opened_store(database.url, pool_size=1) as store:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
         async with store.acquired() as connection:
@@ -153,7 +152,7 @@ async def test_a_transaction_that_was_left_open_is_not_the_next_one_s(database: 
             assert not connection.is_in_transaction()
 
 
-async def test_a_statement_that_was_canceled_or_refused_leaves_its_pool_usable(database: Database) -> None:
+async def test_a_canceled_or_refused_statement_leaves_the_pool_usable(database: Database) -> None:
     async with (
         opened_store(database.url, pool_size=1) as store,
         connected(database.url) as other,
@@ -164,12 +163,12 @@ async def test_a_statement_that_was_canceled_or_refused_leaves_its_pool_usable(d
             await _until(other, f"{_OF_THIS_DATABASE} AND wait_event = 'PgSleep'")
             sleeping.cancel()
             await asyncio.wait([sleeping])
-        # Its connection was dropped, and the server does not hear of that before it has slept.
+        # The client dropped the connection, but the server notices only after its sleep.
         await other.execute(_WAKE)
         async with other.transaction():
             await other.execute("LOCK TABLE holdfast.clock")
             waiting = asyncio.ensure_future(PostgresClock(store).now())
-            # A transaction sees the activity as it was when it first looked.
+            # Inside a transaction, pg_stat_activity stays as it was at the first read.
             await _until(looking, f"{_OF_THIS_DATABASE} AND wait_event_type = 'Lock'")
             waiting.cancel()
             await asyncio.wait([waiting])
@@ -178,11 +177,13 @@ async def test_a_statement_that_was_canceled_or_refused_leaves_its_pool_usable(d
         await PostgresClock(store).now()
 
 
-async def test_after_a_connection_that_died_in_silence_no_other_old_one_is_used(
+async def test_after_one_connection_died_silently_no_other_old_connection_is_used(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of them would take the whole time of a statement to show that it is dead as well."""
+    """Each of them would need the full statement timeout to show that it is dead too."""
     monkeypatch.setattr(connecting, "COMMAND_SECONDS", 0.3)
+    complaints: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what["message"]))
     before = asyncio.all_tasks()
     with Proxy.before(database.url) as proxy:
         async with opened_store(proxy.url, pool_size=6) as store:
@@ -193,5 +194,7 @@ async def test_after_a_connection_that_died_in_silence_no_other_old_one_is_used(
             with pytest.raises(StoreUnavailable, match="no answer in time"):
                 await PostgresClock(store).now()
             assert len(await asyncio.gather(*(PostgresClock(store).now() for _ in range(6)))) == 6
-    # The driver says good-bye to each connection that is replaced, in a task of its own.
-    await asyncio.wait_for(asyncio.gather(*(asyncio.all_tasks() - before)), 30)
+            # The driver closes each replaced connection in a background task.
+            await asyncio.wait(asyncio.all_tasks() - before, timeout=30)
+    gc.collect()
+    assert complaints == []

@@ -1,4 +1,4 @@
-"""The transactional finish: a handler's writes and its outcome commit together, or neither does."""
+"""The transactional finish: a handler's writes and its outcome commit together or not at all."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -82,7 +82,7 @@ async def test_the_effect_and_the_outcome_commit_together(scene: Scene, level: I
 
 
 @pytest.mark.parametrize("level", LEVELS)
-async def test_a_rollback_takes_both_back(scene: Scene, level: Isolation) -> None:
+async def test_a_rollback_undoes_both(scene: Scene, level: Isolation) -> None:
     transaction = scene.connection.transaction(isolation=level)
     await transaction.start()
     await scene.write()
@@ -93,14 +93,14 @@ async def test_a_rollback_takes_both_back(scene: Scene, level: Isolation) -> Non
 
 
 async def _try_to_commit(scene: Scene) -> None:
-    """What a careless handler would do after the error: PostgreSQL turns it into a rollback."""
+    """Continue after the error, like a careless handler: PostgreSQL turns the commit into a rollback."""
     assert await scene.connection.execute("COMMIT") == "ROLLBACK"
     assert await scene.effects() == 0
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("then", ["", "claimed", "finished"])
-async def test_a_lease_lost_while_the_handler_wrote_lets_nothing_commit(
+async def test_a_lease_lost_during_the_handlers_writes_aborts_the_transaction(
     scene: Scene, level: Isolation, then: str
 ) -> None:
     transaction = scene.connection.transaction(isolation=level)
@@ -112,7 +112,7 @@ async def test_a_lease_lost_while_the_handler_wrote_lets_nothing_commit(
         if then == "finished":
             assert await scene.store.finish([Finish(again.lease, ENDINGS["succeed"])]) == [Fenced.DONE]
     before = await PostgresReader(scene.store).get(scene.lease.id)
-    # Under the stricter levels the snapshot still shows the lease, and the database says so in its own words.
+    # Under the stricter levels the snapshot still shows the lease, so the error comes from PostgreSQL itself.
     expected = StaleLease if level == "read_committed" else asyncpg.SerializationError
     with pytest.raises(expected):
         await scene.finish()
@@ -121,7 +121,7 @@ async def test_a_lease_lost_while_the_handler_wrote_lets_nothing_commit(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-async def test_a_lease_lost_before_the_transaction_began_is_stale(scene: Scene, level: Isolation) -> None:
+async def test_a_lease_lost_before_the_transaction_is_stale(scene: Scene, level: Isolation) -> None:
     await scene.lose()
     transaction = scene.connection.transaction(isolation=level)
     await transaction.start()
@@ -131,7 +131,7 @@ async def test_a_lease_lost_before_the_transaction_began_is_stale(scene: Scene, 
     await _try_to_commit(scene)
 
 
-async def test_another_claim_of_the_same_fence_is_stale(scene: Scene) -> None:
+async def test_another_claim_with_the_same_fence_is_stale(scene: Scene) -> None:
     for claim in (new_claim(OTHER_HOLDER), new_claim(scene.lease.claim)):
         with pytest.raises(StaleLease):
             await scene.finish(scene.lease._replace(claim=claim))
@@ -147,7 +147,7 @@ async def test_a_finish_cannot_be_sent_twice_in_one_transaction(scene: Scene) ->
     assert await scene.state() is JobState.SUCCEEDED
 
 
-async def test_meanwhile_everybody_else_skips_the_lease_and_never_waits(scene: Scene) -> None:
+async def test_other_verbs_skip_the_lease_and_never_wait(scene: Scene) -> None:
     store, lease = scene.store, scene.lease
     await store.enqueue([job()])
     (other,) = await store.claim(wants())
@@ -167,7 +167,7 @@ async def test_meanwhile_everybody_else_skips_the_lease_and_never_waits(scene: S
     assert await store.rescue(10) == []
 
 
-async def test_a_locked_lease_does_not_keep_its_neighbours_from_finishing(scene: Scene) -> None:
+async def test_a_locked_lease_does_not_keep_other_jobs_from_finishing(scene: Scene) -> None:
     store = scene.store
     await store.enqueue([job() for _ in range(3)])
     others = [each.lease for each in await store.claim(wants())]
@@ -188,7 +188,7 @@ async def test_an_expired_lease_can_be_finished_until_it_is_rescued(scene: Scene
 
 
 @pytest.mark.parametrize("level", LEVELS)
-async def test_a_renewal_after_the_snapshot_can_cost_a_try_but_not_the_lease(scene: Scene, level: Isolation) -> None:
+async def test_a_renewal_after_the_snapshot_can_cost_a_retry_but_not_the_lease(scene: Scene, level: Isolation) -> None:
     transaction = scene.connection.transaction(isolation=level)
     await transaction.start()
     await scene.write()
@@ -206,7 +206,7 @@ async def test_a_renewal_after_the_snapshot_can_cost_a_try_but_not_the_lease(sce
     assert (await scene.state(), await scene.effects()) == (JobState.SUCCEEDED, 1)
 
 
-async def test_jobs_enqueued_in_the_transaction_share_its_fate(scene: Scene) -> None:
+async def test_jobs_enqueued_in_the_transaction_commit_or_roll_back_with_it(scene: Scene) -> None:
     for commits in (False, True):
         transaction = scene.connection.transaction()
         await transaction.start()
@@ -216,7 +216,7 @@ async def test_jobs_enqueued_in_the_transaction_share_its_fate(scene: Scene) -> 
         assert len(await scene.store.claim(wants("next"))) == int(commits)
 
 
-async def test_it_works_from_psycopg_too(scene: Scene) -> None:
+async def test_the_transactional_finish_works_from_psycopg_too(scene: Scene) -> None:
     stale = scene.lease._replace(claim=new_claim(OTHER_HOLDER))
     with psycopg.connect(scene.url) as blocking:
         with pytest.raises(StaleLease):

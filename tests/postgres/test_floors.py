@@ -1,4 +1,4 @@
-"""What a floor hides, the next look finds."""
+"""The next look finds every job that a floor hides."""
 
 import itertools
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ SECOND = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A store whose claims start from floors, a store of another process, a plain connection, and a clock to move."""
+    """A store whose claims start from floors, the store of another process, a connection, and a movable clock."""
 
     store: PostgresStore
     elsewhere: PostgresStore
@@ -35,7 +35,7 @@ class Scene:
 
 @pytest.fixture
 async def scene(database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    # Every claim leaves a floor, and not one in a quarter of a second.
+    # Let every claim leave a floor instead of one per quarter of a second.
     seconds = itertools.count()
     monkeypatch.setattr(claiming, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     async with AsyncExitStack() as stack:
@@ -65,7 +65,7 @@ async def is_hidden_until_a_look(scene: Scene, id: UUID, *kinds: str) -> None:
     assert [each.id for each in await scene.store.claim(request)] == [id]
 
 
-async def test_a_job_that_was_committed_late(scene: Scene) -> None:
+async def test_a_job_committed_late_is_hidden_until_a_look(scene: Scene) -> None:
     transaction = scene.plain.transaction()
     await transaction.start()
     late = await scene.plain.fetchval("SELECT id FROM holdfast.enqueue('work', '{}')")
@@ -74,7 +74,7 @@ async def test_a_job_that_was_committed_late(scene: Scene) -> None:
     await is_hidden_until_a_look(scene, late)
 
 
-async def test_a_job_that_was_committed_late_when_all_others_are_done(scene: Scene) -> None:
+async def test_a_job_committed_late_is_found_when_all_others_are_done(scene: Scene) -> None:
     transaction = scene.plain.transaction()
     await transaction.start()
     late = await scene.plain.fetchval("SELECT id FROM holdfast.enqueue('work', '{}')")
@@ -102,7 +102,7 @@ async def test_a_transaction_shorter_than_the_margin_hides_nothing(scene: Scene)
     assert [each.id for each in await scene.store.claim(wants())] == [late]
 
 
-async def test_a_job_that_another_process_released(scene: Scene) -> None:
+async def test_a_job_released_by_another_process_is_hidden_until_a_look(scene: Scene) -> None:
     await scene.store.enqueue([job()])
     (leased,) = await scene.store.claim(wants())
     await move_floor(scene)
@@ -110,7 +110,7 @@ async def test_a_job_that_another_process_released(scene: Scene) -> None:
     await is_hidden_until_a_look(scene, leased.id)
 
 
-async def test_a_job_that_this_process_released_is_found_at_once(scene: Scene) -> None:
+async def test_a_job_released_by_this_process_is_found_at_once(scene: Scene) -> None:
     await scene.store.enqueue([job()])
     (leased,) = await scene.store.claim(wants())
     await move_floor(scene)
@@ -118,7 +118,7 @@ async def test_a_job_that_this_process_released_is_found_at_once(scene: Scene) -
     assert [each.id for each in await scene.store.claim(wants(limit=1))] == [leased.id]
 
 
-async def test_a_job_that_this_process_rescued_is_found_at_once(scene: Scene) -> None:
+async def test_a_job_rescued_by_this_process_is_found_at_once(scene: Scene) -> None:
     await scene.store.enqueue([job(priority=4)])
     (leased,) = await scene.store.claim(wants(lease=LEASE))
     await move_floor(scene)
@@ -127,7 +127,7 @@ async def test_a_job_that_this_process_rescued_is_found_at_once(scene: Scene) ->
     assert [each.id for each in await scene.store.claim(wants(limit=1))] == [leased.id]
 
 
-async def test_the_first_suspect_of_a_kind(scene: Scene) -> None:
+async def test_the_first_suspect_of_a_kind_is_found_by_a_look(scene: Scene) -> None:
     await scene.store.enqueue([job()])
     await move_floor(scene)
     await scene.plain.execute(
@@ -140,7 +140,7 @@ async def test_the_first_suspect_of_a_kind(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("event", [Move.RETRY, Move.SNOOZE])
-async def test_a_job_that_comes_again_stands_past_every_floor(scene: Scene, event: Move) -> None:
+async def test_a_retried_or_snoozed_job_is_placed_after_every_floor(scene: Scene, event: Move) -> None:
     await scene.store.enqueue([job(priority=4), job(priority=4)])
     (leased,) = await scene.store.claim(wants(limit=1))
     await move_floor(scene)
@@ -149,34 +149,34 @@ async def test_a_job_that_comes_again_stands_past_every_floor(scene: Scene, even
     assert leased.id in [each.id for each in await scene.store.claim(wants())]
 
 
-async def test_a_job_of_a_priority_that_had_none(scene: Scene) -> None:
+async def test_the_first_job_of_a_priority_is_hidden_until_a_look(scene: Scene) -> None:
     await move_floor(scene)
     urgent = job(priority=0)
     await scene.elsewhere.enqueue([urgent])
     await is_hidden_until_a_look(scene, urgent.id)
 
 
-async def test_a_job_of_a_kind_that_had_none(scene: Scene) -> None:
+async def test_the_first_job_of_a_kind_is_hidden_until_a_look(scene: Scene) -> None:
     await move_floor(scene)
     other = job(kind="other", priority=4)
     await scene.elsewhere.enqueue([other])
     await is_hidden_until_a_look(scene, other.id, "work", "other")
 
 
-async def test_a_claim_under_way_beside_a_look_hides_nothing_that_the_look_found(scene: Scene) -> None:
+async def test_a_claim_that_overlaps_a_look_hides_nothing_that_the_look_found(scene: Scene) -> None:
     transaction = scene.plain.transaction()
     await transaction.start()
     late = await scene.plain.fetchval("SELECT id FROM holdfast.enqueue('work', '{}')")
     await move_floor(scene)
     claim_from = scene.store.claim_from
 
-    async def beside_a_look(*arguments: object) -> object:
+    async def during_a_look(*arguments: object) -> object:
         taken = await claim_from(*arguments)  # type: ignore[arg-type]
         await transaction.commit()
         await scene.store.look(["default"], ["work"])
         return taken
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scene.store, "claim_from", beside_a_look)
+        patch.setattr(scene.store, "claim_from", during_a_look)
         assert late not in [each.id for each in await scene.store.claim(wants(limit=5))]
     assert [each.id for each in await scene.store.claim(wants(limit=1))] == [late]

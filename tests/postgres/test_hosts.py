@@ -1,4 +1,4 @@
-"""Addresses with several hosts: the one that can be written to is found, also after a failover."""
+"""Addresses with several hosts: Holdfast connects to the writable one, also after a failover."""
 
 import shutil
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ NOBODY = "127.0.0.1:1"
     ],
 )
 def test_each_host_has_an_address(url: str, hosts: list[str]) -> None:
-    # A URL without a host has two or no slashes before its path, whichever Python writes it.
+    # A URL without a host has zero or two slashes before its path, depending on the Python version that writes it.
     assert [urlsplit(host) for host in each_host(url)] == [urlsplit(host) for host in hosts]
 
 
@@ -60,13 +60,13 @@ def test_each_host_has_an_address(url: str, hosts: list[str]) -> None:
         "postgresql://ann:secret@/shop?host=one,two&port=a",
     ],
 )
-def test_what_cannot_be_read_is_refused_without_the_password(url: str) -> None:
+def test_an_unreadable_address_is_refused_without_showing_the_password(url: str) -> None:
     with pytest.raises(InvalidInput, match="cannot be read") as refused:
         Address.parse(url)
     assert "secret" not in str(refused.value)
 
 
-def test_of_several_hosts_the_one_that_takes_writes_is_wanted_unless_the_address_says_otherwise() -> None:
+def test_the_writable_host_is_preferred_unless_the_address_says_otherwise() -> None:
     assert "target_session_attrs" not in Address.parse("postgresql://one/shop").dsn
     several = Address.parse("postgresql://one,two/shop")
     assert [urlsplit(host).query for host in several.hosts] == ["target_session_attrs=read-write"] * 2
@@ -75,7 +75,7 @@ def test_of_several_hosts_the_one_that_takes_writes_is_wanted_unless_the_address
     assert primary.pooled
 
 
-def test_settings_and_log_lines_bear_them() -> None:
+def test_settings_and_log_lines_accept_several_hosts() -> None:
     url = "postgresql://ann:secret@one:5432,two:5432/shop"
     settings = Settings.load(store=url, listen_url=url)
     assert (settings.store, settings.listen_url) == (url, url)
@@ -84,7 +84,7 @@ def test_settings_and_log_lines_bear_them() -> None:
 
 @contextmanager
 def hosts(database: Database, number: int) -> Iterator[tuple[str, list[Proxy]]]:
-    """The database by several ways, and an address that has all of them."""
+    """Yield several proxies to the database, and one address that lists them all."""
     with ExitStack() as exits:
         proxies = [exits.enter_context(Proxy.before(database.url)) for _ in range(number)]
         places = ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
@@ -92,7 +92,7 @@ def hosts(database: Database, number: int) -> Iterator[tuple[str, list[Proxy]]]:
 
 
 @one_server
-async def test_a_host_that_is_down_is_passed_over(database: Database) -> None:
+async def test_a_host_that_is_down_is_skipped(database: Database) -> None:
     with hosts(database, 1) as (url, _):
         several = url.replace("@", f"@{NOBODY},")
         async with Holdfast(several) as app:
@@ -101,7 +101,7 @@ async def test_a_host_that_is_down_is_passed_over(database: Database) -> None:
 
 
 @one_server
-async def test_a_host_that_says_nothing_is_passed_over_and_not_asked_first_again(
+async def test_a_silent_host_is_skipped_and_not_tried_first_again(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.store.postgres.connecting.CONNECT_SECONDS", 1.0)
@@ -118,7 +118,7 @@ async def test_a_host_that_says_nothing_is_passed_over_and_not_asked_first_again
 
 
 @one_server
-async def test_where_no_host_answers_each_is_told(database: Database) -> None:
+async def test_if_no_host_answers_the_error_lists_each_of_them(database: Database) -> None:
     with pytest.raises(StoreUnavailable) as raised:
         async with opened_store("postgresql://postgres@127.0.0.1:1,127.0.0.1:2/shop"):
             pass
@@ -128,7 +128,7 @@ async def test_where_no_host_answers_each_is_told(database: Database) -> None:
 
 
 @one_server
-async def test_a_login_that_one_host_refuses_is_told_rather_than_that_another_is_down(database: Database) -> None:
+async def test_a_refused_login_is_reported_rather_than_another_host_being_down(database: Database) -> None:
     with hosts(database, 1) as (url, _), pytest.raises(AccessRefused, match='role "stranger" does not exist'):
         async with opened_store(url.replace("postgres@", f"stranger@{NOBODY},")):
             pass
@@ -136,7 +136,7 @@ async def test_a_login_that_one_host_refuses_is_told_rather_than_that_another_is
 
 @contextmanager
 def primary_and_standby(folder: Path) -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
-    """The standby is a copy of the stopped primary, and follows it from then on."""
+    """Yield a primary and its standby: a copy of the stopped primary that follows it from then on."""
     one, two = (EmbeddedAddress(folder / name, 18, durable=False) for name in ("one", "two"))
     with EmbeddedServer.start(one) as server:
         server.url()
@@ -151,7 +151,7 @@ def primary_and_standby(folder: Path) -> Iterator[tuple[EmbeddedServer, Embedded
             yield primary, standby
 
 
-async def test_after_a_failover_the_new_primary_is_written_to(tmp_path: Path) -> None:
+async def test_after_a_failover_writes_go_to_the_new_primary(tmp_path: Path) -> None:
     with primary_and_standby(tmp_path) as (primary, standby):
         await migrate(primary.url(), "holdfast")
         with Proxy.before(primary.url()) as to_primary, Proxy.before(standby.url()) as to_standby:

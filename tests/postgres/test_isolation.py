@@ -1,4 +1,4 @@
-"""Every statement of the engine is read committed, whatever the role has by default, also behind a pooler."""
+"""Every statement of the engine runs at read committed, whatever the role's default is, also behind a pooler."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,8 +13,8 @@ from holdfast import Holdfast, JobState, RunningJob
 from holdfast.domain.job import Lease
 from holdfast.store.contract import Fenced, Finish, Renewal
 from holdfast.store.postgres.store import PostgresStore
+from tests.bouncers import bounced, needs_pgbouncer
 from tests.databases import Database, connected, opened_store
-from tests.postgres.bouncers import bounced, needs_pgbouncer
 from tests.store_contract.steps import ENDINGS, LEASE, job, wants
 from tests.worker.harness import drained, fast, working
 
@@ -41,19 +41,19 @@ async def waits_for_a_lock(connection: "asyncpg.Connection[asyncpg.Record]") -> 
     waiting = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = $1)"
     name = await connection.fetchval("SELECT current_database()")
     async with asyncio.timeout(30):
-        while not await connection.fetchval(waiting, name):  # noqa: ASYNC110 - the server knows
+        while not await connection.fetchval(waiting, name):  # noqa: ASYNC110 - only the server knows
             await asyncio.sleep(0.005)
 
 
-async def renewed_beside(store: PostgresStore, lease: Lease) -> None:
-    """A renewal is under way when the other end of the same lease is: neither may fail for it."""
+async def renewed_meanwhile(store: PostgresStore, lease: Lease) -> None:
+    """Renew a lease while it is being ended: neither may fail because of the other."""
     async with store.renewer() as renewer:
         (renewed,) = await renewer.renew([Renewal(lease, 2 * LEASE)])
     assert renewed.fenced is Fenced.DONE
 
 
 async def meets_another_transaction(store: PostgresStore, database: Database) -> None:
-    """With a snapshot of their own for the whole statement, both would end with a serialization failure."""
+    """With a snapshot for the whole statement, both would fail with a serialization error."""
     async with connected(database.url) as other:
         async with other.transaction(isolation="read_committed"):
             await other.execute("SELECT holdfast.enqueue('work', '{}', key => 'a')")
@@ -62,7 +62,7 @@ async def meets_another_transaction(store: PostgresStore, database: Database) ->
         (enqueued,) = await enqueuing
         assert not enqueued.is_new
         (leased,) = await store.claim(wants())
-        await renewed_beside(store, leased.lease)
+        await renewed_meanwhile(store, leased.lease)
         async with other.transaction(isolation="read_committed"):
             await other.execute("UPDATE holdfast.lease SET until = until + interval '1 second'")
             finishing = asyncio.create_task(store.finish([Finish(leased.lease, ENDINGS["succeed"])]))
@@ -70,7 +70,7 @@ async def meets_another_transaction(store: PostgresStore, database: Database) ->
         assert await store.finish([Finish(leased.lease, ENDINGS["succeed"])]) == [Fenced.DONE]
 
 
-async def test_statements_that_meet_others_do_not_fail(database: Database, level: str) -> None:
+async def test_conflicting_statements_do_not_fail(database: Database, level: str) -> None:
     async with default_of_the_role(database, level), opened_store(database.url) as store:
         async with store.acquired() as connection:
             assert await connection.fetchval("SHOW transaction_isolation") == "read committed"
@@ -79,7 +79,7 @@ async def test_statements_that_meet_others_do_not_fail(database: Database, level
 
 @needs_pgbouncer
 @pytest.mark.parametrize("said", ["", "?pgbouncer=1"])
-async def test_nor_do_they_behind_a_pooler_that_takes_no_settings(
+async def test_conflicting_statements_do_not_fail_behind_a_pooler_that_rejects_settings(
     database: Database, level: str, said: str, tmp_path: Path
 ) -> None:
     with bounced(database.url, tmp_path) as bouncer:
@@ -88,11 +88,11 @@ async def test_nor_do_they_behind_a_pooler_that_takes_no_settings(
             assert rows == []
             await meets_another_transaction(store, database)
             async with connected(database.url) as other:
-                # Nothing is left in the connections that the pooler lends to others as well.
+                # No setting is left in the connections that the pooler shares with other clients.
                 assert await other.fetchval("SHOW default_transaction_isolation") == level
 
 
-async def test_workers_share_a_queue_and_no_step_of_theirs_fails(
+async def test_workers_share_a_queue_without_errors(
     database: Database, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with default_of_the_role(database, level):

@@ -1,4 +1,4 @@
-"""Many producers and one key, whatever the others do meanwhile: one job, and nothing newer is lost."""
+"""Many producers race for one key while other verbs run: only one job is made, and no newer payload is lost."""
 
 import asyncio
 from collections import Counter
@@ -12,11 +12,12 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from holdfast.domain.enqueued import Enqueued
 from holdfast.domain.errors import KeyLocked, StoreUnavailable
 from holdfast.domain.job import IfExists, JobState, NewJob
 from holdfast.domain.json_text import decode, encode
 from holdfast.domain.lifecycle import Move, Transition
-from holdfast.store.contract import Enqueued, Fenced, Finish
+from holdfast.store.contract import Fenced, Finish
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from tests.databases import Database, OneConnectionStore, connected, impatient, opened_store
@@ -29,6 +30,7 @@ pytestmark = [
 ]
 
 REPLACE = IfExists.REPLACE
+KEEP_LIVE = IfExists.KEEP_LIVE
 SUCCEED = Transition(Move.SUCCEED)
 RETRY = Transition(Move.RETRY, error=BROKEN)
 RELEASE = Transition(Move.RELEASE)
@@ -48,7 +50,7 @@ async def replaced(store: PostgresStore, number: int = 1, key: str = "report") -
 
 
 async def claimable(store: PostgresStore) -> list[tuple[UUID, int]]:
-    """Claims everything that is due; the ids and numbers."""
+    """Claim everything that is due and return the IDs and numbers."""
     return [(each.id, decode(each.payload)["number"]) for each in await store.claim(wants())]
 
 
@@ -71,24 +73,24 @@ async def rows(connection: Connection) -> dict[str, int]:
 
 
 @pytest.mark.long
-async def test_sixteen_producers_race_a_thousand_times_and_make_a_thousand_jobs(database: Database) -> None:
+async def test_sixteen_producers_racing_a_thousand_times_make_a_thousand_jobs(database: Database) -> None:
     async with crowd(database.url, 16) as producers:
         statements = [await producer.prepare(_ENQUEUE) for producer in producers]
         for number in range(1000):
-            # Whoever was asked first last time is asked last this time.
+            # Rotate the order, so a different producer goes first each time.
             turn = statements[number % 16 :] + statements[: number % 16]
             found = await asyncio.gather(*(statement.fetchrow(f"key-{number}") for statement in turn))
             answers = [tuple(row) for row in found if row is not None]
             assert sorted(is_new for _, is_new in answers) == [False] * 15 + [True]
             assert len({id for id, _ in answers}) == 1
-        # Fifteen thousand conflicts have left nothing behind, and burned no number.
+        # The fifteen thousand conflicts have left no rows behind and used no sequence numbers.
         counts = await rows(producers[0])
         assert {table: count for table, count in counts.items() if count} == {"job": 1000, "ready": 1000, "key": 1000}
         assert await producers[0].fetchval("SELECT is_called FROM holdfast.ledger_number_seq") is False
 
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
-async def test_all_who_waited_for_the_first_get_one_job(database: Database, ending: str) -> None:
+async def test_all_producers_waiting_for_the_first_get_one_job(database: Database, ending: str) -> None:
     async with crowd(database.url, 6) as (first, *others), connected(database.url) as watching:
         transaction = first.transaction()
         await transaction.start()
@@ -104,7 +106,7 @@ async def test_all_who_waited_for_the_first_get_one_job(database: Database, endi
         assert (counts["job"], counts["ready"], counts["key"]) == (1, 1, 1)
 
 
-async def test_a_producer_waits_for_another_one_s_transaction_only_so_long(database: Database) -> None:
+async def test_a_producer_waits_only_so_long_for_another_transaction(database: Database) -> None:
     async with opened_store(database.url) as store, crowd(database.url, 2) as (first, other):
         definition = await other.fetchval("SELECT pg_get_functiondef('holdfast.enqueue'::regproc)")
         assert definition.count("'10s'") == 1
@@ -125,7 +127,7 @@ async def test_a_producer_waits_for_another_one_s_transaction_only_so_long(datab
         assert [each.is_new for each in answers] == [True, False]
 
 
-async def test_a_producer_s_own_patience_is_what_counts_and_is_left_as_it_was(database: Database) -> None:
+async def test_a_producers_own_lock_timeout_applies_and_is_restored(database: Database) -> None:
     async with connected(database.url) as first, connected(impatient(database.url, 50)) as hurried:
         for connection, patience in ((first, "0"), (hurried, "50ms")):
             async with connection.transaction():
@@ -141,7 +143,7 @@ async def test_a_producer_s_own_patience_is_what_counts_and_is_left_as_it_was(da
 
 @pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
 @pytest.mark.parametrize("happened", ["enqueued", "taken over", "replaced", "claimed"])
-async def test_an_old_snapshot_fails_cleanly_instead_of_giving_a_wrong_answer(
+async def test_an_old_snapshot_fails_cleanly_instead_of_returning_a_wrong_answer(
     database: Database, isolation: str, happened: str
 ) -> None:
     async with opened_store(database.url) as store, connected(database.url) as old:
@@ -163,7 +165,7 @@ async def test_an_old_snapshot_fails_cleanly_instead_of_giving_a_wrong_answer(
         with pytest.raises(StoreUnavailable, match="could not serialize"):
             await OneConnectionStore(old).enqueue([asked])
         await transaction.rollback()
-        # Asked again, in a transaction that sees what happened:
+        # Retry in a transaction that sees what happened:
         async with old.transaction(isolation=isolation):  # type: ignore[arg-type]
             (answer,) = await OneConnectionStore(old).enqueue([asked])
         assert answer.replaced is (happened != "claimed")
@@ -171,7 +173,7 @@ async def test_an_old_snapshot_fails_cleanly_instead_of_giving_a_wrong_answer(
         await is_sound(old)
 
 
-async def test_a_key_seen_by_an_old_snapshot_is_given_back_there(database: Database) -> None:
+async def test_a_key_seen_by_an_old_snapshot_is_returned_there(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as old:
         first = await replaced(store)
         async with old.transaction(isolation="repeatable_read"):
@@ -183,9 +185,7 @@ async def test_a_key_seen_by_an_old_snapshot_is_given_back_there(database: Datab
 
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
-async def test_a_job_that_is_being_replaced_is_not_claimed_until_that_is_decided(
-    database: Database, ending: str
-) -> None:
+async def test_a_job_is_not_claimed_while_its_replacement_is_uncommitted(database: Database, ending: str) -> None:
     async with opened_store(database.url) as store, connected(database.url) as producer:
         id = (await replaced(store, 1)).id
         transaction = producer.transaction()
@@ -198,7 +198,9 @@ async def test_a_job_that_is_being_replaced_is_not_claimed_until_that_is_decided
 
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
-async def test_two_replacements_at_once_leave_one_job_with_the_second(database: Database, ending: str) -> None:
+async def test_two_concurrent_replacements_leave_one_job_with_the_second_payload(
+    database: Database, ending: str
+) -> None:
     async with opened_store(database.url) as store, crowd(database.url, 2) as (producer, watching):
         id = (await replaced(store, 0)).id
         transaction = producer.transaction()
@@ -213,7 +215,7 @@ async def test_two_replacements_at_once_leave_one_job_with_the_second(database: 
 
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
-async def test_a_replacement_waits_for_a_claim_and_follows_what_became_of_it(database: Database, ending: str) -> None:
+async def test_a_replacement_waits_for_a_claim_and_follows_its_outcome(database: Database, ending: str) -> None:
     async with opened_store(database.url) as store, crowd(database.url, 2) as (claiming, watching):
         id = (await replaced(store, 1)).id
         transaction = claiming.transaction()
@@ -229,7 +231,7 @@ async def test_a_replacement_waits_for_a_claim_and_follows_what_became_of_it(dat
         await is_sound(watching)
 
 
-async def test_a_claim_with_an_old_snapshot_never_runs_what_was_replaced(database: Database) -> None:
+async def test_a_claim_with_an_old_snapshot_never_runs_a_replaced_payload(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as old:
         id = (await replaced(store, 1)).id
         await old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT holdfast.now()")
@@ -241,28 +243,36 @@ async def test_a_claim_with_an_old_snapshot_never_runs_what_was_replaced(databas
 
 
 class Workshop:
-    """Claims and ends jobs until it is told to stop and nothing is left; knows what succeeded."""
+    """Claims and ends jobs until it is closing and none is left, and records which jobs succeeded."""
 
     def __init__(self) -> None:
         self.succeeded: Counter[tuple[str, int]] = Counter()
+        self.running: list[str] = []
+        self.most_at_once: Counter[str] = Counter()
         self.is_closing = False
 
     async def work(self, store: PostgresStore) -> None:
-        # Every third attempt comes to nothing: its job is ready again, and may be replaced.
+        # Every third attempt does not succeed, so its job is ready again and can be replaced.
         endings = cycle((SUCCEED, SUCCEED, RETRY, SUCCEED, SUCCEED, RELEASE))
         while (leased := await store.claim(wants(limit=2))) or not self.is_closing:
-            for each in leased:
+            keys = [decode(each.payload)["key"] for each in leased]
+            self.running += keys
+            for key in keys:
+                self.most_at_once[key] = max(self.most_at_once[key], self.running.count(key))
+            for each, key in zip(leased, keys, strict=True):
                 ending = next(endings)
+                # Another worker may claim the next job before this one learns that its finish committed.
+                self.running.remove(key)
                 assert await store.finish([Finish(each.lease, ending)]) == [Fenced.DONE]
                 if ending is SUCCEED:
                     payload = decode(each.payload)
                     self.succeeded[payload["key"], payload["number"]] += 1
 
 
-async def test_of_what_is_replaced_under_the_hands_of_workers_the_newest_always_runs_and_nothing_older(
+async def test_while_workers_run_only_the_newest_replacement_is_executed(
     database: Database,
 ) -> None:
-    """Of two payloads in a row exactly one of these is true: the first one ran, or the second one replaced it."""
+    """For two consecutive payloads, exactly one is true: the first one ran, or the second one replaced it."""
     rounds, keys = 150, ("a", "b", "c", "d")
     workshop = Workshop()
     answers: dict[str, list[Enqueued]] = {key: [] for key in keys}
@@ -287,7 +297,7 @@ async def test_of_what_is_replaced_under_the_hands_of_workers_the_newest_always_
     assert min(outcomes[True], outcomes[False]) > 10, outcomes
 
 
-async def test_producers_that_replace_the_same_jobs_do_not_deadlock(database: Database) -> None:
+async def test_producers_replacing_the_same_jobs_do_not_deadlock(database: Database) -> None:
     keys = [f"key-{number}" for number in range(20)]
     async with crowd(database.url, 6) as connections:
         stores = [OneConnectionStore(connection) for connection in connections]
@@ -306,7 +316,7 @@ async def test_producers_that_replace_the_same_jobs_do_not_deadlock(database: Da
 
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
-async def test_pruning_does_not_wait_for_a_key_that_is_about_to_go_on(database: Database, ending: str) -> None:
+async def test_pruning_does_not_wait_for_a_key_that_is_being_taken_over(database: Database, ending: str) -> None:
     retention = timedelta(days=1)
     async with (
         opened_store(impatient(database.url, 200)) as store,
@@ -328,3 +338,71 @@ async def test_pruning_does_not_wait_for_a_key_that_is_about_to_go_on(database: 
         (again,) = await store.enqueue([job(key="key-2")])
         assert again.is_new is (ending == "rollback")
         await is_sound(producer)
+
+
+def live(number: int = 1, key: str = "report") -> NewJob:
+    return job(key=key, payload=encode({"key": key, "number": number}), if_exists=KEEP_LIVE)
+
+
+async def kept_live(store: PostgresStore, number: int = 1, key: str = "report") -> Enqueued:
+    (answer,) = await store.enqueue([live(number, key)])
+    return answer
+
+
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+async def test_if_two_producers_find_a_final_job_one_of_them_makes_the_next(database: Database, ending: str) -> None:
+    async with opened_store(database.url) as store, crowd(database.url, 2) as (producer, watching):
+        await kept_live(store, 0)
+        (leased,) = await store.claim(wants())
+        await store.finish([Finish(leased.lease, SUCCEED)])
+        transaction = producer.transaction()
+        await transaction.start()
+        first = await kept_live(OneConnectionStore(producer), 1)
+        assert first.is_new
+        asking = asyncio.ensure_future(kept_live(store, 2))
+        await until_waiting(watching)
+        await (transaction.commit() if ending == "commit" else transaction.rollback())
+        second = await asking
+        assert (second.is_new, second.id == first.id) == ((False, True) if ending == "commit" else (True, False))
+        assert await claimable(store) == [(second.id, 1 if ending == "commit" else 2)]
+        await is_sound(watching)
+
+
+async def test_a_job_with_an_uncommitted_finish_is_live_and_enqueueing_does_not_wait_for_it(database: Database) -> None:
+    async with opened_store(impatient(database.url, 200)) as store, connected(database.url) as finishing:
+        first = await kept_live(store, 0)
+        (leased,) = await store.claim(wants())
+        async with finishing.transaction():
+            await finishing.execute(
+                "SELECT holdfast.finish_in_transaction($1, $2, NULL)", leased.id, leased.lease.claim
+            )
+            assert await kept_live(store, 1) == Enqueued(first.id, is_new=False)
+        assert (await kept_live(store, 2)).is_new
+        await is_sound(finishing)
+
+
+async def test_while_workers_run_a_key_never_has_more_than_one_live_job(database: Database) -> None:
+    """Producers, some of them sharing a key, race with claims and finishes."""
+    rounds, keys = 150, ("a", "b")
+    workshop = Workshop()
+    answers: dict[str, list[Enqueued]] = {key: [] for key in keys}
+    async with crowd(database.url, 8) as connections:
+        stores = [OneConnectionStore(connection) for connection in connections]
+
+        async def produce(store: PostgresStore, turn: int) -> None:
+            key = keys[turn % len(keys)]
+            for number in range(rounds):
+                answers[key].append(await kept_live(store, turn * rounds + number, key))
+
+        working = [asyncio.ensure_future(workshop.work(store)) for store in stores[4:]]
+        await asyncio.gather(*(produce(store, turn) for turn, store in enumerate(stores[:4])))
+        workshop.is_closing = True
+        await asyncio.gather(*working)
+        await is_sound(connections[0])
+        assert (await PostgresReader(stores[0]).count())[JobState.READY] == 0
+    assert workshop.most_at_once == Counter(keys)
+    made = {key: {answer.id for answer in answers[key] if answer.is_new} for key in keys}
+    assert {key: {answer.id for answer in answers[key]} for key in keys} == made
+    # Each of them succeeded exactly once.
+    assert Counter(key for key, _ in workshop.succeeded.elements()) == {key: len(ids) for key, ids in made.items()}
+    assert all(10 < len(ids) < 2 * rounds for ids in made.values()), made

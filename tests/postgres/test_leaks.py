@@ -1,4 +1,4 @@
-"""The fixtures find what a test leaves behind: a connection, a task, a thread, or a database that is not as it was."""
+"""The fixtures detect what a test leaves behind: a connection, a task, a thread, or a changed database."""
 
 import asyncio
 import threading
@@ -15,12 +15,12 @@ from tests.store_contract.steps import job
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lose patience at once instead of after seconds."""
+    """Shorten the waits, so that leaks are reported at once."""
     monkeypatch.setattr(databases, "_PATIENCE", 0.05)
 
 
 @pytest.mark.parametrize("make", ["fresh_database", "emptied_database"])
-async def test_a_connection_that_is_left_open_is_found(server: DatabaseMaker, soon: None, make: str) -> None:
+async def test_an_open_connection_is_detected(server: DatabaseMaker, soon: None, make: str) -> None:
     block = getattr(server, make)()
     connection = await asyncpg.connect(block.__enter__().url)
     await connection.execute("SELECT 'mine'")
@@ -29,7 +29,7 @@ async def test_a_connection_that_is_left_open_is_found(server: DatabaseMaker, so
     connection.terminate()
 
 
-async def test_an_emptied_database_has_nothing_of_the_test_before(server: DatabaseMaker) -> None:
+async def test_an_emptied_database_keeps_nothing_of_the_previous_test(server: DatabaseMaker) -> None:
     with server.emptied_database() as first:
         async with opened_store(first.url) as store:
             await PostgresClock(store).advance(timedelta(days=1))
@@ -60,7 +60,7 @@ async def test_an_emptied_database_has_nothing_of_the_test_before(server: Databa
         "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET work_mem = 64', current_database()); END $$",
     ],
 )
-async def test_a_database_that_differs_in_more_than_rows_is_not_used_again(server: DatabaseMaker, change: str) -> None:
+async def test_a_database_with_changes_beyond_its_rows_is_not_reused(server: DatabaseMaker, change: str) -> None:
     with server.emptied_database() as first:
         async with connected(first.url) as connection:
             await connection.execute(change)
@@ -68,7 +68,7 @@ async def test_a_database_that_differs_in_more_than_rows_is_not_used_again(serve
         assert second != first
 
 
-async def test_a_task_that_still_runs_is_found() -> None:
+async def test_a_running_task_is_detected() -> None:
     forever = asyncio.Event()
     with pytest.raises(AssertionError, match="the test left tasks running"):
         async with no_task_left():
@@ -76,7 +76,7 @@ async def test_a_task_that_still_runs_is_found() -> None:
     task.cancel()
 
 
-def test_a_thread_that_still_runs_is_found(soon: None) -> None:
+def test_a_running_thread_is_detected(soon: None) -> None:
     end = threading.Event()
     with pytest.raises(AssertionError, match=r"the test left threads running: .'mine'"), no_thread_left():
         threading.Thread(target=end.wait, name="mine").start()

@@ -1,4 +1,4 @@
-"""What goes on beside the jobs must not harm them: partitions, maintenance everywhere at once, claims of two asks."""
+"""Background work never harms jobs: adding partitions, maintenance in many processes at once, and rescues."""
 
 import asyncio
 from collections import Counter
@@ -27,7 +27,7 @@ async def partitions(url: str) -> int:
         return count
 
 
-async def test_several_workers_that_meet_at_a_new_day_add_its_partitions_once(database: Database) -> None:
+async def test_several_workers_at_a_new_day_add_its_partitions_once(database: Database) -> None:
     before = await partitions(database.url)
 
     async def add() -> None:
@@ -36,7 +36,7 @@ async def test_several_workers_that_meet_at_a_new_day_add_its_partitions_once(da
 
     await asyncio.gather(*(add() for _ in range(6)))
     await add()
-    # Two tables and the index of each.
+    # Two tables with one index each.
     assert await partitions(database.url) == before + 5 * 2 * 2
 
 
@@ -55,10 +55,10 @@ async def test_partitions_are_made_for_the_coming_days_of_the_stores_clock(datab
         assert days == [days[0] + timedelta(number) for number in range(len(days))]
 
 
-async def test_a_day_whose_jobs_went_to_the_default_partition_stays_there_until_they_are_pruned(
+async def test_a_day_with_jobs_in_the_default_partition_gets_no_partition_until_they_are_pruned(
     database: Database,
 ) -> None:
-    """As after weeks in which no maintenance ran."""
+    """This is the state after weeks without maintenance."""
     async with opened_store(database.url) as store, connected(database.url) as connection:
         before = await days_with_partitions(connection)
         for day in before:
@@ -76,7 +76,7 @@ async def test_a_day_whose_jobs_went_to_the_default_partition_stays_there_until_
         await is_sound(connection)
 
 
-async def test_a_step_that_another_process_is_at_is_skipped(database: Database) -> None:
+async def test_a_step_that_another_process_is_doing_is_skipped(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as other:
         maintenance = PostgresMaintenance(store)
         steps = {
@@ -87,17 +87,17 @@ async def test_a_step_that_another_process_is_at_is_skipped(database: Database) 
         for step, batches in steps.items():
             async with other.transaction():
                 assert await other.fetchval("SELECT holdfast.try_chore($1)", step)
-                assert {batch.skipped async for batch in batches()} == {"another process is at it"}
+                assert {batch.skipped async for batch in batches()} == {"another process is doing it"}
             assert {batch.skipped async for batch in batches()} == {None}
         async with other.transaction():
             await other.execute("SELECT holdfast.add_partitions(current_date, 1)")
             assert {batch.skipped async for batch in maintenance.add_partitions(RETENTION)} == {
-                "another process is at it"
+                "another process is doing it"
             }
 
 
 @pytest.mark.parametrize("replicas", [6])
-async def test_many_replicas_do_all_steps_at_once(database: Database, replicas: int) -> None:
+async def test_many_replicas_do_all_steps_concurrently(database: Database, replicas: int) -> None:
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_store(database.url))
         connection = await stack.enter_async_context(connected(database.url))
@@ -124,10 +124,10 @@ async def test_many_replicas_do_all_steps_at_once(database: Database, replicas: 
         await is_sound(connection)
 
 
-async def test_a_process_that_finds_everything_done_asks_one_question(
+async def test_a_process_that_finds_all_maintenance_done_runs_one_query(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `holdfast tick` does, every second and on several machines."""
+    """`holdfast tick` does this every second on several machines."""
     retention = Retention(RETENTION, timedelta(days=10), timedelta(days=30))
     async with opened_store(database.url) as one, opened_store(database.url) as other:
         assert (await Maintenance(PostgresMaintenance(one), retention).run(Budget(), to_end=True)).is_fine
@@ -144,7 +144,7 @@ async def test_a_process_that_finds_everything_done_asks_one_question(
         assert (asked, report.error, report.skipped, report.counts) == (["chores_done"], None, None, {})
 
 
-async def test_leases_are_rescued_and_jobs_claimed_where_maintenance_never_runs(database: Database) -> None:
+async def test_leases_are_rescued_and_jobs_claimed_without_maintenance(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         for day in await days_with_partitions(connection):
             await connection.execute(f"DROP TABLE holdfast.job_{day:%Y%m%d}, holdfast.finished_{day:%Y%m%d}")

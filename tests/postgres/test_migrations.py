@@ -1,4 +1,4 @@
-"""A schema is installed, migrated and checked: all or nothing, once, whichever migrator comes first."""
+"""Installing, migrating and checking a schema: all or nothing, exactly once, no matter which migrator comes first."""
 
 import asyncio
 from dataclasses import replace
@@ -9,12 +9,12 @@ from holdfast.domain.errors import InternalError, InvalidInput, SchemaMismatch, 
 from holdfast.domain.job import IfExists, JobState, LeasedJob
 from holdfast.domain.lifecycle import LEASE_LOST, Move, Transition
 from holdfast.domain.limits import check_schema
-from holdfast.producer.enqueue import enqueue_statement
 from holdfast.store.contract import Fenced, Finish, JobFilter, Renewal
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.migrate import Applied, Migrator
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.schema_files import SchemaFiles, schema_files
+from holdfast.store.postgres.statements import PostgresStatements
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from holdfast_lab.faults.later_release import later_schema_files
 from tests.databases import Database, connected, opened_store
@@ -39,7 +39,7 @@ def test_migrations_are_numbered_without_gaps() -> None:
     assert [migration.version for migration in THIS.migrations] == list(range(2, THIS.version + 1))
 
 
-async def test_an_empty_database_gets_everything_once(empty_database: Database) -> None:
+async def test_an_empty_database_is_installed_once(empty_database: Database) -> None:
     assert await _version(empty_database.url) == 0
     applied = await migrate(empty_database.url, "holdfast")
     assert [(each.version, each.name) for each in applied.migrations] == [(THIS.version, "tables")]
@@ -51,7 +51,7 @@ async def test_an_empty_database_gets_everything_once(empty_database: Database) 
         assert len(await store.claim(wants())) == 1
 
 
-async def test_one_of_several_migrators_does_all_of_the_work(empty_database: Database) -> None:
+async def test_one_of_several_migrators_does_all_the_work(empty_database: Database) -> None:
     applied = await asyncio.gather(*(migrate(empty_database.url, "holdfast") for _ in range(3)))
     assert sorted(len(each.functions) for each in applied) == [0, 0, len(THIS.functions)]
     assert sorted(len(each.migrations) for each in applied) == [0, 0, 1]
@@ -82,7 +82,7 @@ FORGOTTEN = {
 
 
 @pytest.mark.parametrize(("wanted", "instead", "named"), FORGOTTEN.values(), ids=FORGOTTEN)
-async def test_what_a_migration_forgets_is_a_difference(
+async def test_an_omission_in_a_migration_is_a_difference(
     database: Database, wanted: str, instead: str, named: str
 ) -> None:
     later = later_schema_files()
@@ -98,7 +98,7 @@ async def test_what_a_migration_forgets_is_a_difference(
     assert named in different
 
 
-async def test_a_function_that_was_edited_by_hand_is_put_back(database: Database) -> None:
+async def test_a_function_edited_by_hand_is_restored(database: Database) -> None:
     async with connected(database.url) as connection:
         before = await catalog(connection)
         await connection.execute("ALTER FUNCTION holdfast.renew SET work_mem = '1GB'")
@@ -108,7 +108,7 @@ async def test_a_function_that_was_edited_by_hand_is_put_back(database: Database
         assert await catalog(connection) == before
 
 
-async def test_grants_on_a_function_outlive_its_next_text(database: Database) -> None:
+async def test_grants_on_a_function_survive_its_next_version(database: Database) -> None:
     query = "SELECT proacl::text FROM pg_proc WHERE oid = 'holdfast.now'::regproc"
     async with connected(database.url) as connection:
         await connection.execute("REVOKE ALL ON FUNCTION holdfast.now FROM PUBLIC")
@@ -127,8 +127,8 @@ OTHER_SIGNATURES = {
 
 
 @pytest.mark.parametrize("signature", OTHER_SIGNATURES.values(), ids=OTHER_SIGNATURES)
-async def test_another_signature_needs_another_name(database: Database, signature: str) -> None:
-    """Workers of the release before still call the old function."""
+async def test_a_changed_signature_needs_a_new_name(database: Database, signature: str) -> None:
+    """Workers of the previous release still call the old function."""
     text = f"CREATE OR REPLACE FUNCTION holdfast.{signature} LANGUAGE sql AS 'SELECT NULL'"
     changed = replace(THIS, functions={**THIS.functions, "is_past": text})
     async with connected(database.url) as connection:
@@ -138,7 +138,7 @@ async def test_another_signature_needs_another_name(database: Database, signatur
         assert await catalog(connection) == before
 
 
-async def test_the_last_migration_and_the_functions_come_together(database: Database) -> None:
+async def test_the_last_migration_and_the_functions_are_applied_together(database: Database) -> None:
     later = later_schema_files()
     broken = replace(later, functions={**later.functions, "later": "CREATE FUNCTION holdfast.later() broken"})
     with pytest.raises(InternalError, match="syntax error"):
@@ -149,7 +149,7 @@ async def test_the_last_migration_and_the_functions_come_together(database: Data
     assert set(applied.functions) == {"later", "now"}
 
 
-async def test_a_migration_gives_up_a_table_that_stays_in_use(database: Database) -> None:
+async def test_a_migration_gives_up_on_a_table_that_stays_in_use(database: Database) -> None:
     async with connected(database.url) as busy:
         async with busy.transaction():
             await busy.execute("LOCK TABLE holdfast.lease IN ROW EXCLUSIVE MODE")
@@ -159,21 +159,21 @@ async def test_a_migration_gives_up_a_table_that_stays_in_use(database: Database
         await _migrated(database.url, later_schema_files())
 
 
-async def test_every_function_is_in_the_file_of_its_name(database: Database) -> None:
+async def test_every_function_is_in_the_file_with_its_name(database: Database) -> None:
     async with connected(database.url) as connection:
         rows = await connection.fetch("SELECT proname FROM pg_proc WHERE pronamespace = 'holdfast'::regnamespace")
     assert sorted(row["proname"] for row in rows) == sorted(THIS.functions)
 
 
-async def test_every_function_has_a_body_that_postgresql_understands(database: Database) -> None:
-    """An install does not look, because a function may call one that comes later."""
+async def test_every_function_has_a_valid_body(database: Database) -> None:
+    """The install skips this check, because a function may call one that is created later."""
     async with connected(database.url) as connection:
         await connection.execute("SET check_function_bodies = on")
         for text in THIS.functions.values():
             await connection.execute(text)
 
 
-async def test_a_migration_that_fails_leaves_nothing_of_itself(empty_database: Database) -> None:
+async def test_a_failed_migration_leaves_nothing_behind(empty_database: Database) -> None:
     async with connected(empty_database.url) as connection:
         await connection.execute("CREATE SCHEMA holdfast; CREATE TABLE holdfast.ready (mine text)")
     with pytest.raises(InternalError, match="already exists"):
@@ -184,13 +184,13 @@ async def test_a_migration_that_fails_leaves_nothing_of_itself(empty_database: D
     assert (await migrate(empty_database.url, "holdfast")).migrations
 
 
-async def test_a_schema_from_before_the_first_release_is_refused_with_the_way_out(empty_database: Database) -> None:
+async def test_a_schema_from_before_the_first_release_is_refused_with_instructions(empty_database: Database) -> None:
     async with connected(empty_database.url) as connection:
         await connection.execute("CREATE SCHEMA holdfast; CREATE TABLE holdfast.migration (version integer, name text)")
         await connection.execute("INSERT INTO holdfast.migration VALUES (13, 'firsts')")
     line = (
-        'the schema "holdfast" was made before the first release; drop it with `DROP SCHEMA "holdfast" CASCADE` and '
-        "run `holdfast migrate`"
+        'the schema "holdfast" was created before the first release; drop it with `DROP SCHEMA "holdfast" CASCADE` and '
+        "run `holdfast migrate` with --store or --app"
     )
     with pytest.raises(SchemaMismatch) as refused:
         await PostgresStore(empty_database.url).open()
@@ -200,19 +200,24 @@ async def test_a_schema_from_before_the_first_release_is_refused_with_the_way_ou
     assert str(refused.value) == line
 
 
-async def test_a_database_without_the_schema_is_refused_with_the_way_out(empty_database: Database) -> None:
-    store = PostgresStore(empty_database.url)
-    with pytest.raises(SchemaMismatch, match=r'^the schema "holdfast" is missing; run `holdfast migrate`$'):
-        await store.open()
+async def test_a_database_without_the_schema_is_refused_with_instructions(empty_database: Database) -> None:
+    """Taken literally, a command without an option would migrate another database: the one of the environment."""
+    line = 'the schema "holdfast" is missing; run `holdfast migrate` with --store or --app'
+    with pytest.raises(SchemaMismatch, match=f"^{line}$"):
+        await PostgresStore(empty_database.url).open()
+    line = "the schema \"of today\" is missing; run `holdfast migrate --schema 'of today'` with --store or --app"
+    with pytest.raises(SchemaMismatch, match=f"^{line}$"):
+        await PostgresStore(empty_database.url, "of today").open()
 
 
-async def test_an_older_schema_is_refused_with_the_way_out(database: Database) -> None:
+async def test_an_older_schema_is_refused_with_instructions(database: Database) -> None:
     older, newer = THIS.version, later_schema_files().version
     async with connected(database.url) as connection:
         with pytest.raises(SchemaMismatch) as refused:
             await Migrator(connection, "holdfast", later_schema_files()).check()
     assert str(refused.value) == (
-        f'the schema "holdfast" is version {older}, this release needs {newer}; run `holdfast migrate`'
+        f'the schema "holdfast" is version {older}, this release needs {newer}; '
+        "run `holdfast migrate` with --store or --app"
     )
 
 
@@ -224,15 +229,14 @@ async def test_an_older_schema_is_refused_with_the_way_out(database: Database) -
     ],
     ids=["another text", "not installed"],
 )
-async def test_functions_that_are_not_of_this_release_are_refused_with_the_way_out(
-    database: Database, change: str
-) -> None:
+async def test_functions_of_another_release_are_refused_with_instructions(database: Database, change: str) -> None:
     async with connected(database.url) as connection:
         await connection.execute(change)
     with pytest.raises(SchemaMismatch) as refused:
         await PostgresStore(database.url).open()
     assert str(refused.value) == (
-        'the function "claim" of the schema "holdfast" is not that of this release; run `holdfast migrate`'
+        'the function "claim" in the schema "holdfast" does not match this release; '
+        "run `holdfast migrate` with --store or --app"
     )
     assert (await migrate(database.url, "holdfast")).functions == ("claim",)
     async with opened_store(database.url):
@@ -251,7 +255,7 @@ async def test_a_newer_schema_is_refused_by_stores_and_migrators(database: Datab
     assert str(refused.value) == line
 
 
-async def test_a_schema_that_disappears_is_named_as_the_trouble(database: Database) -> None:
+async def test_a_schema_that_disappears_is_named_in_the_error(database: Database) -> None:
     async with opened_store(database.url) as store:
         async with connected(database.url) as connection:
             await connection.execute("DROP SCHEMA holdfast CASCADE")
@@ -260,7 +264,7 @@ async def test_a_schema_that_disappears_is_named_as_the_trouble(database: Databa
 
 
 @pytest.mark.parametrize("schema", ["Jobs of-today", "holdfast-2", "select", "_", "a" * 63, "My holdfast"])
-async def test_every_verb_works_in_a_schema_of_another_name(empty_database: Database, schema: str) -> None:
+async def test_every_verb_works_in_a_schema_with_another_name(empty_database: Database, schema: str) -> None:
     await migrate(empty_database.url, schema)
     assert await _version(empty_database.url, schema) == THIS.version
     async with opened_store(empty_database.url, schema=schema) as store, connected(empty_database.url) as connection:
@@ -272,7 +276,7 @@ async def test_every_verb_works_in_a_schema_of_another_name(empty_database: Data
         await store.enqueue([job(key="a", if_exists=IfExists.REPLACE)])
         third = job()
         async with connection.transaction():
-            await enqueue_statement(schema, third).execute_on(connection)
+            await PostgresStatements(schema).enqueue([third]).execute_awaited(connection, "enqueue")
         leased = await store.claim(wants())
         assert [each.id for each in leased] == [first.id, keyed.id, third.id]
         renewed = await store.renew([Renewal(each.lease, LEASE) for each in leased])
@@ -301,7 +305,7 @@ async def _lost_and_finished(store: PostgresStore, clock: PostgresClock, leased:
     return await store.finish([Finish(again.lease, Transition(Move.SUCCEED))])
 
 
-async def test_two_schemas_of_one_database_know_nothing_of_each_other(database: Database) -> None:
+async def test_two_schemas_in_one_database_are_independent(database: Database) -> None:
     await migrate(database.url, "other")
     async with opened_store(database.url) as one, opened_store(database.url, schema="other") as two:
         await one.enqueue([mine := job(key="a")])
@@ -321,19 +325,19 @@ async def test_two_schemas_of_one_database_know_nothing_of_each_other(database: 
     ],
     ids=repr,
 )  # fmt: skip
-def test_a_schema_name_that_could_do_harm_is_refused(name: object) -> None:
+def test_a_dangerous_schema_name_is_refused(name: object) -> None:
     with pytest.raises(InvalidInput, match=r"^schema: .* is not usable; .*$"):
         check_schema(name)
 
 
-async def test_partitions_are_made_ahead_and_only_once(database: Database) -> None:
+async def test_partitions_are_made_in_advance_and_only_once(database: Database) -> None:
     query = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'holdfast.job'::regclass"
     async with opened_store(database.url) as store, connected(database.url) as connection:
         clock = PostgresClock(store)
         await clock.freeze(await clock.now())
         before = await connection.fetchval(query)
         assert before >= 9
-        # The template may be of yesterday, when the tests run at midnight.
+        # The template database may be from yesterday if the tests run at midnight.
         (row,) = await store.fetch("add_partitions", 8, RETENTION)
         assert row[0] in (0, 2)
         before = await connection.fetchval(query)

@@ -1,4 +1,4 @@
-"""Partitions stay few, whatever the retention is and whatever is in its way, and there is always a next one."""
+"""There are few partitions for any retention, even if some cannot be dropped, and the next one always exists."""
 
 import asyncio
 from datetime import UTC, date, datetime, timedelta
@@ -23,7 +23,7 @@ from tests.store_contract.steps import job, wants
 DAY = timedelta(days=1)
 LONG = timedelta(days=1000)
 START = datetime(2031, 1, 1, 12, 0, tzinfo=UTC)
-# Eight days kept, eight to come, and the one that is about to go: as many as a store with a short retention has.
+# Eight days kept, eight days ahead, and the one about to be dropped: the number with a short retention.
 FEW = 20
 _IN_PARTITIONS = "SELECT count(*) FROM holdfast.job WHERE tableoid <> 'holdfast.job_other'::regclass"
 _IN_DEFAULT = "SELECT count(*) FROM holdfast.job_other"
@@ -32,7 +32,7 @@ _LARGE = "CREATE OR REPLACE FUNCTION holdfast.default_is_large() RETURNS boolean
 
 
 class Calendar:
-    """A store on which days pass: each has its jobs, which are done at once, and its maintenance."""
+    """A store whose clock moves day by day: each day has jobs, which finish at once, and maintenance."""
 
     def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", retention: timedelta) -> None:
         self._connection = connection
@@ -42,7 +42,7 @@ class Calendar:
         self.maintenance = PostgresMaintenance(self.store)
 
     async def begin(self) -> None:
-        """Without what a fresh store begins with, which is of another time."""
+        """Drop the partitions of a fresh store, because they belong to the real date."""
         await _drop_all(self._connection)
         await PostgresClock(self.store).freeze(self.now)
         await self.maintain()
@@ -68,13 +68,13 @@ class Calendar:
                 pass
 
     async def kept(self) -> timedelta:
-        """The age of the oldest job that ended."""
+        """Return the age of the oldest finished job."""
         oldest: datetime = await self._connection.fetchval("SELECT min(finished_at) FROM holdfast.finished")
         return self.now - oldest
 
 
 @pytest.mark.parametrize(("kept_days", "step"), [(8, 1), (30, 3), (400, 25)])
-async def test_partitions_are_few_however_long_the_retention_is(database: Database, kept_days: int, step: int) -> None:
+async def test_a_long_retention_still_needs_few_partitions(database: Database, kept_days: int, step: int) -> None:
     async with connected(database.url) as connection:
         calendar = Calendar(connection, timedelta(days=kept_days))
         await calendar.begin()
@@ -84,13 +84,13 @@ async def test_partitions_are_few_however_long_the_retention_is(database: Databa
             most = max(most, len(await days_with_partitions(connection)))
         assert most <= FEW
         assert await connection.fetchval(_IN_DEFAULT) == 0
-        # An eighth longer at most, and two days.
+        # Kept an eighth longer at most, plus two days.
         assert timedelta(days=kept_days - step) <= await calendar.kept() <= timedelta(days=kept_days * 9 / 8 + 2 + step)
         assert await calendar.maintenance.overdue_days(calendar.retention) == []
         await is_sound(connection)
 
 
-async def test_a_claim_with_a_year_of_history_locks_no_more_than_with_a_week(database: Database) -> None:
+async def test_a_claim_takes_no_more_locks_with_a_year_of_history_than_with_a_week(database: Database) -> None:
     async with connected(database.url) as connection:
         calendar = Calendar(connection, 8 * DAY)
         await calendar.begin()
@@ -115,7 +115,7 @@ async def _drop_all(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         await connection.execute(f"DROP TABLE holdfast.job_{day:%Y%m%d}, holdfast.finished_{day:%Y%m%d}")
 
 
-async def test_a_retention_that_was_made_shorter_holds_for_partitions_that_were_made_for_a_longer_one(
+async def test_a_shortened_retention_applies_to_partitions_made_for_the_longer_one(
     database: Database,
 ) -> None:
     async with connected(database.url) as connection:
@@ -129,7 +129,7 @@ async def test_a_retention_that_was_made_shorter_holds_for_partitions_that_were_
         await calendar.maintain()
         assert await calendar.kept() <= 4 * DAY
         await is_sound(connection)
-        # New ones are as wide as they should be, and the wide one goes when all of it is past.
+        # New partitions have the right width, and the wide one is dropped when all of it is past.
         for _ in range(60):
             await calendar.pass_days(1)
         days = await days_with_partitions(connection)
@@ -140,7 +140,7 @@ async def test_a_retention_that_was_made_shorter_holds_for_partitions_that_were_
 async def test_days_that_cannot_be_dropped_make_the_next_partitions_wider(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as those of a service that plans many jobs for a day in a year."""
+    """Such a service schedules many jobs months ahead."""
     monkeypatch.setattr(postgres_maintenance, "_MOST_MOVED", 3)
     async with connected(database.url) as connection:
         calendar = Calendar(connection, 4 * DAY)
@@ -148,14 +148,14 @@ async def test_days_that_cannot_be_dropped_make_the_next_partitions_wider(
         for _ in range(120):
             await calendar.store.enqueue([calendar.job(kind="reminder", delay=100 * DAY) for _ in range(4)])
             await calendar.pass_days(1)
-        # By days there would be more than a hundred.
+        # With daily partitions there would be more than a hundred.
         assert len(await days_with_partitions(connection)) <= 3 * FEW
         assert await calendar.kept() <= 6 * DAY
         assert (await PostgresReader(calendar.store).count())[JobState.READY] == 4 * 120
         await is_sound(connection)
 
 
-async def test_a_partition_ends_before_a_day_whose_ids_went_to_the_default_one(database: Database) -> None:
+async def test_a_partition_ends_before_a_day_with_ids_in_the_default_partition(database: Database) -> None:
     async with connected(database.url) as connection:
         calendar = Calendar(connection, 400 * DAY)
         store = calendar.store
@@ -165,7 +165,7 @@ async def test_a_partition_ends_before_a_day_whose_ids_went_to_the_default_one(d
         calendar.now -= 10 * DAY
         await store.enqueue([calendar.job()])
         await calendar.begin()
-        # Today's job and that of ten days later stay where they are.
+        # The job of today and the one of ten days later stay in the default partition.
         assert await _parts(connection) == [(START.date() + DAY, START.date() + 10 * DAY)]
         calendar.now += 10 * DAY
         await PostgresClock(store).freeze(calendar.now)
@@ -191,8 +191,8 @@ async def _added(store: PostgresStore, retention: timedelta = 8 * DAY) -> int:
     return sum(batch.counts.get("partitions_added", 0) for batch in batches)
 
 
-async def test_partitions_are_added_next_to_a_default_one_that_is_too_large_to_be_read(database: Database) -> None:
-    """As after weeks without maintenance: what is enqueued from the day after tomorrow on has partitions again."""
+async def test_partitions_are_added_next_to_a_default_partition_too_large_to_scan(database: Database) -> None:
+    """After weeks without maintenance, jobs enqueued from the day after tomorrow on have partitions again."""
     async with opened_store(database.url) as store, connected(database.url) as connection:
         await _drop_all(connection)
         await store.enqueue([job(id=id_of(0)), job(id=id_of(-1))])
@@ -222,7 +222,7 @@ async def test_a_guard_spares_the_scan_of_the_default_partition(database: Databa
         assert len(implied) == 2 * parts
 
 
-async def test_a_guard_that_a_process_left_behind_is_taken_away(database: Database) -> None:
+async def test_a_guard_left_behind_by_a_process_is_removed(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         await _drop_all(connection)
         row = await connection.fetchrow("SELECT * FROM holdfast.guard_default(8, 1)")
@@ -235,7 +235,7 @@ async def test_a_guard_that_a_process_left_behind_is_taken_away(database: Databa
         assert await connection.fetchval("SELECT count(*) FROM pg_constraint WHERE conname = 'guard'") == 0
 
 
-async def test_jobs_of_today_are_enqueued_and_claimed_while_a_guard_is_up(database: Database) -> None:
+async def test_todays_jobs_are_enqueued_and_claimed_while_a_guard_exists(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         await _drop_all(connection)
         await connection.execute("SELECT holdfast.guard_default(8, 1)")
@@ -249,7 +249,7 @@ async def test_a_guard_is_checked_while_jobs_come_and_go(database: Database) -> 
         await connection.execute("SELECT holdfast.guard_default(8, 1)")
         async with connection.transaction():
             assert await connection.fetchval("SELECT holdfast.check_guard()") is True
-            # Its lock is held until the transaction ends.
+            # The lock of the check is held until the transaction ends.
             async with asyncio.timeout(10):
                 await store.enqueue([job(id=id_of(0))])
                 (leased,) = await store.claim(wants())

@@ -1,4 +1,4 @@
-"""Retention drops whole days. What is live, or was finished lately, outlives its day; nothing else does."""
+"""Retention drops whole days. Only live and recently finished jobs outlive their day."""
 
 import asyncio
 import random
@@ -46,7 +46,7 @@ MOST_DAYS = 8
 async def ended(
     store: PostgresStore, kind: str, transition: Transition, key: str | None = None, days_ago: int = DAYS_AGO
 ) -> UUID:
-    """A job of an old day that has ended like this just now."""
+    """Enqueue a job with the ID of an old day and end it now."""
     new = job(id=id_of(days_ago), kind=kind, key=key)
     await store.enqueue([new])
     (leased,) = await store.claim(wants(kind, lease=LONG))
@@ -54,7 +54,7 @@ async def ended(
     return new.id
 
 
-async def test_a_day_is_dropped_with_all_that_ended_before_the_retention(database: Database) -> None:
+async def test_a_day_is_dropped_with_all_jobs_that_ended_before_the_retention(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         await add_days(connection, MOST_DAYS)
         await PostgresClock(store).freeze(NOON)
@@ -81,7 +81,7 @@ async def test_a_day_is_dropped_with_all_that_ended_before_the_retention(databas
         assert [each.is_new for each in again] == [True, True]
 
 
-async def test_what_must_stay_outlives_its_day(database: Database) -> None:
+async def test_jobs_that_must_stay_outlive_their_day(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         await add_days(connection, MOST_DAYS)
         clock = PostgresClock(store)
@@ -111,7 +111,7 @@ async def test_what_must_stay_outlives_its_day(database: Database) -> None:
             ["dead", "ready", "recent"]
         )
         await is_sound(connection)
-        # And all of them go on living.
+        # All of them still work.
         assert await store.finish([Finish(leased.lease, SUCCEED)]) == [Fenced.DONE]
         assert await store.finish([Finish(doomed.lease, Transition(Move.FAIL, error=BROKEN))]) == [Fenced.DONE]
         assert await store.retry([dead, recent]) == [Retrying.READY, Retrying.READY]
@@ -121,7 +121,7 @@ async def test_what_must_stay_outlives_its_day(database: Database) -> None:
         assert {each.payload for each in live if each.kind == "ready"} == {'"ready"'}
         assert await store.finish([Finish(each.lease, SUCCEED) for each in live]) == [Fenced.DONE] * 4
         await is_sound(connection)
-        # The default partition is pruned as well, when their time has come.
+        # The default partition is pruned too, once their retention is over.
         await clock.advance(timedelta(days=2))
         assert (await pruned(store))["jobs_pruned"] == 5
         assert [row["id"] for row in await connection.fetch("SELECT id FROM holdfast.job")] == [failing.id]
@@ -130,7 +130,7 @@ async def test_what_must_stay_outlives_its_day(database: Database) -> None:
         await is_sound(connection)
 
 
-async def test_a_day_with_too_many_jobs_that_stay_is_pruned_one_by_one(
+async def test_a_day_with_too_many_remaining_jobs_is_pruned_one_by_one(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "_MOST_MOVED", 10)
@@ -143,7 +143,7 @@ async def test_a_day_with_too_many_jobs_that_stay_is_pruned_one_by_one(
         await store.enqueue([job(id=id_of(DAYS_AGO)) for _ in range(11)])
         day = day_of(DAYS_AGO)
         assert {reason for reason in await skipped(store) if str(day) in reason} == {
-            f"{day}: too many jobs must stay to drop its partitions, so that they are pruned one by one"
+            f"{day}: too many jobs must stay to drop its partitions, so its jobs are pruned one by one"
         }
         assert (await PostgresReader(store).count())[JobState.SUCCEEDED] == 0
         assert day in await days_with_partitions(connection)
@@ -152,8 +152,8 @@ async def test_a_day_with_too_many_jobs_that_stay_is_pruned_one_by_one(
         assert len(await store.claim(wants())) == 11
 
 
-async def test_a_day_with_too_many_bytes_that_stay_is_not_moved_behind_a_lock(database: Database) -> None:
-    """While they were moved, every enqueue and claim would wait."""
+async def test_a_day_with_too_many_remaining_bytes_is_not_moved_under_a_lock(database: Database) -> None:
+    """Every enqueue and claim would have to wait during the move."""
     async with opened_store(database.url) as store, connected(database.url) as other:
         await add_days(other, DAYS_AGO)
         await ended(store, "work", SUCCEED, key="old")
@@ -162,10 +162,10 @@ async def test_a_day_with_too_many_bytes_that_stay_is_not_moved_behind_a_lock(da
         await store.enqueue(large)
         day = day_of(DAYS_AGO)
         async with other.transaction():
-            # A producer who is in the middle of it. Nobody tries to lock it out: the answer would be another one.
+            # A producer is in the middle of its transaction. An attempt to lock it out would give another reason.
             await other.execute("SELECT FROM holdfast.job LIMIT 1")
             assert [reason for reason in await skipped(store) if str(day) in reason] == [
-                f"{day}: too many jobs must stay to drop its partitions, so that they are pruned one by one"
+                f"{day}: too many jobs must stay to drop its partitions, so its jobs are pruned one by one"
             ]
             assert (await PostgresReader(store).count())[JobState.SUCCEEDED] == 0
         assert day in await days_with_partitions(other)
@@ -174,14 +174,14 @@ async def test_a_day_with_too_many_bytes_that_stay_is_not_moved_behind_a_lock(da
         assert {each.id: each.payload for each in leased} == {each.id: each.payload for each in large}
 
 
-async def test_a_drop_that_takes_too_long_gives_its_locks_back(database: Database) -> None:
+async def test_a_drop_that_takes_too_long_releases_its_locks(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as other:
         await add_days(other, MOST_DAYS)
         await ended(store, "work", SUCCEED, key="old")
         await PostgresClock(store).advance(timedelta(days=10))
         ready = job(id=id_of(DAYS_AGO))
         await store.enqueue([ready])
-        # A server that has come to a standstill in the middle.
+        # Simulate a server that stalls in the middle.
         await other.execute(
             """
             CREATE FUNCTION public.stand_still() RETURNS trigger LANGUAGE plpgsql AS
@@ -190,7 +190,7 @@ async def test_a_drop_that_takes_too_long_gives_its_locks_back(database: Databas
             """
         )
         day = day_of(DAYS_AGO)
-        assert f"{day}: it took too long to move what must stay, so that its jobs are pruned one by one" in (
+        assert f"{day}: moving the jobs that must stay took too long, so its jobs are pruned one by one" in (
             await skipped(store)
         )
         assert (await PostgresReader(store).count())[JobState.SUCCEEDED] == 0
@@ -199,7 +199,7 @@ async def test_a_drop_that_takes_too_long_gives_its_locks_back(database: Databas
         assert [each.id for each in await store.claim(wants())] == [ready.id]
 
 
-async def test_a_client_that_stops_turning_before_its_commit_gives_the_locks_back(
+async def test_a_client_that_hangs_before_its_commit_releases_the_locks(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "_DROP_SECONDS", 0.2)
@@ -213,7 +213,7 @@ async def test_a_client_that_stops_turning_before_its_commit_gives_the_locks_bac
         async def hanging() -> AsyncIterator[Fetch]:
             async with maintenance_transaction() as fetch:
                 yield fetch
-                # All is dropped, and not committed: this enqueue waits until the server ends the transaction.
+                # Everything is dropped but not committed: this enqueue waits until the server ends the transaction.
                 await other.execute("SELECT holdfast.enqueue('work', '{}')")
 
         monkeypatch.setattr(store, "maintenance_transaction", hanging)
@@ -233,7 +233,7 @@ async def test_a_day_in_use_is_left_for_the_next_time(database: Database, monkey
         (leased, _) = await store.claim(wants(lease=LONG))
         await PostgresClock(store).advance(timedelta(days=10))
         async with other.transaction():
-            # A handler that finishes its own job, and takes its time to commit.
+            # A handler that finishes its own job and is slow to commit.
             await other.execute(_FINISH_IN, leased.id, leased.lease.claim)
             assert any(
                 line.startswith(f"{day_of(DAYS_AGO)}: its partitions are in use") for line in await skipped(store)
@@ -246,10 +246,10 @@ async def test_a_day_in_use_is_left_for_the_next_time(database: Database, monkey
         await is_sound(other)
 
 
-async def test_nobody_is_made_to_wait_for_one_day_after_another(
+async def test_an_attempt_to_drop_one_day_is_not_followed_by_an_attempt_on_the_next(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each try makes everybody wait who comes after it, and a long reader of one day is in the way of all."""
+    """Each attempt blocks every later transaction, and a long reader of one day would block the drop of every day."""
     tried: list[date] = []
     drop_day = maintenance.drop_day
 
@@ -265,14 +265,14 @@ async def test_nobody_is_made_to_wait_for_one_day_after_another(
         async with other.transaction():
             await other.execute("SELECT FROM holdfast.job LIMIT 1")
             assert await skipped(store) == {
-                f"{day_of(MOST_DAYS)}: its partitions are in use, so that its jobs are pruned one by one"
+                f"{day_of(MOST_DAYS)}: its partitions are in use, so its jobs are pruned one by one"
             }
         assert set(tried) == {day_of(MOST_DAYS)}
         assert len(tried) <= 2
         assert await PostgresReader(store).get(in_default) is None, "what needs no such lock is done all the same"
 
 
-async def test_all_locks_of_a_drop_have_one_time_together(database: Database) -> None:
+async def test_all_locks_of_a_drop_share_one_timeout(database: Database) -> None:
     async with (
         connected(database.url) as connection,
         connected(database.url) as other,
@@ -289,8 +289,8 @@ async def test_all_locks_of_a_drop_have_one_time_together(database: Database) ->
             assert await connection.fetchval("SELECT current_setting('lock_timeout')::interval < '1 hour'")
 
 
-async def test_a_job_that_is_finished_while_its_day_is_about_to_go_stays(database: Database) -> None:
-    """Its finish commits after the look for recent ones, and before the lock is there."""
+async def test_a_job_finished_while_its_day_is_being_dropped_stays(database: Database) -> None:
+    """The finish commits after the check for recent jobs and before the drop has its lock."""
     outcomes: list[str] = []
     async with (
         opened_store(database.url) as store,
@@ -312,7 +312,7 @@ async def test_a_job_that_is_finished_while_its_day_is_about_to_go_stays(databas
             await is_sound(watching)
             return outcomes[-1] == "changed"
 
-        # The drop gives up after a tenth of a second, which a busy machine may need for the commit.
+        # The drop gives up after a tenth of a second, and a busy machine may need that long for the commit.
         await until(meet, "a finish came in between")
         assert set(outcomes) <= {"locked", "changed"}
 
@@ -345,12 +345,12 @@ async def _replace(store: PostgresStore, ready: UUID) -> object:
 
 
 @pytest.mark.parametrize("act", [_claim, _cancel, _enqueue, _enqueue_keyed, _replace])
-async def test_a_statement_that_waited_for_the_drop_finds_what_was_moved(database: Database, act: _Act) -> None:
+async def test_a_statement_that_waited_for_the_drop_finds_the_moved_job(database: Database, act: _Act) -> None:
     async with opened_store(database.url) as store, connected(database.url) as watching:
         await add_days(watching, MOST_DAYS)
         ready = job(id=id_of(DAYS_AGO), kind="ready", key="report")
         await store.enqueue([ready])
-        # Plans that know of the partition, in every connection that may be used below.
+        # Plan with the partition in every connection that the store may use below.
         await asyncio.gather(*(store.claim(wants("nothing")) for _ in range(4)))
         async with prune_held_open(database.url, DAYS_AGO):
             acting = asyncio.ensure_future(act(store, ready.id))
@@ -359,7 +359,7 @@ async def test_a_statement_that_waited_for_the_drop_finds_what_was_moved(databas
         await is_sound(watching)
 
 
-async def test_a_retry_and_a_failure_that_waited_for_the_drop_are_done(database: Database) -> None:
+async def test_a_retry_and_a_failure_succeed_after_waiting_for_the_drop(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as watching:
         await add_days(watching, MOST_DAYS)
         recent = await ended(store, "work", SUCCEED)
@@ -371,7 +371,7 @@ async def test_a_retry_and_a_failure_that_waited_for_the_drop_are_done(database:
             failing = asyncio.ensure_future(store.finish([Finish(leased.lease, ENDINGS["fail"])]))
             await until(lambda: _waits(watching, 2), "both wait for the lock")
         assert await retrying == [Retrying.READY]
-        # Its row belonged to the drop when it looked, so its worker asks again.
+        # The drop held the row when the worker tried, so the worker tries again.
         assert await failing == [Fenced.LOCKED]
         assert await store.finish([Finish(leased.lease, ENDINGS["fail"])]) == [Fenced.DONE]
         await is_sound(watching)
@@ -390,7 +390,7 @@ _VERBS: dict[str, Callable[[PostgresStore], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("verb", list(_VERBS))
 async def test_a_statement_with_an_old_snapshot_fails_instead_of_losing_a_job(database: Database, verb: str) -> None:
-    """Where repeatable read is the default, a claim's snapshot is older than the lock that it waits for."""
+    """If repeatable read is the default, a claim's snapshot is older than the lock that it waits for."""
     async with opened_store(database.url) as store, connected(database.url) as old:
         await add_days(old, MOST_DAYS)
         ready = job(id=id_of(DAYS_AGO), kind="ready", key="report")
@@ -407,7 +407,7 @@ async def test_a_statement_with_an_old_snapshot_fails_instead_of_losing_a_job(da
         await is_sound(old)
 
 
-async def test_a_retry_of_a_job_whose_row_is_gone_changes_nothing(database: Database) -> None:
+async def test_a_retry_of_a_job_with_a_missing_row_changes_nothing(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         (new,) = await store.enqueue([job()])
         (leased,) = await store.claim(wants())
@@ -419,7 +419,7 @@ async def test_a_retry_of_a_job_whose_row_is_gone_changes_nothing(database: Data
         assert (await PostgresReader(store).count())[JobState.SUCCEEDED] == 1
 
 
-async def test_what_a_crash_after_the_drop_left_behind_is_swept_up(database: Database) -> None:
+async def test_rows_left_by_a_crash_after_the_drop_are_swept(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         await add_days(connection, MOST_DAYS)
         await ended(store, "work", ENDINGS["cancel"], key="a")
@@ -433,13 +433,13 @@ async def test_what_a_crash_after_the_drop_left_behind_is_swept_up(database: Dat
 
 
 @ONLY_18
-async def test_pruning_refuses_a_transaction_that_could_not_see_everything(database: Database) -> None:
+async def test_pruning_refuses_a_transaction_that_cannot_see_everything(database: Database) -> None:
     async with connected(database.url) as connection:
         await add_days(connection, MOST_DAYS)
         async with connection.transaction(isolation="repeatable_read"):
             with pytest.raises(asyncpg.RaiseError, match="read committed"):
                 await connection.fetch("SELECT * FROM holdfast.drop_day($1, 0, '{}', 10, 10)", day_of(DAYS_AGO))
-        # The engine asks for what it needs, whatever the database's default is.
+        # The engine sets the isolation level it needs, regardless of the database's default.
         await connection.execute(
             f"ALTER DATABASE \"{database.name}\" SET default_transaction_isolation = 'repeatable read'"
         )

@@ -1,7 +1,7 @@
 """Days are dropped while their jobs are enqueued, claimed, finished, retried and canceled: nothing is lost.
 
-The retention is shorter than the test's ids are old, so that every day is droppable all the time. Jobs that ended in an
-earlier life of the store may go, unless somebody retries them first; all others must stay.
+The retention is shorter than the age of the test's IDs, so every day can be dropped at any time. Jobs that ended before
+the test began may be removed unless they are retried first; all others must stay.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ ENDINGS = [
 
 
 class Crowd:
-    """Everybody who uses the store at once. `must_live` is what nobody may remove."""
+    """All concurrent users of the store. `must_live` holds the jobs that must not be removed."""
 
     def __init__(self, store: PostgresStore, url: str) -> None:
         self.store = store
@@ -79,7 +79,7 @@ class Crowd:
         assert fenced is Fenced.DONE
 
     async def work_in_transactions(self) -> None:
-        """Handlers that finish in a transaction of their own, and sometimes roll back."""
+        """Handlers that finish in their own transaction and sometimes roll back."""
         async with connected(self.url) as connection:
             while not self.done.is_set():
                 for leased in await self.store.claim(wants(limit=1, lease=LONG)):
@@ -98,7 +98,7 @@ class Crowd:
                 await asyncio.sleep(0.02)
 
     async def interfere(self) -> None:
-        """A person who retries jobs of the past, and cancels others."""
+        """A person who retries old jobs and cancels others."""
         while not self.done.is_set():
             ids = self.random.sample(self.old, 2) + self.random.sample(sorted(self.must_live), 2)
             for id, answer in zip(ids, await self.store.retry(ids), strict=True):
@@ -119,8 +119,8 @@ class Crowd:
                 except StoreUnavailable as error:
                     if isinstance(error.__cause__, TransactionRollbackError):
                         raise
-                    # While a day is dropped the server ends a session that is silent for a second, as this one may be
-                    # where there is much else to do. A runner tries again, and nothing may be lost by it either.
+                    # While a day is dropped, the server ends a session that is silent for a second, which can happen
+                    # here on a busy machine. A runner tries again, and this must not lose anything either.
                     self.did["unavailable"] += 1
                 await asyncio.sleep(0.01)
 
@@ -138,7 +138,7 @@ class Crowd:
 
 
 async def _earlier_life(crowd: Crowd) -> None:
-    """Jobs of all days that ended long before the retention."""
+    """Add jobs of all days that ended long before the retention."""
     await PostgresClock(crowd.store).advance(-2 * RETENTION)
     await crowd.store.enqueue([job(id=id_of(1 + number % DAYS), key=f"{number}") for number in range(OLD_JOBS)])
     leased = await crowd.store.claim(wants(limit=OLD_JOBS, lease=LONG))
@@ -180,7 +180,7 @@ async def test_nothing_is_lost_while_days_are_dropped(database: Database, monkey
         await is_sound(connection)
         known = {row["id"] for row in await store.fetch("show", list(crowd.must_live))}
         assert known == crowd.must_live
-        # Whoever leased a job got it, and has ended it: a claim that swallowed one would have left its lease.
+        # Every leased job reached its worker and was ended: a claim that lost one would have left its lease behind.
         assert (await PostgresReader(store).count())[JobState.RUNNING] == 0
         kept_keys = {row["job_id"] for row in await connection.fetch("SELECT job_id FROM holdfast.key")}
         assert kept_keys <= {row["id"] for row in await store.fetch("show", list(kept_keys))} | set(crowd.old)

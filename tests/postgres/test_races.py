@@ -1,4 +1,4 @@
-"""Many hands on the same rows at once: each job ends exactly once, and every row is where it belongs."""
+"""Concurrent changes of the same rows: each job ends exactly once, and every row is in its place."""
 
 import asyncio
 import random
@@ -30,13 +30,13 @@ WHERE (SELECT count(*) FROM holdfast.ready WHERE ready.id = job.id)
 
 
 async def _at_once(*loops: Callable[[], Awaitable[bool]], ends: Callable[[], bool]) -> None:
-    """Repeat each step until it says that it is done or all is over."""
+    """Repeat each step until it returns false or `ends` returns true."""
     deadline = time.monotonic() + 60
 
     async def repeat(step: Callable[[], Awaitable[bool]]) -> None:
         while not ends() and await step():
             assert time.monotonic() < deadline, "the race never ended"
-            # A step that finds nothing to do waits for nothing, and would keep the others from going on.
+            # A step that finds no work does not wait, so it would block the other loops.
             await asyncio.sleep(0)
 
     await asyncio.gather(*(repeat(step) for step in loops))
@@ -52,7 +52,7 @@ async def _at_once(*loops: Callable[[], Awaitable[bool]], ends: Callable[[], boo
     ],
     ids=["plain success", "result", "failure", "retry"],
 )
-async def test_every_lease_that_is_renewed_and_finished_at_once_is_finished_once(
+async def test_a_lease_that_is_renewed_and_finished_concurrently_is_finished_once(
     database: Database, transition: Transition
 ) -> None:
     async with opened_store(database.url) as store, opened_store(database.url) as keeper:
@@ -76,7 +76,7 @@ async def test_every_lease_that_is_renewed_and_finished_at_once_is_finished_once
                 some = [lease for lease, answer in zip(some, fenced, strict=True) if answer is Fenced.LOCKED]
             return bool(left)
 
-        # Its connection is open by then, and its statement prepared: otherwise all may be finished before.
+        # Open its connection and prepare its statement first. Otherwise, everything might be finished before it starts.
         await renew()
         assert renewals == {Fenced.DONE: 60}
         finishing = asyncio.gather(*(_at_once(finish, ends=lambda: False) for _ in range(2)))
@@ -90,8 +90,8 @@ async def test_every_lease_that_is_renewed_and_finished_at_once_is_finished_once
             assert await connection.fetchval(_MISPLACED) == 0
 
 
-async def test_a_storm_of_everything_leaves_every_job_in_exactly_one_place(database: Database) -> None:
-    """Claims, renewals, finishes, releases, rescues, cancels and retries, with leases that run out all the time."""
+async def test_a_storm_of_all_verbs_leaves_every_job_in_exactly_one_place(database: Database) -> None:
+    """Claims, renewals, finishes, releases, rescues, cancels and retries run while leases keep expiring."""
     async with opened_store(database.url, pool_size=8) as store, connected(database.url) as connection:
         jobs = [job(kind=f"kind-{number % 3}", key=f"key-{number}") for number in range(120)]
         await store.enqueue(jobs)
@@ -140,7 +140,7 @@ async def test_a_storm_of_everything_leaves_every_job_in_exactly_one_place(datab
             chosen = random.sample(ids, 3)
             if random.random() < 0.3:
                 answers = await store.cancel(chosen)
-                # Asked to cancel, it may end where it would have become ready again.
+                # A job that was asked to cancel may end where it would otherwise become ready again.
                 ended.update(
                     id for id, answer in zip(chosen, answers, strict=True) if answer in ("canceled", "requested")
                 )
@@ -155,14 +155,14 @@ async def test_a_storm_of_everything_leaves_every_job_in_exactly_one_place(datab
         counts = await PostgresReader(store).count()
         assert sum(counts.values()) == len(jobs)
         assert sum(revived.values()) > 0
-        # Every end but the last is followed by a new life. A dead letter that is given up ends a second time.
+        # Every end except the last is followed by a retry. A dead letter that is given up ends a second time.
         for id in ids:
             found = await PostgresReader(store).get(id)
             assert found is not None
             assert ended[id] >= revived[id] + found.state.is_final
 
 
-async def test_a_fence_rises_also_when_the_clock_is_behind_the_last_one(database: Database) -> None:
+async def test_a_fence_rises_even_if_the_clock_is_behind_the_last_one(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         await store.enqueue([job() for _ in range(5)])
         ahead = time.time_ns() // 1000 + 3_600_000_000
@@ -172,7 +172,7 @@ async def test_a_fence_rises_also_when_the_clock_is_behind_the_last_one(database
         assert await _every_fenced_verb(store, [each.lease for each in leased]) == [Fenced.DONE] * 5
 
 
-async def test_a_fence_is_the_time_of_its_claim_by_the_real_clock(database: Database) -> None:
+async def test_a_fence_is_the_real_time_of_its_claim(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         await PostgresClock(store).freeze(START)
         await store.enqueue([job()])
@@ -196,7 +196,7 @@ async def _every_fenced_verb(store: PostgresStore, leases: list[Lease]) -> list[
     return [renewed.fenced, *plain, *failed, *retried, *released]
 
 
-async def test_the_clock_moves_for_all_stores_at_once(database: Database) -> None:
+async def test_the_clock_moves_for_all_stores(database: Database) -> None:
     async with opened_store(database.url) as one, opened_store(database.url) as two:
         await PostgresClock(one).freeze(START)
         assert await PostgresClock(two).now() == START

@@ -1,4 +1,4 @@
-"""Retention goes on whatever is in its way, and nothing of what it removed is met again."""
+"""Retention continues despite obstacles, and removed jobs do not reappear in any form."""
 
 import asyncio
 import random
@@ -10,11 +10,12 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from holdfast.domain.enqueued import Enqueued
 from holdfast.domain.errors import DuplicateJob
 from holdfast.domain.job import IfExists, JobState, NewJob
 from holdfast.domain.json_text import Json
 from holdfast.domain.lifecycle import Move, Transition
-from holdfast.store.contract import Enqueued, Finish, Retrying
+from holdfast.store.contract import Finish, Retrying
 from holdfast.store.postgres import enqueuing
 from holdfast.store.postgres.maintenance import PostgresMaintenance
 from holdfast.store.postgres.reader import PostgresReader
@@ -41,7 +42,7 @@ FAIL = ENDINGS["fail"]
 
 
 async def ended(store: PostgresStore, days_ago: int, transition: Transition = SUCCEED, key: str | None = None) -> UUID:
-    """A job of an old day that has ended like this just now."""
+    """Enqueue a job with the ID of an old day and end it now."""
     new = job(id=id_of(days_ago), key=key)
     await store.enqueue([new])
     await end(store, transition)
@@ -53,7 +54,7 @@ async def end(store: PostgresStore, transition: Transition = SUCCEED) -> None:
 
 
 async def enqueue_undroppable(store: PostgresStore, days_ago: int) -> None:
-    """More than can be moved while all wait, and due long after the retention."""
+    """Enqueue more jobs than a drop may move under its locks, all due long after the retention."""
     payloads = [Json(f'"{random.randbytes(500_000).hex()}"') for _ in range(5)]
     await store.enqueue(
         [job(id=id_of(days_ago), kind="later", payload=each, delay=timedelta(days=300)) for each in payloads]
@@ -63,7 +64,7 @@ async def enqueue_undroppable(store: PostgresStore, days_ago: int) -> None:
 # Keys
 
 
-async def test_a_day_that_cannot_be_dropped_holds_no_key_of_a_later_day(database: Database) -> None:
+async def test_a_day_that_cannot_be_dropped_does_not_keep_the_keys_of_later_days(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         await add_days(connection, OLDEST)
         await enqueue_undroppable(store, OLDEST)
@@ -79,7 +80,7 @@ async def test_a_day_that_cannot_be_dropped_holds_no_key_of_a_later_day(database
 
 
 @pytest.mark.parametrize("if_exists", IfExists)
-async def test_a_key_whose_job_is_gone_is_free_before_maintenance_removes_it(
+async def test_a_key_whose_job_is_gone_is_free_before_maintenance_removes_the_key(
     database: Database, if_exists: IfExists
 ) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
@@ -97,7 +98,7 @@ async def test_a_key_whose_job_is_gone_is_free_before_maintenance_removes_it(
         await is_sound(connection)
 
 
-async def test_a_window_that_is_asked_for_counts_from_now_if_the_job_without_one_is_gone(database: Database) -> None:
+async def test_a_requested_window_starts_now_if_the_old_job_had_none_and_is_gone(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         await add_days(connection, OLDEST)
         await ended(store, LATER, key="report")
@@ -118,7 +119,7 @@ async def test_a_window_that_is_asked_for_counts_from_now_if_the_job_without_one
 
 @asynccontextmanager
 async def in_use(url: str) -> AsyncIterator[None]:
-    """A transaction that has looked at a job, and goes on for longer than any drop waits."""
+    """Open a transaction that has read a job and outlasts every drop's wait."""
     async with connected(url) as other, other.transaction():
         await other.execute("SELECT FROM holdfast.job LIMIT 1")
         yield
@@ -133,7 +134,7 @@ async def test_days_that_stay_in_use_are_pruned_one_by_one_and_dropped_later(dat
         recent = await ended(store, LATER)
         async with in_use(database.url):
             assert await skipped(store) == {
-                f"{day_of(OLDEST)}: its partitions are in use, so that its jobs are pruned one by one"
+                f"{day_of(OLDEST)}: its partitions are in use, so its jobs are pruned one by one"
             }
             reader = PostgresReader(store)
             assert [await reader.get(id) for id in gone] == [None, None]
@@ -147,8 +148,8 @@ async def test_days_that_stay_in_use_are_pruned_one_by_one_and_dropped_later(dat
         await is_sound(connection)
 
 
-async def test_a_day_that_has_just_passed_is_dropped_later_rather_than_pruned_one_by_one(database: Database) -> None:
-    """It takes a hundred times longer, so it is for days that could not be dropped all day long."""
+async def test_a_recent_day_is_dropped_later_instead_of_pruned_one_by_one(database: Database) -> None:
+    """Pruning is a hundred times slower, so it is reserved for days that could not be dropped all day."""
     async with opened_store(database.url) as store, connected(database.url) as connection:
         await add_days(connection, 1)
         old = await ended(store, 1)
@@ -158,8 +159,8 @@ async def test_a_day_that_has_just_passed_is_dropped_later_rather_than_pruned_on
             assert await PostgresReader(store).get(old) is not None
 
 
-async def test_an_overdue_day_is_dropped_between_transactions_that_leave_no_gap(database: Database) -> None:
-    """Each lasts longer than a drop usually waits, and the next one begins before it ends."""
+async def test_an_overdue_day_is_dropped_between_overlapping_transactions(database: Database) -> None:
+    """Each transaction lasts longer than a drop usually waits, and the next one begins before it ends."""
     async with opened_store(database.url, pool_size=2) as store, connected(database.url) as connection:
         await add_days(connection, LATER)
         await PostgresClock(store).advance(timedelta(days=10))
@@ -191,10 +192,10 @@ async def test_an_overdue_day_is_dropped_between_transactions_that_leave_no_gap(
 
 
 @pytest.mark.parametrize(("first", "seconds"), [("finished", 0.0), ("job", 1.0)])
-async def test_a_patient_drop_gives_up_before_it_costs_another_transaction_its_life(
+async def test_a_patient_drop_gives_up_before_it_aborts_another_transaction(
     database: Database, first: str, seconds: float
 ) -> None:
-    """One that has a table and wants another, and has waited for longer than the drop when they meet."""
+    """The other transaction holds one table, wants another, and has waited longer than the drop when they deadlock."""
     async with (
         opened_store(database.url) as store,
         connected(database.url) as handler,
@@ -226,7 +227,7 @@ async def _waits(connection: "asyncpg.Connection[asyncpg.Record]", number: int, 
     return waiting >= number
 
 
-async def test_every_overdue_day_is_told_and_no_other(database: Database) -> None:
+async def test_only_overdue_days_are_reported(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         await add_days(connection, OLDEST)
         maintenance = PostgresMaintenance(store)
@@ -236,7 +237,7 @@ async def test_every_overdue_day_is_told_and_no_other(database: Database) -> Non
         assert day_of(2) not in await maintenance.overdue_days(timedelta(days=2))
 
 
-# Ids of dead letters
+# IDs of dead letters
 
 _Way = Callable[[PostgresStore, NewJob], Awaitable[object]]
 
@@ -272,14 +273,14 @@ async def test_the_id_of_a_dead_letter_is_refused_after_its_day_was_dropped(
         with pytest.raises((DuplicateJob, asyncpg.UniqueViolationError), match=f"{dead}.*exists"):
             await _WAYS[way](store, job(id=dead))
         assert await store.claim(wants()) == [], "nor is any of the others there"
-        # The call that made it, repeated: it has its answer, and makes no second job.
+        # A repeat of the original call returns its answer and makes no second job.
         assert await store.enqueue([job(id=dead, key="report")]) == [Enqueued(dead, is_new=False)]
         assert await store.retry([dead]) == [Retrying.READY]
         await end(store)
         await is_sound(connection)
 
 
-async def test_a_repeated_call_whose_window_is_over_meets_its_dead_letter(database: Database) -> None:
+async def test_a_repeated_call_after_its_window_finds_its_dead_letter(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         await add_days(connection, OLDEST)
         new = job(id=id_of(LATER), key="report", window=timedelta(days=1))
@@ -295,8 +296,8 @@ async def test_a_repeated_call_whose_window_is_over_meets_its_dead_letter(databa
 
 
 @pytest.mark.parametrize("state", ["ready", "running", "succeeded"])
-async def test_a_dead_letter_that_goes_leaves_a_job_of_the_same_id_alone(database: Database, state: str) -> None:
-    """Such a job cannot be made any more. An earlier release may have made one, or SQL of the application's."""
+async def test_a_removed_dead_letter_leaves_a_job_with_the_same_id_alone(database: Database, state: str) -> None:
+    """Such a job can no longer be made, but an earlier release or the application's own SQL may have made one."""
     async with opened_store(database.url) as store, connected(database.url) as connection:
         clock = PostgresClock(store)
         dead = await ended(store, 0, FAIL)

@@ -1,4 +1,4 @@
-"""Many processes at one occurrence, and locks whose connection dies or falls silent."""
+"""Many processes compete for one occurrence, and connections that hold a lock die or go silent."""
 
 import asyncio
 import time
@@ -41,7 +41,7 @@ async def _many(database: Database, number: int) -> AsyncIterator[list[PostgresS
 
 
 async def _due(store: PostgresStore, *, inline: bool = False) -> Schedule:
-    """A schedule at the moment of its first occurrence."""
+    """Declare a schedule and move the clock to its first occurrence."""
     schedules = PostgresSchedules(store)
     new = new_schedule(job=None) if inline else new_schedule()
     await schedules.declare([new])
@@ -50,7 +50,7 @@ async def _due(store: PostgresStore, *, inline: bool = False) -> Schedule:
     return schedule
 
 
-async def test_of_twenty_at_one_occurrence_one_wins_and_one_job_is_made(database: Database) -> None:
+async def test_twenty_processes_make_one_job_for_one_occurrence(database: Database) -> None:
     async with _many(database, 5) as stores:
         schedule = await _due(stores[0])
         for occurrence in range(10):
@@ -61,7 +61,7 @@ async def test_of_twenty_at_one_occurrence_one_wins_and_one_job_is_made(database
         assert len(await PostgresRuns(stores[0]).list("report", 100)) == 10
 
 
-async def test_of_twenty_at_one_request_one_answers_it(database: Database) -> None:
+async def test_one_of_twenty_processes_answers_a_request(database: Database) -> None:
     async with _many(database, 5) as stores:
         schedule = await _due(stores[0])
         await PostgresSchedules(stores[0]).run_now("report")
@@ -73,19 +73,20 @@ async def test_of_twenty_at_one_request_one_answers_it(database: Database) -> No
         assert (await PostgresReader(stores[0]).count())[JobState.READY] == 1
 
 
-async def test_a_schedule_that_somebody_has_locked_is_not_waited_for(database: Database) -> None:
+async def test_a_locked_schedule_is_skipped(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         schedule = await _due(store)
         async with connection.transaction():
             await connection.execute("UPDATE holdfast.schedule SET paused = true")
             async with asyncio.timeout(20):
                 assert not await advanced(PostgresSchedules(store), schedule)
+                assert not await PostgresSchedules(store).put_back(schedule, schedule.next_occurrence - MINUTE)
         assert not await advanced(PostgresSchedules(store), schedule)
         await PostgresSchedules(store).resume(schedule, schedule.next_occurrence)
         assert await advanced(PostgresSchedules(store), schedule)
 
 
-async def test_processes_that_declare_at_once_agree(database: Database) -> None:
+async def test_processes_declaring_concurrently_agree(database: Database) -> None:
     names = [f"schedule-{number}" for number in range(20)]
     async with _many(database, 5) as stores:
         for timetable in ("1 * * * *", "2 * * * *"):
@@ -141,7 +142,7 @@ async def test_of_ten_at_one_lock_one_gets_it(database: Database) -> None:
             assert sum(await asyncio.gather(*(attempt(store) for store in stores))) == 1
 
 
-async def test_a_killed_connection_is_noticed_and_the_lock_is_anothers(database: Database) -> None:
+async def test_a_killed_connection_is_noticed_and_frees_the_lock(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as admin:
         schedule = await _due(store, inline=True)
         schedules, runs = PostgresSchedules(store), PostgresRuns(store)
@@ -160,8 +161,8 @@ async def test_a_killed_connection_is_noticed_and_the_lock_is_anothers(database:
         assert [each.finished_at for each in await runs.list("report", 10)] == [None]
 
 
-async def test_done_fails_although_nobody_has_noticed_the_loss_yet(database: Database) -> None:
-    """The event loop was busy: the very next thing it does is to mark the occurrence."""
+async def test_done_fails_even_before_the_loss_is_noticed(database: Database) -> None:
+    """The event loop was busy, and the very next thing it does is mark the occurrence."""
     async with opened_store(database.url) as store:
         schedule = await _due(store, inline=True)
         async with PostgresSchedules(store).singleton("report") as held:
@@ -176,7 +177,7 @@ async def test_done_fails_although_nobody_has_noticed_the_loss_yet(database: Dat
 
 @pytest.fixture
 def proxy(database: Database) -> Iterator[Proxy]:
-    """A TCP address of the test's database that can be cut off."""
+    """A TCP proxy to the test's database that can be cut off."""
     with Proxy.before(database.url) as proxy:
         yield proxy
 
@@ -188,7 +189,7 @@ def impatient_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "_STATEMENT_SECONDS", 0.3)
 
 
-async def test_a_silent_connection_is_given_up(database: Database, proxy: Proxy, impatient_lock: None) -> None:
+async def test_a_silent_connection_is_abandoned(database: Database, proxy: Proxy, impatient_lock: None) -> None:
     async with opened_store(database.url) as store:
         schedule = await _due(store, inline=True)
         async with held_lock(partial(open_connection, proxy.url), "holdfast", "report") as held:
@@ -218,7 +219,7 @@ async def test_an_occurrence_cannot_be_marked_through_a_silent_connection(
         assert (await PostgresSchedules(store).due(["report"])).due == [schedule]
 
 
-async def test_whoever_is_canceled_in_the_middle_of_a_statement_frees_the_lock(database: Database) -> None:
+async def test_a_cancellation_in_the_middle_of_a_statement_frees_the_lock(database: Database) -> None:
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     async with (
         opened_store(database.url) as store,
@@ -245,7 +246,7 @@ async def test_whoever_is_canceled_in_the_middle_of_a_statement_frees_the_lock(d
 
 
 async def test_a_watched_lock_stays_held_and_usable(database: Database, impatient_lock: None) -> None:
-    """The watch's questions and the work's statements take turns on one connection."""
+    """The checks of the lock and the statements of the work take turns on one connection."""
     async with opened_store(database.url) as store:
         schedule = await _due(store, inline=True)
         async with PostgresSchedules(store).singleton("report") as held:
@@ -259,7 +260,7 @@ async def test_a_watched_lock_stays_held_and_usable(database: Database, impatien
 
 @pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_an_event_loop_that_is_blocked_does_not_lose_the_lock(
+def test_a_blocked_event_loop_does_not_lose_the_lock(
     database: Database, impatient_lock: None, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     async def hold() -> bool:
@@ -267,7 +268,7 @@ def test_an_event_loop_that_is_blocked_does_not_lose_the_lock(
             assert held is not None
             losing = asyncio.create_task(held.lost())
             for _ in range(15):
-                # Longer than an answer may take, as a handler that should have been a plain `def`.
+                # Block for longer than a response may take, like a handler that should have been a plain `def`.
                 time.sleep(0.35)  # noqa: ASYNC251
                 await asyncio.sleep(0)
             is_lost = losing.done()
@@ -293,7 +294,7 @@ async def test_a_held_lock_does_not_pin_the_vacuum_horizon(database: Database) -
             assert [tuple(row) for row in await connection.fetch(query)] == [("idle in transaction", None, None)]
 
 
-async def test_a_servers_timeouts_for_transactions_do_not_end_the_lock(database: Database) -> None:
+async def test_the_servers_transaction_timeouts_do_not_end_the_lock(database: Database) -> None:
     async with connected(database.url) as connection:
         version = connection.get_server_version().major
         for name in ("idle_in_transaction_session_timeout", *(["transaction_timeout"] if version >= 17 else [])):
@@ -302,7 +303,7 @@ async def test_a_servers_timeouts_for_transactions_do_not_end_the_lock(database:
             schedule = await _due(store, inline=True)
             async with PostgresSchedules(store).singleton("report") as held:
                 assert held is not None
-                # Longer than the timeouts, counted by the server that would enforce them.
+                # Wait longer than the timeouts, measured by the server that would enforce them.
                 await connection.execute("SELECT pg_sleep(0.6)")
                 run = await PostgresRuns(store).start(NewRun("report", "me"))
                 await held.done(schedule, START + 2 * MINUTE, None, run, None, None)

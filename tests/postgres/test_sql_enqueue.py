@@ -1,4 +1,4 @@
-"""holdfast.enqueue(): the public way in for any language, inside the caller's own transaction."""
+"""holdfast.enqueue(): the public entry point for every language, inside the caller's transaction."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -48,7 +48,7 @@ async def test_a_kind_and_a_payload_are_enough(database: Database) -> None:
     }
 
 
-async def test_ids_made_by_the_database_are_version_7_and_of_now(database: Database) -> None:
+async def test_ids_made_by_the_database_are_current_version_7_uuids(database: Database) -> None:
     async with connected(database.url) as connection:
         rows = await connection.fetch("SELECT (holdfast.enqueue('work', '{}')).id FROM generate_series(1, 50)")
         now = datetime.now(UTC).timestamp()
@@ -59,7 +59,7 @@ async def test_ids_made_by_the_database_are_version_7_and_of_now(database: Datab
         assert abs((id.int >> 80) / 1000 - now) < 60
 
 
-async def test_everything_can_be_said(database: Database) -> None:
+async def test_every_option_can_be_set(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         await PostgresClock(store).freeze(START)
         id = uuid4()
@@ -113,15 +113,21 @@ REFUSED = {
     "kind => 'a', payload => '{}', tenant => repeat('😀', 200), key => repeat('😀', 500)": "key: ",
     "kind => 'a', payload => '{}', tenant => repeat('x', 201)": "key, tenant",
     "kind => 'a', payload => '{}', correlation_id => repeat('x', 201)": "key, tenant or correlation_id",
-    "kind => 'a', payload => '{}', key => 'k', if_exists => 'update'": "if_exists: 'update' is not known; use keep or",
+    "kind => 'a', payload => '{}', key => 'k', if_exists => 'update'": (
+        "if_exists: 'update' is not known; use keep, keep_live or replace"
+    ),
     "kind => 'a', payload => '{}', key => 'k', if_exists => NULL": "if_exists: NULL is not known",
     "kind => 'a', payload => '{}', if_exists => 'replace'": "if_exists and key_window need a key",
+    "kind => 'a', payload => '{}', if_exists => 'keep_live'": "if_exists and key_window need a key",
     "kind => 'a', payload => '{}', key_window => '5 min'": "if_exists and key_window need a key",
     "kind => 'a', payload => '{}', key => 'k', key_window => '0'": "key_window: 00:00:00 ",
     "kind => 'a', payload => '{}', key => 'k', key_window => '-1 s'": "key_window: -00:00:01 ",
     "kind => 'a', payload => '{}', key => 'k', key_window => '110 years'": "key_window: ",
     "kind => 'a', payload => '{}', key => 'k', key_window => '1 s', if_exists => 'replace'": (
         "give if_exists => 'replace' or a key_window, not both"
+    ),
+    "kind => 'a', payload => '{}', key => 'k', key_window => '1 s', if_exists => 'keep_live'": (
+        "give if_exists => 'keep_live' or a key_window, not both"
     ),
 }
 
@@ -134,7 +140,7 @@ async def _refusal(connection: "asyncpg.Connection[asyncpg.Record]", sql: str) -
     return "not refused"
 
 
-async def test_what_cannot_be_a_job_is_refused_in_a_line(database: Database) -> None:
+async def test_invalid_jobs_are_refused_with_one_line(database: Database) -> None:
     async with connected(database.url) as connection:
         for arguments, beginning in REFUSED.items():
             said = await _refusal(connection, f"SELECT * FROM holdfast.enqueue({arguments})")
@@ -151,9 +157,9 @@ async def test_keys_are_replaced_and_held_for_a_window_from_plain_sql(database: 
         assert first is not None
         assert second is not None
         assert dict(second) == {"id": first["id"], "is_new": False, "replaced": True}
-        # Without an id or a correlation id of the caller's there is nothing to replace the old one with.
+        # The caller gave neither an ID nor a correlation ID, so the old ones stay.
         found = await _shown(store, first["id"])
-        assert (found.payload, found.correlation_id) == ("2", str(first["id"]))
+        assert (found.payload, found.correlation_id) == (2, str(first["id"]))
         in_window = "SELECT (holdfast.enqueue('work', '{}', key => 'b', key_window => '5 min')).is_new"
         assert [await connection.fetchval(in_window) for _ in range(2)] == [True, False]
         await PostgresClock(store).advance(timedelta(minutes=5))
@@ -169,7 +175,7 @@ async def test_an_id_that_exists_is_refused(database: Database) -> None:
             await store.enqueue([job(id=first.id)])
 
 
-async def test_a_job_is_there_when_the_transaction_commits_and_not_before(database: Database) -> None:
+async def test_a_job_appears_when_the_transaction_commits_and_not_before(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         transaction = connection.transaction()
         await transaction.start()
@@ -179,7 +185,7 @@ async def test_a_job_is_there_when_the_transaction_commits_and_not_before(databa
         assert [each.id for each in await store.claim(wants())] == [id]
 
 
-async def test_a_rolled_back_job_leaves_nothing_not_even_its_key(database: Database) -> None:
+async def test_a_rollback_leaves_neither_the_job_nor_its_key(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         transaction = connection.transaction()
         await transaction.start()
@@ -191,7 +197,7 @@ async def test_a_rolled_back_job_leaves_nothing_not_even_its_key(database: Datab
 
 
 async def _until_it_waits(database: Database) -> None:
-    """Until somebody waits for a lock in this database."""
+    """Wait until a session in this database waits for a lock."""
     async with connected(database.url) as watcher:
         query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         async with asyncio.timeout(10):
@@ -201,7 +207,7 @@ async def _until_it_waits(database: Database) -> None:
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 @pytest.mark.parametrize("second", ["function", "store"])
-async def test_two_producers_with_one_key_make_exactly_one_job(database: Database, ending: str, second: str) -> None:
+async def test_two_producers_with_one_key_make_one_job(database: Database, ending: str, second: str) -> None:
     async with (
         opened_store(database.url) as store,
         connected(database.url) as first,
@@ -241,7 +247,7 @@ async def test_many_producers_with_the_same_keys_make_one_job_each_and_do_not_de
         assert len(await store.claim(wants())) == len(keys)
 
 
-async def test_a_key_met_under_repeatable_read_is_found_or_fails_but_never_doubles(database: Database) -> None:
+async def test_a_conflicting_key_under_repeatable_read_never_makes_a_second_job(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as connection:
         transaction = connection.transaction(isolation="repeatable_read")
         await transaction.start()

@@ -1,4 +1,4 @@
-"""Suspects and lost leases where several transactions meet, and where a row is as it should not be."""
+"""Suspects and lost leases under concurrent transactions and with damaged rows."""
 
 import logging
 from datetime import timedelta
@@ -37,17 +37,17 @@ async def suspicion(store: PostgresStore, id: UUID) -> int:
     return found.suspicion
 
 
-async def test_two_claims_of_suspects_at_once_do_not_wait_and_only_one_gets_some(database: Database) -> None:
+async def test_of_two_concurrent_claims_of_suspects_one_gets_them_and_neither_waits(database: Database) -> None:
     async with opened_store(impatient(database.url, 200)) as store, connected(database.url) as other:
         ids = await suspects(store, 3)
         async with other.transaction():
-            # As far as the other claim has come, before it has leased anything.
+            # The other claim holds its lock but has not leased anything yet.
             await other.execute(in_schema(_LOCK, "holdfast"))
             assert await store.claim(SUSPECTS) == []
         assert [each.id for each in await store.claim(SUSPECTS)] == ids
 
 
-async def test_a_loss_is_absolved_when_the_row_of_its_job_is_free_again(
+async def test_a_loss_is_absolved_once_the_row_of_its_job_is_unlocked(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened_store(impatient(database.url, 200)) as store, connected(database.url) as other:
@@ -67,7 +67,7 @@ async def test_a_loss_is_absolved_when_the_row_of_its_job_is_free_again(
         assert await suspicion(store, leased.id) == 0
 
 
-async def test_a_lease_that_a_transaction_is_finishing_is_not_noted_as_alone(database: Database) -> None:
+async def test_a_lease_being_finished_in_a_transaction_is_not_marked_as_running_alone(database: Database) -> None:
     async with opened_store(impatient(database.url, 200)) as store, connected(database.url) as other:
         await suspects(store, 1)
         (leased,) = await store.claim(SUSPECTS)
@@ -79,8 +79,10 @@ async def test_a_lease_that_a_transaction_is_finishing_is_not_noted_as_alone(dat
 
 @ONLY_18
 @pytest.mark.parametrize("crash_limit", [0, 1000])
-async def test_no_number_of_losses_is_too_large_to_be_rescued_and_claimed(database: Database, crash_limit: int) -> None:
-    """And those that failed still count as before."""
+async def test_a_job_with_the_maximum_number_of_losses_is_rescued_and_claimed(
+    database: Database, crash_limit: int
+) -> None:
+    """Its failed attempts still count as before."""
     failed = 3
     async with opened_store(database.url) as store, connected(database.url) as other:
         (id,) = await suspects(store, 1)
@@ -115,7 +117,7 @@ async def leased_and_lost(store: PostgresStore, number: int) -> list[LeasedJob]:
 
 @ONLY_18
 @pytest.mark.parametrize("spoil", SPOILS)
-async def test_one_lease_that_cannot_be_rescued_keeps_no_other_waiting(
+async def test_one_lease_that_cannot_be_rescued_does_not_delay_the_others(
     database: Database, spoil: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened_store(database.url) as store, connected(database.url) as other:
@@ -132,7 +134,7 @@ async def test_one_lease_that_cannot_be_rescued_keeps_no_other_waiting(
 
 
 @ONLY_18
-async def test_several_leases_that_cannot_be_rescued_keep_no_other_waiting(database: Database) -> None:
+async def test_several_leases_that_cannot_be_rescued_do_not_delay_the_others(database: Database) -> None:
     async with opened_store(database.url) as store, connected(database.url) as other:
         leased = await leased_and_lost(store, 200)
         bad = {each.id for each in leased[::7]}
@@ -142,9 +144,7 @@ async def test_several_leases_that_cannot_be_rescued_keep_no_other_waiting(datab
 
 
 @ONLY_18
-async def test_a_lease_that_could_not_be_rescued_is_tried_again_after_a_while(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_rescue_is_tried_again_later(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("holdfast.store.rescue.monotonic", lambda: now)
     async with opened_store(database.url) as store, connected(database.url) as other:

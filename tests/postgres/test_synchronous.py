@@ -1,4 +1,4 @@
-"""A primary whose synchronous standby is gone: commits wait, and nobody takes one for replicated that is not."""
+"""If a primary loses its synchronous standby, commits wait and no unreplicated commit is reported as done."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -37,7 +37,7 @@ async def database(threads_end: None, primary: DatabaseMaker) -> AsyncIterator[D
 
 @asynccontextmanager
 async def without_standby(database: Database) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
-    """Every commit waits, until the block is left; a connection that only reads."""
+    """Make every commit wait until the end of the block, and yield a connection that only reads."""
     async with connected(database.url) as looking:
         await looking.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         await looking.execute("SELECT pg_reload_conf()")
@@ -51,7 +51,7 @@ async def without_standby(database: Database) -> AsyncIterator["asyncpg.Connecti
 
 @asynccontextmanager
 async def _waiting_commit(database: Database, looking: "asyncpg.Connection[asyncpg.Record]") -> AsyncIterator[None]:
-    """The server takes a moment to hear of its settings."""
+    """Wait until the server applies the new settings, which takes a moment."""
     probe = await asyncpg.connect(database.url)
     pid = probe.get_server_pid()
     asked: asyncio.Task[str] | None = None
@@ -75,7 +75,7 @@ async def _waiting_commit(database: Database, looking: "asyncpg.Connection[async
 
 
 @pytest.mark.parametrize("given_up", ["by the command's time limit", "by the caller"])
-async def test_a_commit_that_waits_for_the_standby_and_is_given_up_does_not_become_one_of_the_primary_alone(
+async def test_giving_up_on_a_commit_that_waits_for_the_standby_does_not_make_it_visible(
     given_up: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connecting, "COMMAND_SECONDS", SECOND if given_up == "by the command's time limit" else 60.0)
@@ -94,7 +94,7 @@ async def test_a_commit_that_waits_for_the_standby_and_is_given_up_does_not_beco
         assert (await app.enqueue("work", key="once")).is_new is False
 
 
-async def test_a_producer_is_not_told_of_a_job_that_no_standby_has(
+async def test_enqueueing_never_returns_a_job_that_no_standby_has(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connecting, "COMMAND_SECONDS", SECOND)

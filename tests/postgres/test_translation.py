@@ -1,4 +1,4 @@
-"""What becomes of asyncpg's exceptions: each is one of Holdfast's, in a line that blames the right thing."""
+"""How asyncpg's exceptions are translated: into Holdfast's errors, with a message that blames the right cause."""
 
 import re
 
@@ -23,12 +23,12 @@ _ENDED: dict[str, object] = {"severity_en": "FATAL"}
 
 
 def of_server(sqlstate: str, message: str, **fields: object) -> pg.PostgresError:
-    """As the driver makes it of what the server said."""
+    """Build the exception as the driver does from a response of the server."""
     return pg.PostgresError.new({"C": sqlstate, "M": message, "V": str(fields.get("severity_en", "ERROR"))})
 
 
 CASES: list[tuple[Exception, type[HoldfastError]]] = [
-    # Of the value alone.
+    # Caused by the value alone.
     (of_server("22P02", "invalid input syntax for type json"), Unstorable),
     (of_server("22P05", "unsupported Unicode escape sequence"), Unstorable),
     (of_server("22ZZZ", "a data exception of a later release"), Unstorable),
@@ -36,14 +36,14 @@ CASES: list[tuple[Exception, type[HoldfastError]]] = [
     (of_server("23505", "duplicate key value"), DuplicateJob),
     (of_driver.DataError("invalid input for query argument $3: 'connection' (a str is required)"), Unstorable),
     (pg.DataError("invalid input for query argument $3: 'connection' (a str is required)"), Unstorable),
-    # Of a connection that is gone.
+    # Caused by a lost connection.
     (ConnectionResetError("reset by peer"), ConnectionLost),
     (pg.ConnectionDoesNotExistError("connection was closed in the middle of operation"), ConnectionLost),
     (of_server("57P01", "terminating connection due to administrator command", **_ENDED), ConnectionLost),
     (pg.InterfaceError("connection is closed"), ConnectionLost),
     (pg.InterfaceError("cannot perform operation: another operation is in progress"), ConnectionLost),
     (pg.InternalClientError("cannot switch to state 12; another operation (2) is in progress"), ConnectionLost),
-    # Of a server that is away, busy, full, or not the one to ask.
+    # Caused by a server that is down, busy, full or not writable.
     (ConnectionRefusedError("refused"), StoreUnavailable),
     (TimeoutError(), StoreUnavailable),
     (of_server("57P03", "the database system is starting up", **_ENDED), StoreUnavailable),
@@ -62,17 +62,17 @@ CASES: list[tuple[Exception, type[HoldfastError]]] = [
     (pg.OutdatedSchemaCacheError("the number of columns has changed"), StoreUnavailable),
     (pg.TargetServerAttributeNotMatched("None of the hosts match"), StoreUnavailable),
     (pg.InterfaceError("pool is closing"), StoreUnavailable),
-    # Of a role.
+    # Caused by the role.
     (of_server("28000", 'role "worker" is not permitted to log in', **_ENDED), AccessRefused),
     (of_server("28P01", "password authentication failed", **_ENDED), AccessRefused),
     (of_server("42501", "permission denied for table job"), AccessRefused),
     (of_server("42501", "permission denied for database", **_ENDED), AccessRefused),
-    # Of the address, the schema, or what a caller gave.
+    # Caused by the address, the schema or the caller's arguments.
     (of_server("3D000", 'database "nowhere" does not exist', **_ENDED), InvalidInput),
     (pg.ClientConfigurationError("invalid DSN"), InvalidInput),
     (of_server("42P01", 'relation "job" does not exist'), SchemaMismatch),
     (of_server("HF002", "kind: give 1 to 200 characters"), InvalidInput),
-    # Of Holdfast.
+    # Caused by Holdfast itself.
     (of_server("42601", "syntax error"), InternalError),
     (of_server("55000", "currval of sequence is not yet defined in this session"), InternalError),
     (pg.InterfaceError("the server expects 2 arguments for this query, 1 was passed"), InternalError),
@@ -81,7 +81,7 @@ CASES: list[tuple[Exception, type[HoldfastError]]] = [
 
 
 @pytest.mark.parametrize(("error", "expected"), CASES, ids=lambda each: re.sub(r"\W+", " ", str(each))[:40])
-def test_an_error_of_the_driver_is_blamed_on_the_right_thing(error: Exception, expected: type[HoldfastError]) -> None:
+def test_an_error_of_the_driver_blames_the_right_cause(error: Exception, expected: type[HoldfastError]) -> None:
     with pytest.raises(HoldfastError) as raised, translated():
         raise error
     assert type(raised.value) is expected
@@ -89,7 +89,7 @@ def test_an_error_of_the_driver_is_blamed_on_the_right_thing(error: Exception, e
     assert "\n" not in str(raised.value)
 
 
-def test_only_a_value_s_own_errors_are_blamed_on_it() -> None:
+def test_only_errors_about_a_value_blame_the_value() -> None:
     blamed = [error for error, _ in CASES if isinstance(translation(error), Unstorable)]
     assert {str(getattr(error, "sqlstate", ""))[:2] for error in blamed} == {"22", "23", ""}
 
@@ -100,15 +100,22 @@ def test_only_a_value_s_own_errors_are_blamed_on_it() -> None:
         pg.InternalClientError("cannot switch to state 12; another operation (2) is in progress"),
         pg.InternalClientError('cannot switch to "idle" state; protocol is in the "failed" state'),
         pg.InterfaceError("cannot call Connection.fetch(): connection has been released back to the pool"),
+        ConnectionError("unexpected connection_lost() call"),
     ],
 )
-def test_what_the_driver_says_of_itself_is_said_plainly(error: Exception) -> None:
+def test_internal_errors_of_the_driver_get_a_plain_message(error: Exception) -> None:
     said = str(translation(error))
     assert said.startswith("PostgreSQL is not available: the connection ")
     assert str(error) not in said
 
 
-def test_a_reason_for_the_log_does_not_quote_the_value() -> None:
+def test_a_read_only_server_is_reported_with_the_setting_that_may_be_the_reason() -> None:
+    said = str(translation(of_server("25006", "cannot execute SELECT in a read-only transaction")))
+    assert "a standby" in said
+    assert "default_transaction_read_only" in said
+
+
+def test_a_reason_in_the_log_does_not_quote_the_value() -> None:
     sent = pg.DataError("invalid input for query argument $10: 'a secret' (a str is required)")
     stored = of_server("22P05", "unsupported Unicode escape sequence")
     stored.detail = "a secret cannot be converted to text."
@@ -119,6 +126,6 @@ def test_a_reason_for_the_log_does_not_quote_the_value() -> None:
         assert "secret" not in found.reason
 
 
-def test_an_error_of_something_else_stays_as_it_is() -> None:
+def test_an_unrelated_error_is_not_translated() -> None:
     assert translation(RuntimeError("a bug")) is None
     assert translation(StoreUnavailable("said already")) is None

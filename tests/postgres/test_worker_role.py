@@ -1,4 +1,4 @@
-"""Workers may connect as a role that owns nothing: `holdfast migrate --grant` gives it what they need, and no more."""
+"""Workers may connect as a role that owns nothing: `holdfast migrate --grant` gives it what it needs and no more."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ DEFINERS = ("add_partitions", "guard_default", "check_guard", "lift_guard", "loo
 
 
 class Role:
-    """A role that owns nothing, with a name that has to be quoted."""
+    """A role that owns nothing and whose name must be quoted."""
 
     def __init__(self, name: str, database: Database) -> None:
         self.name = name
@@ -69,7 +69,7 @@ def role(own_database: Database) -> Iterator[Role]:
             admin.execute(SQL("DROP ROLE {}").format(Identifier(name)))
 
 
-async def test_it_enqueues_works_and_keeps_the_store_in_shape(own_database: Database, role: Role) -> None:
+async def test_it_enqueues_works_and_maintains_the_store(own_database: Database, role: Role) -> None:
     await migrate(own_database.url, "holdfast", grant=role.name)
     async with connected(own_database.url) as owner:
         await add_days(owner, DAYS)
@@ -110,7 +110,7 @@ async def test_it_enqueues_works_and_keeps_the_store_in_shape(own_database: Data
         assert (await only(role.database, "places")).level is Level.OK
 
 
-async def test_it_adds_partitions_next_to_a_large_default_one(own_database: Database, role: Role) -> None:
+async def test_it_adds_partitions_next_to_a_large_default_partition(own_database: Database, role: Role) -> None:
     await migrate(own_database.url, "holdfast", grant=role.name)
     async with connected(own_database.url) as owner, opened_store(role.url) as store:
         for day in await days_with_partitions(owner):
@@ -137,7 +137,7 @@ async def test_a_day_that_cannot_be_dropped_is_pruned_one_by_one(own_database: D
             assert day_of(DAYS) in await days_with_partitions(owner)
 
 
-async def test_it_may_not_move_the_clock_or_change_what_is_installed(own_database: Database, role: Role) -> None:
+async def test_it_may_not_move_the_clock_or_change_the_installed_schema(own_database: Database, role: Role) -> None:
     await migrate(own_database.url, "holdfast", grant=role.name)
     async with connected(role.url) as connection:
         for statement in (
@@ -152,9 +152,7 @@ async def test_it_may_not_move_the_clock_or_change_what_is_installed(own_databas
                 await connection.execute(statement)
 
 
-async def test_functions_that_run_as_their_owner_are_for_those_who_were_let_in(
-    own_database: Database, role: Role
-) -> None:
+async def test_security_definer_functions_are_only_for_granted_roles(own_database: Database, role: Role) -> None:
     """By default PostgreSQL lets every role call a function."""
     async with connected(own_database.url) as owner, connected(role.url) as stranger:
         rows = await owner.fetch(
@@ -170,10 +168,10 @@ async def test_functions_that_run_as_their_owner_are_for_those_who_were_let_in(
             await stranger.execute("SELECT holdfast.add_partitions(current_date + 30, 1)")
 
 
-async def test_functions_that_run_as_their_owner_call_nothing_of_the_caller_s(
+async def test_security_definer_functions_never_call_functions_of_the_caller(
     own_database: Database, role: Role
 ) -> None:
-    """A role that puts its own functions first on its path must not have the owner run them."""
+    """A role that puts its own functions first in its search path must not make the owner run them."""
     await migrate(own_database.url, "holdfast", grant=role.name)
     async with connected(own_database.url) as owner, connected(role.url) as connection:
         await owner.execute(f'CREATE SCHEMA trap AUTHORIZATION "{role.name}"; CREATE TABLE public.caught (who text)')
@@ -193,7 +191,7 @@ async def test_functions_that_run_as_their_owner_call_nothing_of_the_caller_s(
             )
         await connection.execute("CREATE TEMP TABLE pg_class (oid oid, relname name, relpartbound text)")
         await connection.execute("SET search_path = trap, pg_temp, pg_catalog")
-        # Not fetch, for which the driver looks at the catalog itself.
+        # Use execute, because with fetch the driver also queries the catalog.
         await connection.execute("SELECT holdfast.add_partitions((now() + interval '30 days')::date, 1)")
         await connection.execute("SELECT holdfast.prune_part('other', '1 day', gen_random_uuid(), 10)")
         await connection.execute("SELECT holdfast.look_at_day(current_date, '1 day', 10, 10)")
@@ -203,7 +201,7 @@ async def test_functions_that_run_as_their_owner_call_nothing_of_the_caller_s(
 
 
 @pytest.mark.parametrize("part", ["other; DROP TABLE holdfast.lease", "missing", 'other" CASCADE; --', "x"])
-async def test_no_name_that_a_caller_gives_becomes_a_statement(own_database: Database, part: str) -> None:
+async def test_a_name_given_by_the_caller_never_becomes_a_statement(own_database: Database, part: str) -> None:
     async with connected(own_database.url) as owner:
         await owner.execute(
             "CREATE TABLE holdfast.finished_x (id uuid, finished_at timestamptz, state holdfast.job_state)"
@@ -215,38 +213,40 @@ async def test_no_name_that_a_caller_gives_becomes_a_statement(own_database: Dat
         assert await owner.fetchval("SELECT count(*) FROM holdfast.finished_x") == 1
 
 
-async def test_doctor_says_what_a_role_lacks_and_which_command_gives_it(own_database: Database, role: Role) -> None:
+async def test_doctor_shows_the_missing_privileges_and_the_command_that_grants_them(
+    own_database: Database, role: Role
+) -> None:
     await migrate(own_database.url, "holdfast", grant=role.name)
     await _execute(own_database, f'REVOKE DELETE ON holdfast.ready FROM "{role.name}"')
     lacking = await only(role.database, "privileges")
     assert lacking.level is Level.WARNING
-    assert lacking.line == f"{role.name} lacks DELETE on ready: no worker can connect as it"
-    assert lacking.next_step == f'as the owner of the schema: `holdfast migrate --grant "{role.name}"`'
+    assert lacking.line == f"{role.name} lacks DELETE on ready: no worker can use this role"
+    assert lacking.next_step == f'as the owner of the schema, run `holdfast migrate --grant "{role.name}"`'
     await migrate(own_database.url, "holdfast", grant=role.name)
     assert (await only(role.database, "privileges")).level is Level.OK
     await _execute(own_database, f'REVOKE EXECUTE ON FUNCTION holdfast.drop_day FROM "{role.name}"')
     assert (await only(role.database, "privileges")).line.startswith(f"{role.name} lacks EXECUTE on drop_day")
 
 
-async def test_doctor_says_that_the_functions_owner_may_not_change_the_tables(
+async def test_doctor_reports_that_the_owner_of_the_functions_may_not_change_the_tables(
     own_database: Database, role: Role
 ) -> None:
-    """As after a dump that was restored by a role of another name."""
+    """This is the state after restoring a dump as a role with another name."""
     await migrate(own_database.url, "holdfast", grant=role.name)
     await _execute(own_database, f'ALTER FUNCTION holdfast.add_partitions OWNER TO "{role.name}"')
     finding = await only(own_database, "privileges")
     assert finding.level is Level.PROBLEM
-    assert finding.line.startswith(f"{role.name}, which owns the functions, may not change the tables")
+    assert finding.line.startswith(f"{role.name}, the owner of the functions, may not change the tables")
 
 
-async def test_a_role_that_does_not_exist_is_refused_and_the_schema_is_there(own_database: Database) -> None:
+async def test_granting_to_a_missing_role_is_refused_but_the_schema_is_installed(own_database: Database) -> None:
     with pytest.raises(InvalidInput, match='grant: there is no role "stranger"'):
         await migrate(own_database.url, "holdfast", grant="stranger")
     async with opened_store(own_database.url) as store:
         assert await store.claim(wants()) == []
 
 
-async def test_a_grant_to_the_owner_takes_nothing_from_it(own_database: Database, role: Role) -> None:
+async def test_a_grant_to_the_owner_revokes_nothing(own_database: Database, role: Role) -> None:
     await _execute(own_database, f'GRANT CREATE ON DATABASE "{own_database.name}" TO "{role.name}"')
     await migrate(role.url, "mine", grant=role.name)
     async with opened_store(role.url, schema="mine") as store:

@@ -1,4 +1,4 @@
-"""A real RabbitMQ: the one on localhost, or an installed one that is started, or one that may be installed."""
+"""A real RabbitMQ: the one on localhost, an installed one that is started, or one that the tests may install."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ _HOW = (
 
 
 def installed_program() -> Path:
-    """Skips the test if there is none and none may be installed."""
+    """The path of the program. Skips the test if RabbitMQ is neither installed nor may be installed."""
     found = broker_program()
     if found is None and os.environ.get("HOLDFAST_TEST_INSTALL") == "1" and os.geteuid() == 0:
         _install()
@@ -32,7 +32,7 @@ def installed_program() -> Path:
 def _install() -> None:
     apt = shutil.which("apt-get")
     if apt is not None:
-        # Without the service that Debian's package would start.
+        # Do not start the service of Debian's package.
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
         subprocess.run(
             [apt, "install", "-y", "--no-install-recommends", "rabbitmq-server"],

@@ -1,4 +1,4 @@
-"""RabbitMQ, the broker of every test or one of the test's own, and servers that can be cut off."""
+"""RabbitMQ: a broker shared by the tests or started for one test, and addresses that can be cut off."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -17,7 +17,7 @@ __all__ = ["lines", "proxy"]
 
 @pytest.fixture(scope="session")
 def broker_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Of a RabbitMQ that others use as well: nobody may stop it."""
+    """The port of a RabbitMQ that other tests use as well, so no test may stop it."""
     if answers(5672):
         yield 5672
         return
@@ -36,7 +36,7 @@ def url(broker_port: int) -> str:
 
 @pytest.fixture
 async def exchange(url: str) -> AsyncIterator[str]:
-    """The name of an exchange of the test's own."""
+    """The name of an exchange used only by this test."""
     name = f"holdfast-test-{uuid4().hex}"
     yield name
     async with channel_to(url) as channel:
@@ -54,7 +54,7 @@ async def channel_to(url: str) -> AsyncIterator[aio_pika.abc.AbstractChannel]:
 
 @pytest.fixture
 def broker_proxy(broker_port: int) -> Iterator[Proxy]:
-    """The broker, at a port that can be cut off."""
+    """A proxy in front of the broker that can be cut off."""
     with Proxy(("127.0.0.1", broker_port)) as proxy:
         yield proxy
 

@@ -1,4 +1,4 @@
-"""A proxy before the broker that can keep its answers back: what was sent arrives, and nobody is told."""
+"""A proxy in front of the broker that can hold back its answers: messages arrive, but clients are not told."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,11 +13,11 @@ class MutingProxy:
         self.port = 0
 
     def mute(self) -> None:
-        """The clients hear nothing more on the connections that there are."""
+        """Forward no more answers on existing connections."""
         self._is_muted = True
 
     def cut(self) -> None:
-        """Close what is open; new connections are heard."""
+        """Close existing connections; answers on new ones are forwarded."""
         self._is_muted = False
         for writer in self._open:
             writer.transport.abort()

@@ -1,4 +1,4 @@
-"""An app that publishes wake-ups: nobody who enqueues waits for the broker, and what was enqueued is still told."""
+"""An app that publishes wake-ups: enqueueing does not wait for the broker, and no wake-up is forgotten."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -7,7 +7,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast import Holdfast, steps
+from holdfast import Holdfast, RunningJob
+from holdfast.backoff import steps
 from holdfast.rabbitmq import subscriber as rabbitmq
 from holdfast.rabbitmq.publisher import Publisher
 from holdfast.rabbitmq.subscriber import Broker, Trigger
@@ -21,13 +22,13 @@ NOBODY = "amqp://guest:guest@127.0.0.1:1/"
 
 
 @pytest.fixture(autouse=True)
-async def nothing_is_left() -> AsyncIterator[None]:
+async def no_task_is_left() -> AsyncIterator[None]:
     async with no_task_left():
         yield
 
 
 class HeldBroker:
-    """Answers nobody until it is told to."""
+    """Answers only when the test allows it."""
 
     def __init__(self) -> None:
         self.answers = asyncio.Event()
@@ -49,10 +50,15 @@ def held(monkeypatch: pytest.MonkeyPatch) -> HeldBroker:
 def app_with(url: str, exchange: str = "holdfast") -> Holdfast:
     app = Holdfast("memory:")
     app.settings = app.settings.changed(rabbitmq_url=url, rabbitmq_exchange=exchange)
+    app.handler("do")(do)
     return app
 
 
-async def test_nobody_who_enqueues_waits_for_the_broker(held: HeldBroker) -> None:
+async def do(job: RunningJob[object]) -> None:
+    """Registered so that nothing is logged about an unknown kind."""
+
+
+async def test_enqueueing_does_not_wait_for_the_broker(held: HeldBroker) -> None:
     async with app_with(NOBODY) as app:
         async with asyncio.timeout(PATIENCE):
             first = await app.enqueue("do")
@@ -74,7 +80,7 @@ async def test_a_ring_from_another_threads_event_loop_is_handed_over(held: HeldB
         await until(lambda: held.tries, "a try")
 
 
-async def test_what_was_enqueued_just_before_the_end_is_still_published(url: str, exchange: str) -> None:
+async def test_a_wake_up_for_a_job_enqueued_just_before_the_app_closes_is_published(url: str, exchange: str) -> None:
     async with running(url, exchange) as at:
         await at.connected()
         at.calls.clear()
@@ -84,7 +90,7 @@ async def test_what_was_enqueued_just_before_the_end_is_still_published(url: str
 
 
 @pytest.mark.fault
-async def test_a_wake_up_that_the_broker_did_not_take_is_sent_when_it_is_back(
+async def test_a_wake_up_during_an_outage_is_sent_when_the_broker_is_back(
     url: str, exchange: str, broker_proxy: Proxy, lines: Lines
 ) -> None:
     async with running(url, exchange) as at, app_with(through(broker_proxy), exchange) as app:
@@ -97,12 +103,12 @@ async def test_a_wake_up_that_the_broker_did_not_take_is_sent_when_it_is_back(
         await at.woken()
         await until(lambda: lines.returns == 1, "one line when it is over")
     assert len(lines.warnings) == 1
-    assert "polling goes on" not in lines.warnings[0], "a producer does not poll"
+    assert "polling continues" not in lines.warnings[0], "a producer does not poll"
 
 
 @pytest.mark.fault
 @pytest.mark.parametrize("trouble", ["refuse", "swallow"])
-async def test_an_app_closes_although_the_broker_is_in_trouble(
+async def test_an_app_closes_even_if_the_broker_is_down_or_hangs(
     broker_proxy: Proxy, exchange: str, lines: Lines, trouble: str
 ) -> None:
     getattr(broker_proxy, trouble)()
@@ -114,7 +120,7 @@ async def test_an_app_closes_although_the_broker_is_in_trouble(
 
 
 @pytest.mark.fault
-async def test_a_pause_after_a_failure_does_not_keep_the_last_try_away(
+async def test_closing_tries_once_more_despite_a_pause_after_a_failure(
     url: str, exchange: str, broker_proxy: Proxy, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rabbitmq, "_BACKOFF", steps("1h"))

@@ -1,4 +1,4 @@
-"""Events relayed to RabbitMQ: what arrives, what is refused, and what a relay shares with others."""
+"""Events relayed to RabbitMQ: what arrives, what is refused, and what relays share."""
 
 import logging
 from collections import Counter
@@ -8,7 +8,8 @@ from typing import Any
 import aio_pika
 import pytest
 
-from holdfast import Holdfast, InvalidInput, JobState, exponential
+from holdfast import Holdfast, InvalidInput, JobState
+from holdfast.backoff import exponential
 from holdfast.rabbitmq import relay as relay_module
 from holdfast.store.contract import JobFilter
 from holdfast_lab.faults.proxy import Proxy
@@ -20,7 +21,7 @@ NOBODY = "amqp://guest:guest@127.0.0.1:1/"
 
 
 @pytest.fixture(autouse=True)
-async def nothing_is_left() -> AsyncIterator[None]:
+async def no_task_is_left() -> AsyncIterator[None]:
     async with no_task_left():
         yield
 
@@ -63,7 +64,7 @@ async def test_an_event_arrives_as_a_message(url: str, exchange: str) -> None:
     }
 
 
-async def test_what_amqp_has_no_room_for(url: str, exchange: str) -> None:
+async def test_events_that_do_not_fit_into_amqp(url: str, exchange: str) -> None:
     async with bound(url, exchange) as queue, relaying(url, exchange) as app:
         await app.publish("invoice." + "é" * 123, correlation_id="é" * 200)
         assert await ticked(app) == {JobState.SUCCEEDED: 1}
@@ -76,7 +77,7 @@ async def test_what_amqp_has_no_room_for(url: str, exchange: str) -> None:
         assert codes(await final_job(app, by_hand.id)) == ["NOT_AN_EVENT"]
 
 
-async def test_a_header_of_the_event_gives_way_and_is_not_lost(url: str, exchange: str) -> None:
+async def test_a_header_that_clashes_with_a_relay_header_is_renamed(url: str, exchange: str) -> None:
     async with bound(url, exchange) as queue, relaying(url, exchange) as app:
         await app.publish("invoice.paid", tenant="acme", headers={"tenant": "other", "job_id": 7, "event": "x"})
         assert await ticked(app) == {JobState.SUCCEEDED: 1}
@@ -85,7 +86,7 @@ async def test_a_header_of_the_event_gives_way_and_is_not_lost(url: str, exchang
     assert (headers["event.job_id"], headers["event"], headers["job_id"] == "7") == ("7", "x", False)
 
 
-async def test_an_event_that_no_queue_wants_is_dropped_by_the_broker_unless_it_is_mandatory(
+async def test_an_event_without_a_queue_is_dropped_by_the_broker_unless_it_is_mandatory(
     url: str, exchange: str, said: Warnings
 ) -> None:
     async with relaying(url, exchange) as app:
@@ -97,14 +98,14 @@ async def test_an_event_that_no_queue_wants_is_dropped_by_the_broker_unless_it_i
             assert await ticked(app) == {JobState.READY: 5}
         assert {job.attempt for job in await app.jobs.list(JobFilter(), 10)} == {0}
         (line,) = said.all
-        assert line.startswith("an event is not relayed, it waits")
+        assert line.startswith("an event is not relayed; it waits")
         assert "no queue is bound for it" in line
         async with bound(url, exchange) as queue:
             assert await ticked(app) == {JobState.SUCCEEDED: 5}
             assert await queue.taken(5) == Counter(str(event.event_id) for event in events)
 
 
-async def test_an_event_that_the_broker_refuses_waits_until_it_takes_it(url: str, exchange: str) -> None:
+async def test_an_event_that_the_broker_refuses_waits_until_it_is_accepted(url: str, exchange: str) -> None:
     full: dict[str, Any] = {"x-max-length": 1, "x-overflow": "reject-publish"}
     async with bound(url, exchange, **full) as queue, relaying(url, exchange) as app:
         await app.publish("invoice.paid")
@@ -127,7 +128,7 @@ async def test_a_header_that_would_send_the_message_elsewhere_is_refused(
 
 
 @pytest.mark.fault
-async def test_an_exchange_of_another_type_is_nothing_to_the_other_relays(
+async def test_an_exchange_of_the_wrong_type_does_not_affect_other_relays(
     url: str, exchange: str, said: Warnings
 ) -> None:
     app = relaying(url, exchange)
@@ -140,7 +141,7 @@ async def test_an_exchange_of_another_type_is_nothing_to_the_other_relays(
         assert await ticked(app) == {JobState.SUCCEEDED: 4, JobState.READY: 4}
         assert max((await queue.taken(4)).values()) == 1
     (line,) = said.all
-    assert line.startswith("events are not relayed, they wait in the store")
+    assert line.startswith("events are not relayed; they wait in the store")
 
 
 async def test_all_relays_of_a_broker_share_a_connection(exchange: str, url: str, broker_proxy: Proxy) -> None:
@@ -167,7 +168,7 @@ async def test_the_broker_of_the_settings_is_used_unless_another_is_named(url: s
         assert (await queue.take()).routing_key == "a"
 
 
-def test_what_no_broker_could_take_is_refused_where_it_is_written() -> None:
+def test_an_invalid_relay_is_refused_where_it_is_declared() -> None:
     app = Holdfast("memory:")
     app.relay("*", exchange="events", url=NOBODY)
     for wrong in ({"exchange": ""}, {"exchange": "x", "url": "http://here"}, {"exchange": "events"}, {"limit": 0}):

@@ -1,4 +1,4 @@
-"""Nothing that is to be relayed is lost, or holds up others, however the broker behaves."""
+"""However the broker behaves, no event is lost, and none delays other jobs."""
 
 import asyncio
 import logging
@@ -9,7 +9,8 @@ from typing import Any
 import aio_pika
 import pytest
 
-from holdfast import Holdfast, JobState, RunningJob, exponential
+from holdfast import Holdfast, JobState, RunningJob
+from holdfast.backoff import exponential
 from holdfast.rabbitmq import broker as broker_module
 from holdfast.rabbitmq import message as message_module
 from holdfast.rabbitmq import relay as relay_module
@@ -27,7 +28,7 @@ from tests.worker.harness import PATIENCE, codes, drained, errors, fast, final_j
 
 
 @pytest.fixture(autouse=True)
-async def nothing_is_left() -> AsyncIterator[None]:
+async def no_task_is_left() -> AsyncIterator[None]:
     async with no_task_left():
         yield
 
@@ -62,14 +63,14 @@ async def test_a_message_for_which_the_broker_closes_the_channel_fails_alone(
         assert "PRECONDITION_FAILED" in str(errors(failed)[0]["message"])
         arrived = await queue.taken(await queue.messages())
         assert set(arrived) == {str(event.event_id) for event in events}
-        # Nobody on the same connection is disturbed but those on the same channel, and those once.
+        # Only messages on the same channel are sent again, and only once; others on the connection are not affected.
         assert max(arrived.values()) <= 2
         assert {arrived[str(event.event_id)] for event in events[-5:]} == {1}
     assert said.count("events are not relayed") == 0
 
 
 class Forbidding(OpenExchange):
-    """As if the user may publish some types and not others."""
+    """Behaves as if the user may publish only some types."""
 
     def __init__(self, real: OpenExchange) -> None:
         super().__init__(real._channel, real._name)
@@ -82,7 +83,7 @@ class Forbidding(OpenExchange):
         await super().publish(message, routing_key, mandatory=mandatory)
 
 
-async def test_a_message_that_is_not_permitted_takes_attempts_and_disturbs_nobody(
+async def test_a_message_that_is_not_permitted_costs_attempts_and_affects_no_others(
     url: str, exchange: str, said: Warnings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Forbidding] = []
@@ -101,7 +102,7 @@ async def test_a_message_that_is_not_permitted_takes_attempts_and_disturbs_nobod
         job = await app.jobs.get(secret)
         assert job is not None
         assert (job.attempt, codes(job)) == (2, ["NOT_RELAYED", "NOT_RELAYED"])
-        # Once among others, then apart; and only apart from its second attempt on.
+        # Sent once among others, then separately; from its second attempt on, only separately.
         assert [each.sent for each in opened] == [
             ["invoice.secret"], ["invoice.secret"], ["invoice.paid"] * 3, ["invoice.secret"]
         ]  # fmt: skip
@@ -110,7 +111,7 @@ async def test_a_message_that_is_not_permitted_takes_attempts_and_disturbs_nobod
 
 
 @pytest.mark.fault
-async def test_events_of_an_outage_take_no_attempt_and_one_line(
+async def test_an_outage_costs_events_no_attempt_and_logs_one_line(
     url: str, exchange: str, broker_proxy: Proxy, said: Warnings
 ) -> None:
     through = f"amqp://guest:guest@127.0.0.1:{broker_proxy.port}/"
@@ -126,7 +127,7 @@ async def test_events_of_an_outage_take_no_attempt_and_one_line(
             assert await ticked(app) == {JobState.SUCCEEDED: 1, JobState.READY: 50}
         assert {job.attempt for job in await app.jobs.list(JobFilter(state=JobState.READY), 100)} == {0}
         (line,) = said.all
-        assert line.startswith("events are not relayed, they wait in the store")
+        assert line.startswith("events are not relayed; they wait in the store")
         broker_proxy.flow()
         await until_relayed(app)
         assert len(await queue.taken(await queue.messages())) == 51
@@ -135,8 +136,8 @@ async def test_events_of_an_outage_take_no_attempt_and_one_line(
 
 
 @pytest.mark.fault
-async def test_a_broker_that_says_nothing_holds_up_no_other_job() -> None:
-    """From the first connect on: the events take one slot of the two, and wait."""
+async def test_a_silent_broker_does_not_delay_other_jobs() -> None:
+    """Silent from the first connection attempt on: the events occupy one of two slots and wait."""
     connects: list[asyncio.StreamWriter] = []
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -163,7 +164,7 @@ async def test_a_broker_that_says_nothing_holds_up_no_other_job() -> None:
             assert worker.tally == {"succeed": 10}, "while the first connect goes on"
             assert (await app.jobs.count())[JobState.READY] == 49
             connects[0].transport.abort()
-        # A connect that came meanwhile is in the hands of a task, which closes it.
+        # If the connection opened in the meantime, a task holds it and closes it.
         server.close()
         for writer in connects:
             writer.transport.abort()
@@ -171,7 +172,7 @@ async def test_a_broker_that_says_nothing_holds_up_no_other_job() -> None:
 
 
 @pytest.mark.fault
-async def test_an_outage_costs_the_store_next_to_nothing(
+async def test_an_outage_costs_the_store_almost_nothing(
     url: str, exchange: str, broker_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     through = f"amqp://guest:guest@127.0.0.1:{broker_proxy.port}/"
@@ -184,7 +185,7 @@ async def test_an_outage_costs_the_store_next_to_nothing(
             for _ in range(200):
                 await app.publish("invoice.paid")
             await until(lambda: tries_of(app) >= 20, "the relay has tried a few times")
-            # One event for each try. Those that were claimed when the outage began are the rest.
+            # One event per attempt, plus those that were claimed when the outage began.
             assert worker.tally["snooze"] <= 20 + 2 * 20 + 5
             broker_proxy.flow()
             assert await drained(app) == {JobState.SUCCEEDED: 201}
@@ -192,10 +193,10 @@ async def test_an_outage_costs_the_store_next_to_nothing(
 
 
 @pytest.mark.fault
-async def test_a_broker_that_hangs_holds_up_neither_the_event_nor_the_end(
+async def test_a_hanging_broker_delays_neither_the_event_nor_the_shutdown(
     url: str, exchange: str, broker_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Heartbeats would notice in the end.
+    # Heartbeats would notice only much later.
     monkeypatch.setattr(broker_module, "_HEARTBEAT_SECONDS", 600)
     through = f"amqp://guest:guest@127.0.0.1:{broker_proxy.port}/"
     async with bound(url, exchange) as queue, asyncio.timeout(PATIENCE):
@@ -213,7 +214,7 @@ async def test_a_broker_that_hangs_holds_up_neither_the_event_nor_the_end(
         broker_proxy.flow()
 
 
-async def test_a_connection_on_which_no_channel_can_be_opened_is_given_up(
+async def test_a_connection_that_cannot_open_a_channel_is_replaced(
     url: str, exchange: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(**options: object) -> None:
@@ -229,7 +230,7 @@ async def test_a_connection_on_which_no_channel_can_be_opened_is_given_up(
 
 
 @pytest.mark.fault
-async def test_a_lost_confirm_doubles_a_message_and_loses_none(
+async def test_a_lost_confirm_duplicates_a_message_but_loses_none(
     url: str, exchange: str, broker_port: int, said: Warnings
 ) -> None:
     async with muting_proxy(broker_port) as proxy, bound(url, exchange) as queue:
@@ -251,13 +252,13 @@ async def test_a_lost_confirm_doubles_a_message_and_loses_none(
             twice = {str(event.event_id): 2 for event in events}
             assert await queue.taken(21) == Counter({str(first.event_id): 1, **twice})
     (line,) = said.all
-    assert line.startswith("events are not relayed, they wait in the store")
+    assert line.startswith("events are not relayed; they wait in the store")
 
 
 @pytest.mark.long
 @pytest.mark.fault
 @pytest.mark.postgres
-async def test_a_broker_stopped_and_started_gets_all_events(
+async def test_a_restarted_broker_gets_all_events(
     private_broker: PrivateBroker, servers: Servers, said: Warnings
 ) -> None:
     await asyncio.to_thread(private_broker.start)
@@ -280,7 +281,7 @@ async def test_a_broker_stopped_and_started_gets_all_events(
                     if number == 20:
                         await asyncio.to_thread(private_broker.stop)
                     events.append(await app.publish("invoice.paid", {"number": number}))
-                # Those who have nothing to do with the broker do not wait for it.
+                # Jobs that do not use the broker do not wait for it.
                 await final_job(app, (await app.enqueue("other")).id)
                 assert (await app.jobs.count())[JobState.READY] > 0
                 await asyncio.to_thread(private_broker.start)

@@ -1,4 +1,4 @@
-"""Wake-ups by a real RabbitMQ. Outages are made by a proxy, because others use the broker at the same time."""
+"""Wake-ups through a real RabbitMQ. A proxy causes the outages, because other tests use the broker as well."""
 
 import asyncio
 import gc
@@ -45,13 +45,13 @@ MALFORMED = {
 
 
 @pytest.fixture(autouse=True)
-async def nothing_is_left() -> AsyncIterator[None]:
+async def no_task_is_left() -> AsyncIterator[None]:
     async with no_task_left():
         yield
 
 
 async def send(url: str, exchange: str, *bodies: bytes, routing_key: str = "jobs.trigger") -> None:
-    """As any producer would, and confirmed by the broker."""
+    """Send messages like any producer, and wait for the broker's confirms."""
     async with channel_to(url) as channel:
         to = await channel.get_exchange(exchange)
         for body in bodies:
@@ -88,17 +88,17 @@ def through(proxy: Proxy) -> str:
     return f"amqp://guest:guest@127.0.0.1:{proxy.port}/"
 
 
-def test_what_is_well_formed() -> None:
+def test_well_formed_messages() -> None:
     assert is_well_formed(GOOD)
     assert is_well_formed(b' {"more": [1], "job_id": "0190A0C8-1B5E-7C3E-8D2F-6A1B2C3D4E5F"}')
 
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
-def test_what_is_malformed(body: bytes) -> None:
+def test_malformed_messages(body: bytes) -> None:
     assert not is_well_formed(body)
 
 
-async def test_a_message_wakes_and_so_does_the_connection_itself(url: str, exchange: str, lines: Lines) -> None:
+async def test_a_message_wakes_the_worker_and_so_does_a_new_connection(url: str, exchange: str, lines: Lines) -> None:
     async with running(url, exchange) as at:
         await at.connected()
         assert at.calls == [None]
@@ -109,7 +109,7 @@ async def test_a_message_wakes_and_so_does_the_connection_itself(url: str, excha
     assert lines.warnings == []
 
 
-async def test_malformed_messages_are_dropped_and_counted_and_wake_nobody(
+async def test_malformed_messages_are_counted_and_dropped_without_a_wake_up(
     url: str, exchange: str, lines: Lines
 ) -> None:
     async with running(url, exchange) as at:
@@ -124,7 +124,7 @@ async def test_malformed_messages_are_dropped_and_counted_and_wake_nobody(
     assert lines.warnings == []
 
 
-async def test_messages_with_another_routing_key_are_not_for_us(url: str, exchange: str) -> None:
+async def test_messages_with_another_routing_key_are_ignored(url: str, exchange: str) -> None:
     async with running(url, exchange) as at:
         await at.connected()
         at.calls.clear()
@@ -134,15 +134,15 @@ async def test_messages_with_another_routing_key_are_not_for_us(url: str, exchan
         assert (at.calls, at.subscriber.malformed) == ([None], 0)
 
 
-async def test_of_a_flood_that_meets_a_busy_worker_only_a_few_messages_are_kept(url: str, exchange: str) -> None:
+async def test_a_busy_worker_keeps_only_a_few_messages_of_a_flood(url: str, exchange: str) -> None:
     async with running(url, exchange) as at:
         await at.connected()
         at.calls.clear()
         flood = threading.Thread(target=lambda: asyncio.run(send(url, exchange, *[b"counted"] * 1000, GOOD)))
         flood.start()
-        flood.join()  # the worker's event loop is blocked meanwhile
+        flood.join()  # blocks the worker's event loop until the flood is over
         await at.woken()
-        # What was on its way to us, and what the broker kept.
+        # The messages already on their way to the worker, and those that the broker kept.
         assert 1 <= at.subscriber.malformed < 200
 
 
@@ -158,7 +158,7 @@ async def test_every_worker_is_woken(url: str, exchange: str) -> None:
 
 
 @pytest.mark.fault
-async def test_a_broker_that_is_away_at_the_start_is_waited_for(
+async def test_the_subscriber_waits_for_a_broker_that_is_down_at_the_start(
     url: str, exchange: str, broker_proxy: Proxy, lines: Lines
 ) -> None:
     broker_proxy.refuse()
@@ -172,7 +172,7 @@ async def test_a_broker_that_is_away_at_the_start_is_waited_for(
 
 
 @pytest.mark.fault
-async def test_a_broker_that_goes_away_is_one_warning_and_comes_back(
+async def test_an_outage_of_the_broker_is_one_warning_and_the_subscriber_reconnects(
     url: str, exchange: str, broker_proxy: Proxy, lines: Lines
 ) -> None:
     async with running(through(broker_proxy), exchange) as at:
@@ -191,7 +191,7 @@ async def test_a_broker_that_goes_away_is_one_warning_and_comes_back(
 
 
 @pytest.mark.fault
-async def test_a_broker_that_hangs_is_noticed_and_left(
+async def test_a_hanging_broker_is_noticed_and_disconnected(
     url: str, exchange: str, broker_proxy: Proxy, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rabbitmq, "_CHECK_SECONDS", 0.1)
@@ -208,10 +208,10 @@ async def test_a_broker_that_hangs_is_noticed_and_left(
 
 @pytest.mark.fault
 @pytest.mark.parametrize("moment", ["connecting", "connected"])
-async def test_a_broker_that_hangs_does_not_keep_the_subscriber_from_stopping(
+async def test_a_hanging_broker_does_not_keep_the_subscriber_from_stopping(
     url: str, exchange: str, broker_proxy: Proxy, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Whoever waits for an answer waits for longer than the test does.
+    # Every wait for an answer lasts longer than the test.
     for module, name in (
         (rabbitmq, "CONNECT_SECONDS"),
         (rabbitmq, "_ANSWER_SECONDS"),
@@ -242,7 +242,7 @@ async def test_a_canceled_subscriber_leaves_nothing_behind(url: str, exchange: s
         await task
 
 
-async def test_a_connection_that_is_refused_while_it_is_canceled_leaves_nothing_to_log(
+async def test_a_connection_that_is_refused_during_cancellation_logs_nothing(
     broker_port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     close = aiormq.Connection.close
@@ -262,8 +262,8 @@ async def test_a_connection_that_is_refused_while_it_is_canceled_leaves_nothing_
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ("amqp://guest:wrong@127.0.0.1:{}/", "login refused; are user and password right?"),
-        ("amqp://guest:guest@127.0.0.1:{}/nowhere", "virtual host refused; is its name right?"),
+        ("amqp://guest:wrong@127.0.0.1:{}/", "login refused; check user and password"),
+        ("amqp://guest:guest@127.0.0.1:{}/nowhere", "virtual host refused; check its name"),
         ("amqp://guest:guest@127.0.0.1:1/", "connection refused"),
         ("amqp://guest:guest@no-such-host.invalid:{}/", "host not found"),
         ("amqps://guest:guest@127.0.0.1:{}/", "TLS error: wrong version number"),
@@ -292,11 +292,11 @@ async def test_a_wrong_address_is_one_clear_warning(
         (OSError(113, "No route to host"), "No route to host"),
     ],
 )
-def test_an_error_is_told_in_words_without_its_number(error: Exception, reason: str) -> None:
+def test_an_error_is_described_in_words_without_its_number(error: Exception, reason: str) -> None:
     assert str(as_lost(error, "late")) == reason
 
 
-async def test_an_exchange_of_another_type_is_one_clear_warning_until_it_is_gone(
+async def test_an_exchange_of_the_wrong_type_is_one_clear_warning_until_it_is_deleted(
     url: str, exchange: str, lines: Lines
 ) -> None:
     async with channel_to(url) as channel:
@@ -350,7 +350,7 @@ async def test_a_trigger_wakes_a_subscriber(url: str, exchange: str, lines: Line
 
 @pytest.mark.fault
 @pytest.mark.parametrize("trouble", ["refuse", "swallow"])
-async def test_a_trigger_never_fails_for_the_brokers_sake_and_works_again(
+async def test_a_trigger_never_fails_because_of_the_broker_and_recovers(
     url: str, exchange: str, broker_proxy: Proxy, lines: Lines, trouble: str
 ) -> None:
     async with trigger_to(through(broker_proxy), exchange) as trigger:
@@ -365,7 +365,7 @@ async def test_a_trigger_never_fails_for_the_brokers_sake_and_works_again(
             assert (len(lines.warnings), lines.returns) == (outage, outage)
 
 
-async def test_a_trigger_to_a_broker_that_was_never_there_says_so_once(exchange: str, lines: Lines) -> None:
+async def test_a_trigger_to_an_unreachable_broker_warns_once(exchange: str, lines: Lines) -> None:
     async with trigger_to("amqp://guest:guest@127.0.0.1:1/", exchange) as trigger:
         for _ in range(100):
             assert not await trigger.publish([uuid4()])
@@ -375,21 +375,21 @@ async def test_a_trigger_to_a_broker_that_was_never_there_says_so_once(exchange:
 @pytest.mark.parametrize(
     "bad", ["", "localhost", "http://guest:secret@host", "amqp://", "amqp:///", "amqp://guest:secret@host:port/"]
 )
-def test_an_address_that_cannot_be_one_is_refused_without_its_password(bad: str) -> None:
+def test_an_invalid_address_is_refused_without_showing_its_password(bad: str) -> None:
     with pytest.raises(InvalidInput, match=r"^rabbitmq_url: write amqp://") as refused:
         Broker(bad)
     assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256])
-def test_names_that_the_broker_could_not_take_are_refused(name: str) -> None:
+def test_names_that_the_broker_cannot_accept_are_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match=r"^rabbitmq_exchange: "):
         Broker("amqp://host", exchange=name)
     with pytest.raises(InvalidInput, match=r"^rabbitmq_routing_key: "):
         Broker("amqp://host", routing_key=name)
 
 
-def test_without_aio_pika_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_aio_pika_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aio_pika", None)
     with pytest.raises(InvalidInput, match=r"pip install aio-pika$"):
         Broker("amqp://host")

@@ -1,4 +1,4 @@
-"""`deliveries` and `outbox`: each application's database, its tables ready to be queues."""
+"""`deliveries` and `outbox`: the database of each application, with its tables ready to be used as queues."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tests.rows.tables import DELIVERIES_TABLE, DISPATCH, OUTBOX, OUTBOX_TABLE, 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One database, as its application and as Holdfast see it."""
+    """One database, as seen by its application and by Holdfast."""
 
     url: str
     connection: "asyncpg.Connection[asyncpg.Record]"
@@ -31,7 +31,7 @@ class Place:
 
 @pytest.fixture
 async def place(database: Database) -> AsyncIterator[Place]:
-    """Without a table yet."""
+    """A database without tables."""
     async with opened_store(database.url) as store, connected(database.url) as connection:
         yield Place(database.url, connection, store)
 

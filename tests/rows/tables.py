@@ -1,7 +1,7 @@
-"""The tables of two applications as they have them, and the mappings that make queues of them.
+"""The original tables of two applications, and the mappings that turn them into queues.
 
-The outbox has camelCase columns without time zones, as ORMs of JavaScript make them; the deliveries have no value for a
-claimed row, and two mappings work on them one after the other.
+The outbox has camelCase columns without time zones, as JavaScript ORMs create them. The deliveries have no state for a
+claimed row, and two mappings process them in turn.
 """
 
 from dataclasses import replace
@@ -173,7 +173,7 @@ RECEIPTS = Rows(
 
 
 async def migrate(connection: "asyncpg.Connection[asyncpg.Record]", *mappings: Rows) -> None:
-    """What each mapping prints, as the application would run it."""
+    """Run what each mapping prints, as the application would."""
     for rows in mappings:
         for statement in rows.migration_sql().split(";"):
             if statement.strip():
@@ -181,7 +181,7 @@ async def migrate(connection: "asyncpg.Connection[asyncpg.Record]", *mappings: R
 
 
 async def add_deliveries(connection: "asyncpg.Connection[asyncpg.Record]", number: int) -> None:
-    """Pending ones, each of an event and an installation of its own."""
+    """Add pending deliveries, each with its own event and installation."""
     await connection.execute(
         """
         WITH one AS (SELECT generate_series(1, $1::integer) AS number),

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 SEND, RECEIPT = wants("push.send"), wants("push.receipt")
 
 
-async def test_a_row_that_is_set_back_by_hand_under_its_lock_is_rescued(outbox: Place) -> None:
+async def test_a_row_reset_by_hand_while_locked_is_rescued(outbox: Place) -> None:
     store = outbox.rows(OUTBOX)
     await store.enqueue([job()])
     (leased,) = await store.claim(wants())
@@ -30,7 +30,7 @@ async def test_a_row_that_is_set_back_by_hand_under_its_lock_is_rescued(outbox: 
     assert await store.finish([Finish(leased.lease, Transition(Move.SUCCEED))]) == [Fenced.STALE]
 
 
-async def test_the_verbs_of_one_mapping_leave_alone_what_another_runs(
+async def test_the_verbs_of_one_mapping_ignore_rows_that_another_runs(
     deliveries: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.store.rows.store._LOCKED_SECONDS", 0)
@@ -45,7 +45,7 @@ async def test_the_verbs_of_one_mapping_leave_alone_what_another_runs(
     assert await receipts.finish([Finish(leased.lease, Transition(Move.SUCCEED))]) == [Fenced.DONE]
 
 
-async def test_a_lock_that_has_ended_keeps_nobody_from_a_final_row(deliveries: Place) -> None:
+async def test_an_expired_lock_does_not_block_a_retry_of_a_final_row(deliveries: Place) -> None:
     await add_deliveries(deliveries.connection, 1)
     store = deliveries.rows(DISPATCH)
     (leased,) = await store.claim(SEND)
@@ -56,9 +56,7 @@ async def test_a_lock_that_has_ended_keeps_nobody_from_a_final_row(deliveries: P
 
 
 @pytest.mark.parametrize("ending", ["retry", "snooze", "release"])
-async def test_what_the_application_takes_out_of_the_queue_does_not_go_back_to_it(
-    deliveries: Place, ending: str
-) -> None:
+async def test_a_row_withdrawn_by_the_application_does_not_return_to_the_queue(deliveries: Place, ending: str) -> None:
     await add_deliveries(deliveries.connection, 1)
     store = deliveries.rows(DISPATCH)
     (leased,) = await store.claim(SEND)
@@ -75,7 +73,7 @@ async def test_what_the_application_takes_out_of_the_queue_does_not_go_back_to_i
     assert await store.claim(SEND) == []
 
 
-async def test_what_was_done_before_the_application_took_the_row_away_is_written_down(deliveries: Place) -> None:
+async def test_a_success_is_recorded_even_if_the_application_has_withdrawn_the_row(deliveries: Place) -> None:
     await add_deliveries(deliveries.connection, 1)
     store = deliveries.rows(DISPATCH)
     (leased,) = await store.claim(SEND)
@@ -84,7 +82,7 @@ async def test_what_was_done_before_the_application_took_the_row_away_is_written
     assert await deliveries.connection.fetchval("SELECT status FROM notification_deliveries") == "sent"
 
 
-async def test_a_row_that_the_application_took_away_is_not_rescued(deliveries: Place) -> None:
+async def test_a_row_withdrawn_by_the_application_is_not_rescued(deliveries: Place) -> None:
     await add_deliveries(deliveries.connection, 1)
     store = deliveries.rows(DISPATCH)
     await store.claim(SEND)
@@ -101,9 +99,7 @@ async def test_a_row_that_the_application_took_away_is_not_rescued(deliveries: P
         ('"too slow"', JobError(code="", message="too slow")),
     ],
 )
-async def test_an_error_that_the_application_wrote_itself_can_be_read(
-    outbox: Place, kept: str, error: JobError
-) -> None:
+async def test_an_error_written_by_the_application_can_be_read(outbox: Place, kept: str, error: JobError) -> None:
     store, new = outbox.rows(OUTBOX), job()
     await store.enqueue([new])
     await outbox.connection.execute("""UPDATE platform."OutboxEvent" SET "lastError" = $1""", kept)

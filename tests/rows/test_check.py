@@ -1,4 +1,4 @@
-"""`rows check`: it names everything that a table lacks, and nothing once the printed migration has run."""
+"""`rows check` names everything that a table lacks, and finds nothing after the printed migration has run."""
 
 from dataclasses import replace
 
@@ -19,13 +19,13 @@ async def lines(place: Place, rows: Rows) -> list[str]:
     return [finding.line for finding in await check_rows(place.store, rows)]
 
 
-async def test_a_table_that_is_not_there_is_the_only_finding(place: Place) -> None:
+async def test_a_missing_table_is_the_only_finding(place: Place) -> None:
     (finding,) = await check_rows(place.store, DISPATCH)
     assert finding.line == "there is no table 'notification_deliveries'"
     assert "create it" in finding.next_step
 
 
-async def test_the_table_of_an_application_lacks_its_lock_and_after_the_printed_migration_nothing(place: Place) -> None:
+async def test_an_applications_table_lacks_lock_columns_until_the_printed_migration_has_run(place: Place) -> None:
     await place.connection.execute(DELIVERIES_TABLE)
     findings = await check_rows(place.store, DISPATCH)
     assert {finding.line for finding in findings} == {
@@ -39,12 +39,12 @@ async def test_the_table_of_an_application_lacks_its_lock_and_after_the_printed_
     await migrate(place.connection, DISPATCH, RECEIPTS)
 
 
-async def test_each_index_is_missed(place: Place) -> None:
+async def test_each_missing_index_is_reported(place: Place) -> None:
     await place.connection.execute(OUTBOX_TABLE)
     findings = await check_rows(place.store, OUTBOX)
     assert [finding.line.partition(":")[0] for finding in findings] == [
         "no index serves the claim",
-        "no index tells when the next row is due",
+        "no index finds when the next row is due",
         "no index serves the rescue",
     ]
     for finding in findings:
@@ -52,7 +52,7 @@ async def test_each_index_is_missed(place: Place) -> None:
     assert await lines(place, OUTBOX) == []
 
 
-async def test_an_index_that_has_the_finished_rows_too_does_not_serve_the_claim(place: Place) -> None:
+async def test_an_index_that_includes_finished_rows_does_not_serve_the_claim(place: Place) -> None:
     await place.connection.execute(OUTBOX_TABLE)
     await place.connection.execute(
         """
@@ -62,11 +62,11 @@ async def test_an_index_that_has_the_finished_rows_too_does_not_serve_the_claim(
     )
     assert [line.partition(":")[0] for line in await lines(place, OUTBOX)] == [
         "no index serves the claim",
-        "no index tells when the next row is due",
+        "no index finds when the next row is due",
     ]
 
 
-async def test_an_index_of_the_application_s_own_is_as_good_as_ours(deliveries: Place) -> None:
+async def test_an_equivalent_index_of_the_application_is_accepted(deliveries: Place) -> None:
     await deliveries.connection.execute(
         """
         DROP INDEX holdfast_dispatch_claim;
@@ -105,20 +105,22 @@ async def test_wrong_types_and_columns_that_refuse_null_are_found(deliveries: Pl
         ({"payload_query": "SELECT 1 AS number FROM nowhere"}, "nowhere"),
     ],
 )
-async def test_sql_that_cannot_run_is_told_in_one_line(deliveries: Place, change: dict[str, str], said: str) -> None:
+async def test_sql_that_cannot_run_is_reported_in_one_line(
+    deliveries: Place, change: dict[str, str], said: str
+) -> None:
     (finding,) = await check_rows(deliveries.store, replace(DISPATCH, **change))  # type: ignore[arg-type]
     assert said in finding.line
     assert finding.next_step == "correct the mapping"
 
 
-async def test_a_state_that_the_column_cannot_have_is_found(outbox: Place) -> None:
+async def test_a_state_that_the_column_cannot_hold_is_found(outbox: Place) -> None:
     states = RowStates(column="status", ready="PENDING", running="BUSY", succeeded="SENT", failed="FAILED")
     (finding,) = await check_rows(outbox.store, replace(OUTBOX, states=states))
     assert "column 'status' (states) cannot be 'BUSY': invalid input value for enum" in finding.line
-    assert "let column 'status' have 'BUSY'" in finding.next_step
+    assert "allow 'BUSY' in column 'status'" in finding.next_step
 
 
-async def test_states_that_the_table_s_constraints_or_lengths_refuse_are_found(deliveries: Place) -> None:
+async def test_states_refused_by_constraints_or_column_lengths_are_found(deliveries: Place) -> None:
     await deliveries.connection.execute(
         """
         ALTER TABLE notification_deliveries ADD CONSTRAINT known CHECK (status <> 'invalid') NOT VALID,
@@ -137,12 +139,12 @@ async def test_states_that_the_table_s_constraints_or_lengths_refuse_are_found(d
     assert await lines(deliveries, DISPATCH) == ["column 'locked_by' (locked_by) has room for 20 characters"]
     await deliveries.connection.execute("ALTER TABLE notification_deliveries ALTER COLUMN locked_by TYPE varchar(36)")
     assert await lines(deliveries, DISPATCH) == [
-        "column 'status' (states) is character varying(7) and would keep 'retryab' of 'retryable'",
+        "column 'status' (states) is character varying(7) and would store 'retryab' instead of 'retryable'",
         "constraint 'known' does not allow 'invalid' in column 'status' (states)",
     ]
 
 
-async def test_a_column_that_may_only_be_misspelt_is_shown_beside_those_that_the_table_has(place: Place) -> None:
+async def test_a_column_that_may_be_misspelled_is_reported_with_the_existing_columns(place: Place) -> None:
     await place.connection.execute(DELIVERIES_TABLE)
     misspelt = replace(DISPATCH, attempt="attempts", error_message="reason", key="delivery")
     steps = {finding.line: finding.next_step for finding in await check_rows(place.store, misspelt)}
@@ -155,7 +157,7 @@ async def test_a_column_that_may_only_be_misspelt_is_shown_beside_those_that_the
     assert steps["column 'delivery' (key) is missing"].endswith("or add the column in a migration of your own")
 
 
-async def test_a_table_without_a_run_at_gets_one_and_its_rows_are_due(place: Place) -> None:
+async def test_a_missing_run_at_column_is_added_and_existing_rows_are_due(place: Place) -> None:
     rows = Rows(name="mails", table="mail", kind="work", completed_at="done_at", error_code="code", attempts=3)
     await place.connection.execute(
         "CREATE TABLE mail (id bigint PRIMARY KEY, added timestamp); INSERT INTO mail VALUES (1)"
@@ -170,8 +172,8 @@ async def test_a_table_without_a_run_at_gets_one_and_its_rows_are_due(place: Pla
     assert len(await place.rows(rows).claim(wants())) == 2
 
 
-async def test_an_index_on_the_state_does_not_keep_the_rescue_from_that_of_the_locks(place: Place) -> None:
-    """It has every ready row as well, for a lock may be left in any live value."""
+async def test_the_rescue_uses_the_index_on_locks_despite_an_index_on_the_state(place: Place) -> None:
+    """The index on the state contains every ready row too, because a row in any live state may have an old lock."""
     await place.connection.execute(DELIVERIES_TABLE)
     await place.connection.execute(
         """
@@ -190,7 +192,7 @@ async def test_an_index_on_the_state_does_not_keep_the_rescue_from_that_of_the_l
     assert await lines(place, rows) == []
 
 
-async def test_an_index_that_is_there_but_not_chosen_wants_statistics(deliveries: Place) -> None:
+async def test_an_existing_index_that_is_not_used_needs_statistics(deliveries: Place) -> None:
     await deliveries.connection.execute(
         """
         DROP INDEX holdfast_dispatch_claim;
@@ -198,19 +200,19 @@ async def test_an_index_that_is_there_but_not_chosen_wants_statistics(deliveries
         """
     )
     (finding,) = await check_rows(deliveries.store, DISPATCH)
-    said = 'holdfast_dispatch_claim is there, but PostgreSQL does not choose it: run ANALYZE "notification_deliveries"'
+    said = 'holdfast_dispatch_claim exists, but PostgreSQL does not use it: run ANALYZE "notification_deliveries"'
     assert finding.next_step.startswith(said)
 
 
-async def test_an_index_that_was_not_built_to_its_end_is_to_be_made_again(deliveries: Place) -> None:
+async def test_an_incomplete_index_must_be_rebuilt(deliveries: Place) -> None:
     await deliveries.connection.execute(
         "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'holdfast_dispatch_claim'::regclass"
     )
     (finding,) = await check_rows(deliveries.store, DISPATCH)
-    assert finding.next_step.startswith("holdfast_dispatch_claim was not built to its end: drop it, then create it")
+    assert finding.next_step.startswith("holdfast_dispatch_claim was not built completely: drop it, then create it")
 
 
-async def test_rows_that_another_worker_left_are_counted(outbox: Place) -> None:
+async def test_rows_left_behind_by_another_worker_are_counted(outbox: Place) -> None:
     await outbox.connection.execute(
         """
         INSERT INTO platform."OutboxEvent" (id, "eventType", payload, status, "availableAt", "lockedUntil")
@@ -224,7 +226,7 @@ async def test_rows_that_another_worker_left_are_counted(outbox: Place) -> None:
     assert await lines(outbox, OUTBOX) == []
 
 
-async def test_a_text_key_wants_an_index_on_the_id(place: Place) -> None:
+async def test_a_text_key_needs_an_index_on_the_id(place: Place) -> None:
     rows = Rows(name="mails", table="mail", key="address", kind="mail.send", completed_at="done_at", error_code="code",
                 attempts=3)  # fmt: skip
     await place.connection.execute(

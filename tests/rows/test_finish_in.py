@@ -1,4 +1,4 @@
-"""A handler finishes its row in its own transaction: its writes and the outcome commit together, or neither does."""
+"""A handler finishes its row in its own transaction: its writes and the outcome commit together or not at all."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Literal
 import psycopg
 import pytest
 
-from holdfast.domain.errors import StaleLease
+from holdfast.domain.errors import InvalidInput, StaleLease
 from holdfast.domain.job import JobState, Lease
 from holdfast.domain.json_text import Json
 from holdfast.store.contract import Canceling, Fenced, Renewal
@@ -15,7 +15,7 @@ from holdfast.store.postgres.store import PostgresClock
 from holdfast.store.rows.store import RowStore
 from tests.databases import Database, connected, impatient, opened_store
 from tests.rows.tables import OUTBOX, OUTBOX_TABLE, migrate
-from tests.store_contract.steps import LEASE, job, wants
+from tests.store_contract.steps import ENDINGS, LEASE, job, wants
 
 pytestmark = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 
@@ -25,7 +25,7 @@ Isolation = Literal["read_committed", "repeatable_read", "serializable"]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A running row, in a store that never waits for a lock."""
+    """A running row in a store that never waits for a lock."""
 
     url: str
     store: RowStore
@@ -74,7 +74,7 @@ async def test_the_effect_and_the_outcome_commit_together(scene: Scene) -> None:
     assert again.fenced is Fenced.ALREADY
 
 
-async def test_a_rollback_leaves_the_row_with_its_holder(scene: Scene) -> None:
+async def test_a_rollback_leaves_the_row_with_its_worker(scene: Scene) -> None:
     async with connected(scene.url) as connection:
         transaction = connection.transaction()
         await transaction.start()
@@ -100,14 +100,14 @@ async def test_a_transaction_with_a_lost_lock_cannot_commit(scene: Scene, isolat
     assert await scene.state() is JobState.READY
 
 
-async def test_a_blocking_connection_finishes_too(scene: Scene) -> None:
+async def test_a_blocking_connection_can_finish_a_row_too(scene: Scene) -> None:
     with psycopg.connect(scene.url) as connection:
         connection.execute("INSERT INTO effect DEFAULT VALUES")
         await scene.finish(connection)
     assert await scene.state() is JobState.SUCCEEDED
 
 
-async def test_a_row_that_is_being_finished_is_neither_lost_nor_waited_for(scene: Scene) -> None:
+async def test_a_row_being_finished_is_neither_lost_nor_waited_for(scene: Scene) -> None:
     async with connected(scene.url) as connection, connection.transaction():
         await scene.finish(connection)
         (renewed,) = await scene.store.renew([Renewal(scene.lease, LEASE)])
@@ -117,3 +117,11 @@ async def test_a_row_that_is_being_finished_is_neither_lost_nor_waited_for(scene
         assert await scene.store.rescue(10) == []
         assert await scene.store.cancel([scene.lease.id]) == [Canceling.LOCKED]
     assert await scene.state() is JobState.SUCCEEDED
+
+
+async def test_finish_in_only_accepts_success_for_a_row(scene: Scene) -> None:
+    finish_in = scene.store.finish_in()
+    assert finish_in is not None
+    with pytest.raises(InvalidInput, match=r"^finish_in: a row of your own table can only succeed here; raise"):
+        finish_in.end_statement(scene.lease, ENDINGS["fail"])
+    assert await scene.state() is JobState.RUNNING

@@ -1,4 +1,4 @@
-"""Tables that look as if they fitted: what would go wrong silently is refused, or found by `rows check`."""
+"""Tables that only seem to fit: anything that would go wrong silently is refused, or found by `rows check`."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ TASKS = Rows(name="tasks", table="task", kind="work", states=STATES, attempts=3,
 
 
 async def tasks(place: Place, columns: str, rows: Rows = TASKS) -> list[str]:
-    """A table of tasks with these columns besides; what the check finds wrong with it."""
+    """Create a table of tasks with these extra columns and return the findings of the check."""
     given = [column.strip() for column in columns.split(";")]
     own = {
         "id": "id bigint PRIMARY KEY",
@@ -48,7 +48,7 @@ async def test_a_key_that_is_not_unique_is_refused_before_any_row_is_claimed(pla
         await place.rows(TASKS).claim(wants())
 
 
-async def test_a_key_that_may_be_null_is_found(place: Place) -> None:
+async def test_a_nullable_key_is_found(place: Place) -> None:
     assert await tasks(place, "id bigint UNIQUE") == ["column 'id' (key) may be null, and such a row is never claimed"]
 
 
@@ -62,7 +62,7 @@ async def test_a_key_that_may_be_null_is_found(place: Place) -> None:
         "status char(12) DEFAULT 'new'",
     ],
 )
-async def test_columns_of_fixed_length_keep_leases_and_states(place: Place, columns: str) -> None:
+async def test_fixed_length_columns_keep_leases_and_states(place: Place, columns: str) -> None:
     await tasks(place, columns)
     await place.connection.execute("INSERT INTO task (id) VALUES ('12')")
     store = place.rows(TASKS)
@@ -81,15 +81,17 @@ async def test_columns_of_fixed_length_keep_leases_and_states(place: Place, colu
         ("locked_by varchar(20)", "column 'locked_by' (locked_by) has room for 20 characters"),
         (
             "status varchar(6) DEFAULT 'new'",
-            "column 'status' (states) is character varying(6) and would keep 'succee' of 'succeeded'",
+            "column 'status' (states) is character varying(6) and would store 'succee' instead of 'succeeded'",
         ),
         (
             "status char(6) DEFAULT 'new'",
-            "column 'status' (states) is character(6) and would keep 'succee' of 'succeeded'",
+            "column 'status' (states) is character(6) and would store 'succee' instead of 'succeeded'",
         ),
     ],
 )
-async def test_a_column_without_room_is_found_and_nothing_is_cut(place: Place, columns: str, said: str) -> None:
+async def test_a_column_that_is_too_short_is_found_and_nothing_is_truncated(
+    place: Place, columns: str, said: str
+) -> None:
     assert await tasks(place, columns) == [said]
     await place.connection.execute("INSERT INTO task (id) VALUES (1)")
     store = place.rows(TASKS)
@@ -97,7 +99,7 @@ async def test_a_column_without_room_is_found_and_nothing_is_cut(place: Place, c
         await store.finish([Finish(each.lease, Transition(Move.SUCCEED)) for each in await store.claim(wants())])
 
 
-async def test_a_time_that_may_be_null_is_found_unless_another_column_steps_in(place: Place) -> None:
+async def test_a_nullable_time_is_found_unless_another_column_replaces_it(place: Place) -> None:
     found = await tasks(place, "run_at timestamptz; created_at timestamptz NOT NULL DEFAULT now()")
     assert found == ["column 'run_at' (run_at) may be null, and such a row is never claimed"]
     rows = replace(TASKS, run_at=("run_at", "created_at"))
@@ -115,14 +117,14 @@ async def test_a_time_that_may_be_null_is_found_unless_another_column_steps_in(p
         "item.expires_at IS NULL OR NOT (lower(item.status) IN ('old', 'it''s'))",
     ],
 )
-async def test_the_printed_indexes_can_be_made_and_serve_whatever_makes_a_row_due(place: Place, due: str) -> None:
+async def test_the_printed_indexes_can_be_created_for_any_due_condition(place: Place, due: str) -> None:
     rows = replace(TASKS, due=due)
     assert await tasks(place, "expires_at timestamptz DEFAULT now() + interval '1 day'", rows) == []
     await place.connection.execute("INSERT INTO task (id) VALUES (1)")
     assert len(await place.rows(rows).claim(wants())) == 1
 
 
-async def test_a_kind_that_is_an_enum_is_found_by_the_printed_index(place: Place) -> None:
+async def test_the_printed_index_serves_an_enum_kind(place: Place) -> None:
     rows = replace(TASKS, kind=None, kind_column="kind")
     await place.connection.execute("CREATE TYPE kind AS ENUM ('work', 'other')")
     assert await tasks(place, "kind kind NOT NULL DEFAULT 'work'", rows) == []
@@ -147,12 +149,12 @@ async def test_a_kind_that_is_an_enum_is_found_by_the_printed_index(place: Place
         ),
     ],
 )
-async def test_what_is_no_ordinary_table_is_said_not_to_be_supported(place: Place, made: str, said: str) -> None:
+async def test_views_and_partitioned_tables_are_reported_as_unsupported(place: Place, made: str, said: str) -> None:
     await place.connection.execute(made)
     assert [finding.line for finding in await check_rows(place.store, TASKS)] == [said]
 
 
-def test_mappings_whose_long_names_begin_alike_have_indexes_of_their_own(server: object) -> None:
+def test_mappings_with_the_same_long_prefix_get_different_indexes(server: object) -> None:
     names = [index_name(replace(TASKS, name="ä" * 60 + end), "suspect") for end in "ab"]
     assert len(set(names)) == 2
     assert max(len(name.encode()) for name in names) <= 63

@@ -1,4 +1,4 @@
-"""A mapping is checked when it is made, says which parts of the contract it keeps, and prints its migration."""
+"""A mapping is checked when it is created, lists the parts of the contract that it keeps, and prints its migration."""
 
 import re
 from dataclasses import replace
@@ -56,7 +56,7 @@ _PAGE = (Path(__file__).parents[2] / "docs" / "rows.md").read_text(encoding="utf
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_mapping_that_cannot_work_is_refused_in_one_line(change: dict[str, Any], said: str) -> None:
+def test_an_unusable_mapping_is_refused_in_one_line(change: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidInput, match=re.escape(said.strip())) as refused:
         replace(DISPATCH, **change)
     assert "\n" not in str(refused.value)
@@ -70,30 +70,30 @@ def test_a_mapping_that_cannot_work_is_refused_in_one_line(change: dict[str, Any
         ({"ready": None}, "states.ready: None is not a tuple"),
         ({"ready": 5}, "states.ready: 5 is not a tuple"),
         ({"running": "pending"}, "ready and running"),
-        ({"running": "busy", "retry": "busy"}, "'busy' is running, so a row that is to be tried again"),
-        ({"retry": "failed"}, "'failed' is final, so a row that is to be tried again"),
-        ({"retry": "invalid"}, "'invalid' is final, so a row that is to be tried again"),
+        ({"running": "busy", "retry": "busy"}, "'busy' is running, so a row that will be retried"),
+        ({"retry": "failed"}, "'failed' is final, so a row that will be retried"),
+        ({"retry": "invalid"}, "'invalid' is final, so a row that will be retried"),
         ({"succeeded": "retryable", "retry": None}, "is final, so it cannot be ready"),
         ({"codes": {"X": "pending"}}, "is final, so it cannot be ready"),
         ({"column": ""}, "states.column"),
         ({"incomplete": "sent"}, "states.incomplete: 'sent' is not a tuple"),
-        ({"incomplete": ("snet",)}, "'snet' ends no row"),
+        ({"incomplete": ("snet",)}, "'snet' is not a final value"),
         ({"codes": "invalid"}, "states.codes: 'invalid' is not a mapping"),
     ],
 )
-def test_states_that_contradict_each_other_are_refused(change: dict[str, Any], said: str) -> None:
+def test_contradictory_states_are_refused(change: dict[str, Any], said: str) -> None:
     assert DISPATCH.states is not None
     with pytest.raises(InvalidInput, match=said):
         replace(DISPATCH.states, **change)
 
 
-def test_a_retry_and_a_code_may_hand_a_row_to_the_same_other_mapping() -> None:
+def test_a_retry_and_a_code_may_pass_a_row_to_the_same_mapping() -> None:
     assert RECEIPTS.states is not None
     assert replace(RECEIPTS.states, retry="retryable").retry == "retryable"
 
 
-def test_a_mapping_keeps_the_parts_for_which_it_names_columns() -> None:
-    never = {Part.KEYS, Part.QUEUES, Part.ERROR_HISTORY, Part.PROGRESS}
+def test_a_mapping_keeps_the_parts_that_it_has_columns_for() -> None:
+    never = {Part.KEYS, Part.DELETION, Part.QUEUES, Part.ERROR_HISTORY, Part.PROGRESS}
     assert WHOLE.parts == EVERY_PART - never
     assert OUTBOX.parts == WHOLE.parts - {Part.DEAD, Part.CANCELED}
     assert DISPATCH.parts == frozenset()
@@ -101,12 +101,12 @@ def test_a_mapping_keeps_the_parts_for_which_it_names_columns() -> None:
     assert Part.RUN_ORDER in replace(DISPATCH, order=()).parts
 
 
-def test_the_page_lists_every_part() -> None:
+def test_the_documentation_lists_every_part() -> None:
     listed = re.findall(r"^\| ([a-z_ ]+) \|", _PAGE.split("## What is kept")[1].split("\n## ")[0], re.MULTILINE)
     assert sorted(set(listed) - {"part"}) == sorted(Part)
 
 
-def test_the_migration_adds_only_what_is_holdfast_s_own() -> None:
+def test_the_migration_adds_only_the_columns_of_holdfast() -> None:
     printed = RECEIPTS.migration_sql()
     assert 'ADD COLUMN IF NOT EXISTS "claim" uuid' in printed
     assert 'ADD COLUMN IF NOT EXISTS "fence" bigint' in printed
@@ -116,7 +116,7 @@ def test_the_migration_adds_only_what_is_holdfast_s_own() -> None:
         assert f'EXISTS "{own}"' not in printed
 
 
-def test_states_are_read_back_each_value_once() -> None:
+def test_each_state_is_read_back_from_its_values() -> None:
     states = RowStates(
         column="s", ready="new", succeeded="done", failed="bad", dead="bad", codes={"A": "done", "B": "odd"}
     )
@@ -127,10 +127,10 @@ def test_states_are_read_back_each_value_once() -> None:
 
 
 @pytest.mark.parametrize("due", ["item.name <> ';'", "item.\"a--b\" = 'it''s ('", "(item.a = 1) OR (item.b IN (2, 3))"])
-def test_what_is_quoted_in_a_condition_is_nobody_s_business(due: str) -> None:
+def test_quoted_text_in_a_condition_is_left_unchanged(due: str) -> None:
     assert replace(DISPATCH, due=due).due == due
 
 
-def test_a_mapping_is_a_value() -> None:
+def test_mappings_are_compared_by_value() -> None:
     rows = Rows(name="a", table="t", kind="k", completed_at="c", error_code="e", attempts=1)
     assert rows == replace(rows, table=("t",), run_at=("run_at",))

@@ -1,4 +1,4 @@
-"""A claim, a rescue and the question for the next due row read by index, however many rows there are."""
+"""A claim, a rescue and the query for the next due row use an index, however many rows there are."""
 
 import json
 from datetime import timedelta
@@ -22,7 +22,7 @@ from tests.store_contract.steps import HOLDER, wants
 pytestmark = [pytest.mark.long, pytest.mark.parametrize("server", ["embedded-18"], indirect=True)]
 
 MANY = 50_000
-# Ten rows, and what changing them takes in six indexes. A walk over what is ready reads thousands.
+# Ten rows, and the cost of changing them in six indexes. A scan of all ready rows would read thousands of blocks.
 AT_MOST = 400
 
 _FILL_DELIVERIES = """
@@ -55,7 +55,7 @@ CROSS JOIN LATERAL (
 
 
 async def _read(place: Place, rows: Rows, choose: Choose, *arguments: object) -> tuple[str, int]:
-    """The plan, and how many blocks of anything it read."""
+    """Return the plan and the number of blocks it read."""
     table = RowTable(place.store, rows)
     explained = await table.fetch(
         lambda sql: f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {choose(sql)}", *arguments
@@ -91,7 +91,7 @@ async def test_the_deliveries_are_read_by_index(deliveries: Place, analyzed: str
         assert blocks < AT_MOST
 
 
-async def test_the_outbox_is_read_by_index_and_not_over_other_kinds(outbox: Place) -> None:
+async def test_the_outbox_is_read_by_index_and_skips_other_kinds(outbox: Place) -> None:
     await outbox.connection.execute(_FILL_OUTBOX, MANY)
     await outbox.connection.execute('VACUUM ANALYZE platform."OutboxEvent"')
     kinds = ["work", "unheard of"]

@@ -1,4 +1,4 @@
-"""A row that cannot be claimed, or whose payload cannot be read, keeps no other row waiting."""
+"""A row that cannot be claimed, or whose payload cannot be read, does not delay other rows."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ UNREADABLE = (2, 3, 17)
 
 @pytest.fixture
 async def tasks(place: Place) -> Place:
-    """Twenty, of which some have no number."""
+    """A table of twenty tasks, some of them without a number."""
     await place.connection.execute(
         """
         CREATE TABLE task (id bigint PRIMARY KEY, number text NOT NULL, status text NOT NULL DEFAULT 'new',
@@ -57,7 +57,7 @@ async def drained(place: Place, rows: Rows, limit: int) -> list[int]:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 100])
-async def test_a_payload_that_cannot_be_read_fails_its_row_and_no_other(tasks: Place, limit: int) -> None:
+async def test_an_unreadable_payload_fails_only_its_own_row(tasks: Place, limit: int) -> None:
     expected = [number for number in range(1, 21) if number not in UNREADABLE]
     assert await drained(tasks, TASKS, limit) == expected
     failed = await tasks.connection.fetch("SELECT id, code, message, locked_by FROM task WHERE status = 'failed'")
@@ -67,7 +67,7 @@ async def test_a_payload_that_cannot_be_read_fails_its_row_and_no_other(tasks: P
     assert not any(row["locked_by"] for row in failed)
 
 
-async def test_a_row_whose_payload_cannot_be_read_is_shown_all_the_same(tasks: Place) -> None:
+async def test_a_row_with_an_unreadable_payload_can_still_be_shown(tasks: Place) -> None:
     reader = tasks.rows(TASKS).jobs
     shown = await reader.list(JobFilter(), 100)
     assert len(shown) == 20
@@ -88,7 +88,7 @@ async def test_a_row_whose_payload_cannot_be_read_is_shown_all_the_same(tasks: P
     ids=["check", "trigger"],
 )
 @pytest.mark.parametrize("limit", [2, 100])
-async def test_a_row_that_cannot_be_claimed_is_stepped_over(tasks: Place, refusal: str, limit: int) -> None:
+async def test_a_row_that_cannot_be_claimed_is_skipped(tasks: Place, refusal: str, limit: int) -> None:
     rows = replace(TASKS, payload_query="", payload_columns=("id",))
     await tasks.connection.execute(refusal)
     store, claimed = tasks.rows(rows), []
@@ -98,14 +98,14 @@ async def test_a_row_that_cannot_be_claimed_is_stepped_over(tasks: Place, refusa
     assert (await store.look(["default"], ["work"])).due_in is None
 
 
-async def test_a_table_that_refuses_every_claim_is_told(tasks: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_table_that_refuses_every_claim_raises_an_error(tasks: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.store.rows.claim._MOST_REFUSALS", 5)
     await tasks.connection.execute("ALTER TABLE task ADD CHECK (attempt < 1)")
     with pytest.raises(InvalidInput, match="the table refused the change"):
         await tasks.rows(TASKS).claim(wants(limit=3))
 
 
-async def test_a_row_that_was_left_alone_gets_another_chance(tasks: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_skipped_row_gets_another_chance(tasks: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.store.rows.claim._LEFT_ALONE_SECONDS", 0)
     await tasks.connection.execute("ALTER TABLE task ADD CONSTRAINT untouched CHECK (id <> 1 OR attempt < 1)")
     store = tasks.rows(TASKS)

@@ -1,4 +1,4 @@
-"""A table may refuse a change: its constraints and triggers know more than a mapping. No other row suffers from it."""
+"""A table may refuse a change with constraints and triggers that its mapping does not know. Other rows still work."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -6,10 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import Holdfast, Permanent, RunningJob, WorkerSettings
+from holdfast import Holdfast, Permanent, RunningJob
 from holdfast.domain.job import JobState
 from holdfast.store.contract import Rescued
 from holdfast.store.rows.mapping import Rows, RowStates
+from holdfast.types import WorkerSettings
 from tests.rows.conftest import Place
 from tests.rows.tables import migrate
 from tests.store_contract.steps import LEASE, wants
@@ -32,7 +33,7 @@ MAIL = Rows(
 
 @pytest.fixture
 async def mail(place: Place) -> Place:
-    """Mail that refuses to be `failed`, by a rule about two columns, of which `check` cannot know."""
+    """Mail whose table refuses the state `failed`, by a constraint over two columns that `check` cannot detect."""
     await place.connection.execute(
         """
         CREATE TABLE mail (
@@ -54,7 +55,7 @@ async def add_mail(place: Place, number: int) -> None:
     )
 
 
-async def test_a_row_that_cannot_be_rescued_keeps_no_other_from_it(
+async def test_a_row_that_cannot_be_rescued_does_not_block_others(
     mail: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     await add_mail(mail, 7)
@@ -72,7 +73,7 @@ async def test_a_row_that_cannot_be_rescued_keeps_no_other_from_it(
     assert len(caplog.records) == 2
 
 
-async def test_a_row_is_rescued_once_its_table_lets_it(mail: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_row_is_rescued_once_its_table_allows_it(mail: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     await add_mail(mail, 1)
     store = mail.rows(MAIL)
     (leased,) = await store.claim(wants())
@@ -90,7 +91,7 @@ class Mail:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """All but the lease keeper's, which on a busy machine rightly tells that a short lease was renewed late."""
+    """Return all warnings except the lease keeper's: on a busy machine, a short lease is really renewed late."""
     return [
         record
         for record in caplog.records
@@ -98,12 +99,12 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     ]
 
 
-async def test_outcomes_that_a_table_refuses_are_told_once_and_kept_until_it_takes_them(
+async def test_refused_outcomes_are_logged_once_and_kept_until_the_table_accepts_them(
     mail: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     await add_mail(mail, 4)
     app = Holdfast(mail.url)
-    # Short, because it is waited for a renewal, and long enough for a busy machine to renew in time.
+    # Short, because the test waits for a renewal, but long enough for a busy machine to renew in time.
     app.rows(MAIL, lease="3s")
     ran: list[int] = []
 
@@ -136,7 +137,7 @@ async def test_outcomes_that_a_table_refuses_are_told_once_and_kept_until_it_tak
             await until(are_written, "they are written as their handler left them")
     told = [record.getMessage() for record in warnings(caplog)]
     assert len([line for line in told if "outcome refused" in line and "row=mail:1" in line]) == 1
-    assert len([line for line in told if "job is a dead letter now" in line]) == 2
+    assert len([line for line in told if "job is now a dead letter" in line]) == 2
     assert len(told) == 4
     assert "Traceback" not in caplog.text
     assert "secret" not in caplog.text
@@ -145,7 +146,7 @@ async def test_outcomes_that_a_table_refuses_are_told_once_and_kept_until_it_tak
     assert [row["error"] for row in reasons] == ["no such address"] * 2
 
 
-async def test_a_table_that_changes_under_a_worker_is_one_warning_and_the_queue_goes_on(
+async def test_a_table_changed_while_a_worker_runs_causes_one_warning_and_the_queue_continues(
     mail: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = Holdfast(mail.url)

@@ -1,4 +1,4 @@
-"""What the behaviour suite cannot see: payloads, keys of every type, two mappings on one table, values of the state."""
+"""What the behavior suite does not cover: payloads, keys of every type, two mappings on one table, state values."""
 
 import asyncio
 import re
@@ -41,13 +41,13 @@ async def finished(store: RowStore, lease: Lease, transition: Transition) -> Fen
 
 
 async def values(place: Place, columns: str) -> tuple[object, ...]:
-    """Of the only delivery."""
+    """Return these columns of the only delivery."""
     row = await place.connection.fetchrow(f"SELECT {columns} FROM notification_deliveries")
     assert row is not None
     return tuple(row)
 
 
-async def test_the_payload_is_what_the_query_finds_for_the_row(deliveries: Place) -> None:
+async def test_the_payload_is_the_result_of_the_query(deliveries: Place) -> None:
     await add_deliveries(deliveries.connection, 2)
     leased = await deliveries.rows(DISPATCH).claim(SEND)
     assert [decode(each.payload) for each in leased] == [
@@ -55,14 +55,14 @@ async def test_the_payload_is_what_the_query_finds_for_the_row(deliveries: Place
     ]
 
 
-async def test_a_row_for_which_the_query_finds_nothing_is_claimed_with_null(deliveries: Place) -> None:
-    """Left out, it would be claimed and forgotten; so its handler's payload type refuses it."""
+async def test_a_row_without_a_query_result_is_claimed_with_null(deliveries: Place) -> None:
+    """Missing from the answer, it would be claimed and forgotten. With null, its handler's payload type refuses it."""
     await add_deliveries(deliveries.connection, 1)
     await deliveries.connection.execute("DELETE FROM notification_events")
     assert decode((await one(deliveries.rows(DISPATCH))).payload) is None
 
 
-async def test_the_payload_is_some_columns_or_the_whole_row(deliveries: Place) -> None:
+async def test_the_payload_can_be_some_columns_or_the_whole_row(deliveries: Place) -> None:
     await add_deliveries(deliveries.connection, 1)
     chosen = replace(DISPATCH, payload_query="", payload_columns=("installation_id", "attempt_count"))
     leased = await one(deliveries.rows(chosen))
@@ -72,7 +72,7 @@ async def test_the_payload_is_some_columns_or_the_whole_row(deliveries: Place) -
     assert (whole["installation_id"], whole["status"]) == ("device-1", "pending")
 
 
-async def test_a_job_brings_along_what_the_table_has_columns_for(outbox: Place) -> None:
+async def test_a_job_includes_everything_the_table_has_columns_for(outbox: Place) -> None:
     store = outbox.rows(OUTBOX)
     whose: Options = {"tenant": "acme", "correlation_id": "c-1"}
     new = replace(job(**whose), payload=Json('{"n": 1}'), headers=Json('{"h": 2}'), priority=2, max_attempts=7)
@@ -82,7 +82,7 @@ async def test_a_job_brings_along_what_the_table_has_columns_for(outbox: Place) 
     assert (leased.tenant, leased.correlation_id, leased.priority, leased.max_attempts) == ("acme", "c-1", 2, 7)
 
 
-async def test_a_column_without_a_time_zone_is_taken_for_utc_whatever_the_session_s_is(outbox: Place) -> None:
+async def test_a_column_without_a_time_zone_is_utc_in_any_session(outbox: Place) -> None:
     async with opened_store(f"{outbox.url}&timezone=Asia/Tokyo") as elsewhere:
         store = RowStore(elsewhere, OUTBOX)
         await outbox.clock.freeze(START)
@@ -111,7 +111,7 @@ async def test_a_column_without_a_time_zone_is_taken_for_utc_whatever_the_sessio
     ],
     ids=lambda value: value if isinstance(value, str) else value.move,
 )
-async def test_each_ending_has_its_value(deliveries: Place, ending: Transition, status: str) -> None:
+async def test_each_ending_has_its_own_value(deliveries: Place, ending: Transition, status: str) -> None:
     await add_deliveries(deliveries.connection, 1)
     store = deliveries.rows(DISPATCH)
     leased = await one(store)
@@ -123,7 +123,7 @@ async def test_each_ending_has_its_value(deliveries: Place, ending: Transition, 
     )  # fmt: skip
 
 
-async def test_a_release_of_a_retry_goes_back_to_where_it_was(deliveries: Place) -> None:
+async def test_releasing_a_retry_restores_its_previous_state(deliveries: Place) -> None:
     await add_deliveries(deliveries.connection, 1)
     assert DISPATCH.states is not None
     busy = replace(DISPATCH.states, running="busy")
@@ -137,7 +137,7 @@ async def test_a_release_of_a_retry_goes_back_to_where_it_was(deliveries: Place)
     assert await values(deliveries, "status, attempt_count") == ("retryable", 1)
 
 
-async def test_an_error_that_is_too_long_for_its_column_is_cut(deliveries: Place) -> None:
+async def test_an_error_that_is_too_long_for_its_column_is_truncated(deliveries: Place) -> None:
     await add_deliveries(deliveries.connection, 1)
     store = deliveries.rows(DISPATCH)
     long = JobError(code="C" * 100, message="m" * 1000)
@@ -156,7 +156,7 @@ async def test_without_a_count_of_losses_a_lost_lease_uses_up_an_attempt(deliver
     assert await store.claim(wants("push.send", suspects=True)) == await store.claim(SEND) == []
 
 
-async def test_a_running_row_that_cannot_be_asked_is_canceled_and_its_worker_loses_it(
+async def test_a_running_row_without_cancel_requests_is_canceled_and_its_worker_loses_it(
     deliveries: Place,
 ) -> None:
     await add_deliveries(deliveries.connection, 1)
@@ -169,7 +169,7 @@ async def test_a_running_row_that_cannot_be_asked_is_canceled_and_its_worker_los
     assert await values(deliveries, "status") == ("failed",)
 
 
-async def test_a_second_mapping_goes_on_where_the_first_has_ended(deliveries: Place) -> None:
+async def test_a_second_mapping_continues_where_the_first_ended(deliveries: Place) -> None:
     await add_deliveries(deliveries.connection, 3)
     dispatch, receipts = deliveries.rows(DISPATCH), deliveries.rows(RECEIPTS)
     assert await receipts.claim(RECEIPT) == []
@@ -186,7 +186,7 @@ async def test_a_second_mapping_goes_on_where_the_first_has_ended(deliveries: Pl
     assert (resent.id, resent.attempt) == (again.id, 2)
 
 
-async def test_a_retry_may_hand_the_row_to_another_mapping(deliveries: Place) -> None:
+async def test_a_retry_may_pass_the_row_to_another_mapping(deliveries: Place) -> None:
     await add_deliveries(deliveries.connection, 1)
     assert RECEIPTS.states is not None
     states = replace(RECEIPTS.states, retry="retryable", codes={}, incomplete=())
@@ -199,7 +199,7 @@ async def test_a_retry_may_hand_the_row_to_another_mapping(deliveries: Place) ->
     assert (await one(dispatch)).id == leased.id
 
 
-async def test_mappings_of_one_table_rescue_only_their_own(deliveries: Place) -> None:
+async def test_mappings_of_one_table_rescue_only_their_own_rows(deliveries: Place) -> None:
     await add_deliveries(deliveries.connection, 2)
     dispatch, receipts = deliveries.rows(DISPATCH), deliveries.rows(RECEIPTS)
     sent, waiting = await dispatch.claim(SEND)
@@ -211,8 +211,8 @@ async def test_mappings_of_one_table_rescue_only_their_own(deliveries: Place) ->
     assert await values(deliveries, "min(status), max(status)") == ("pending", "sent")
 
 
-async def test_mappings_that_race_on_one_table_never_both_hold_a_row(deliveries: Place) -> None:
-    """Both may claim every row: what is ready for one is ready for the other, as a careless developer would have it."""
+async def test_mappings_racing_on_one_table_never_hold_the_same_row(deliveries: Place) -> None:
+    """Both mappings may claim every row: a ready row of one is a ready row of the other, as after a careless setup."""
     await add_deliveries(deliveries.connection, 60)
     other = replace(RECEIPTS, states=DISPATCH.states)
     held: Counter[UUID] = Counter()
@@ -229,7 +229,7 @@ async def test_mappings_that_race_on_one_table_never_both_hold_a_row(deliveries:
             while leased:
                 answers = await store.finish([Finish(each.lease, PLAIN) for each in leased])
                 assert set(answers) <= {Fenced.DONE, Fenced.LOCKED}
-                # A claim that was too late for a row locks it for a moment all the same.
+                # A claim that was too late for a row still locks it for a moment.
                 leased = [each for each, answer in zip(leased, answers, strict=True) if answer is Fenced.LOCKED]
 
     await asyncio.gather(*(drain(rows, rows.kind or "") for rows in (DISPATCH, other) for _ in range(2)))
@@ -238,7 +238,7 @@ async def test_mappings_that_race_on_one_table_never_both_hold_a_row(deliveries:
 
 
 @pytest.mark.parametrize("key", ["bigint", "integer", "text", "varchar(40)"])
-async def test_keys_of_every_type_are_jobs_like_any_other(place: Place, key: str) -> None:
+async def test_keys_of_every_type_work(place: Place, key: str) -> None:
     rows = Rows(name="mails", table="mail", key="key", kind="work", completed_at="done_at", attempts=9, losses="losses",
                 error_code="code")  # fmt: skip
     await place.connection.execute(f"CREATE TABLE mail (key {key} PRIMARY KEY, run_at timestamptz DEFAULT now())")
@@ -266,7 +266,7 @@ async def test_keys_of_every_type_are_jobs_like_any_other(place: Place, key: str
         await store.enqueue([job()])
 
 
-async def test_names_with_quotes_capitals_and_spaces_are_names_like_any_other(place: Place) -> None:
+async def test_names_with_quotes_capitals_and_spaces_work(place: Place) -> None:
     odd = 'O\'Hara "x" %s; --{0}'
     rows = Rows(
         name="odd", table=(odd, "Ta.ble"), key=f"k {odd}", kind_column=f"kind {odd}", run_at=(f"r {odd}", f"c {odd}"),
@@ -300,7 +300,7 @@ async def test_names_with_quotes_capitals_and_spaces_are_names_like_any_other(pl
     assert found.state is JobState.SUCCEEDED
 
 
-async def test_what_a_table_has_no_place_for_is_refused(deliveries: Place, outbox: Place) -> None:
+async def test_data_without_a_column_is_refused(deliveries: Place, outbox: Place) -> None:
     rows = replace(DISPATCH, kind="work", payload="details", payload_query="")
     refused: list[Options] = [{"tenant": "acme"}, {"priority": 1}, {"max_attempts": 2}, {"key": "a"}, {"queue": "mail"}]
     for options in refused:
@@ -310,7 +310,7 @@ async def test_what_a_table_has_no_place_for_is_refused(deliveries: Place, outbo
         await deliveries.rows(rows).enqueue([job(kind="other")])
 
 
-async def test_a_row_that_the_application_holds_is_skipped_and_not_waited_for(deliveries: Place) -> None:
+async def test_a_row_locked_by_the_application_is_skipped_without_waiting(deliveries: Place) -> None:
     await add_deliveries(deliveries.connection, 2)
     async with opened_store(impatient(deliveries.url, 150)) as hasty:
         store = RowStore(hasty, DISPATCH)
@@ -323,7 +323,7 @@ async def test_a_row_that_the_application_holds_is_skipped_and_not_waited_for(de
         assert decode((await one(store)).payload)["push_token"] == "token-1"
 
 
-async def test_a_foreign_key_to_a_row_is_no_reason_to_skip_it(deliveries: Place) -> None:
+async def test_a_foreign_key_to_a_row_does_not_make_a_claim_skip_it(deliveries: Place) -> None:
     await add_deliveries(deliveries.connection, 1)
     await deliveries.connection.execute("CREATE TABLE note (delivery uuid REFERENCES notification_deliveries)")
     store = deliveries.rows(DISPATCH)
@@ -333,7 +333,7 @@ async def test_a_foreign_key_to_a_row_is_no_reason_to_skip_it(deliveries: Place)
         assert await finished(store, leased.lease, PLAIN) is Fenced.DONE
 
 
-async def test_a_table_that_changes_under_the_store_is_told_by_the_mapping_s_name(deliveries: Place) -> None:
+async def test_a_table_changed_while_the_store_runs_is_reported_with_the_mappings_name(deliveries: Place) -> None:
     await add_deliveries(deliveries.connection, 1)
     store = deliveries.rows(DISPATCH)
     await deliveries.connection.execute("ALTER TABLE notification_deliveries RENAME COLUMN fence TO fence_was")

@@ -1,4 +1,4 @@
-"""The unchanged worker drains applications' tables: in a tick, beside the queue, and with crashes in between."""
+"""The unchanged worker processes applications' tables: in a tick, next to the queue, and despite crashes."""
 
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -9,11 +9,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast import Holdfast, InvalidInput, Permanent, RunningJob, WorkerSettings
+from holdfast import DeadJob, Holdfast, InvalidInput, Permanent, RunningJob
 from holdfast.domain.errors import SchemaMismatch
 from holdfast.domain.job import JobState
 from holdfast.runtime.row_queues import RowQueue
 from holdfast.store.contract import JobFilter
+from holdfast.types import WorkerSettings
 from tests.databases import Database, connected
 from tests.rows.conftest import Place
 from tests.rows.tables import (
@@ -57,7 +58,7 @@ def build(url: str) -> Holdfast:
     return app
 
 
-async def test_one_tick_takes_a_row_through_both_mappings(deliveries: Place) -> None:
+async def test_one_tick_processes_a_row_with_both_mappings(deliveries: Place) -> None:
     await add_deliveries(deliveries.connection, 5)
     async with build(deliveries.url) as app:
         report = await app.tick()
@@ -70,7 +71,7 @@ async def test_one_tick_takes_a_row_through_both_mappings(deliveries: Place) -> 
     assert all(row["completed_at"] and not row["locked_by"] and not row["locked_at"] for row in rows)
 
 
-async def test_rows_are_runners_that_can_be_chosen(deliveries: Place) -> None:
+async def test_rows_are_runners_that_can_be_selected(deliveries: Place) -> None:
     await add_deliveries(deliveries.connection, 2)
     async with build(deliveries.url) as app:
         report = await app.tick(runners=["rows:dispatch"])
@@ -80,7 +81,7 @@ async def test_rows_are_runners_that_can_be_chosen(deliveries: Place) -> None:
     assert await statuses(deliveries.connection) == {"sent": 1, "invalid": 1}
 
 
-async def test_jobs_of_a_kind_and_rows_of_the_same_kind_do_not_disturb_each_other(deliveries: Place) -> None:
+async def test_jobs_and_rows_of_the_same_kind_do_not_interfere(deliveries: Place) -> None:
     await add_deliveries(deliveries.connection, 1)
     async with build(deliveries.url) as app:
         enqueued = await app.enqueue("push.send", Push("token", "by hand"))
@@ -102,7 +103,7 @@ async def test_a_payload_that_does_not_fit_fails_the_row(deliveries: Place) -> N
     assert tuple(row) == ("failed", "VALIDATION_ERROR")
 
 
-async def test_a_row_tells_its_last_error_as_a_job_does(deliveries: Place) -> None:
+async def test_a_row_shows_its_last_error_as_a_job_does(deliveries: Place) -> None:
     await add_deliveries(deliveries.connection, 2)
     async with build(deliveries.url) as app:
         await app.tick(runners=["rows:dispatch"])
@@ -111,7 +112,7 @@ async def test_a_row_tells_its_last_error_as_a_job_does(deliveries: Place) -> No
     assert (failed.last_error.code, failed.last_error.message) == ("DEVICE_NOT_REGISTERED", "gone")
 
 
-async def test_a_handler_finishes_its_row_with_its_own_writes(outbox: Place) -> None:
+async def test_a_handler_finishes_its_row_together_with_its_writes(outbox: Place) -> None:
     app = Holdfast(outbox.url)
     app.rows(OUTBOX)
     await outbox.connection.execute("CREATE TABLE effect (job uuid)")
@@ -136,7 +137,7 @@ async def test_a_handler_finishes_its_row_with_its_own_writes(outbox: Place) -> 
     assert [row["job"] for row in await outbox.connection.fetch("SELECT job FROM effect")] == [good.id]
 
 
-async def test_a_mapping_that_does_not_fit_is_told_at_the_start_unless_it_is_left_out(place: Place) -> None:
+async def test_a_mapping_that_does_not_fit_is_reported_at_the_start_unless_it_is_not_selected(place: Place) -> None:
     async with build(place.url) as app:
         await app.enqueue("push.send", Push("token", "by hand"))
         for start in (app.tick, app.worker().run):
@@ -149,7 +150,7 @@ async def test_a_mapping_that_does_not_fit_is_told_at_the_start_unless_it_is_lef
 def test_mappings_that_cannot_work_together_are_refused(server: object) -> None:
     app = Holdfast("memory:")
     app.rows(DISPATCH)
-    with pytest.raises(InvalidInput, match="name of its own"):
+    with pytest.raises(InvalidInput, match="its own name"):
         app.rows(DISPATCH)
     with pytest.raises(InvalidInput, match="both could hold one row"):
         app.rows(replace(RECEIPTS, fence="another_fence"))
@@ -159,7 +160,7 @@ def test_mappings_that_cannot_work_together_are_refused(server: object) -> None:
         app.rows({"name": "dispatch"})  # type: ignore[arg-type]
 
 
-def test_where_a_lost_lease_is_an_attempt_nothing_is_claimed_ahead(server: object) -> None:
+def test_rows_are_not_claimed_ahead_if_a_lost_lease_counts_as_an_attempt(server: object) -> None:
     assert RowQueue(DISPATCH).settings(WorkerSettings()).most_ahead == 0
     assert RowQueue(OUTBOX).settings(WorkerSettings()).most_ahead == WorkerSettings().most_ahead
 
@@ -176,16 +177,16 @@ def test_where_a_lost_lease_is_an_attempt_nothing_is_claimed_ahead(server: objec
     ],
     ids=lambda change: "-".join(change) or "same",
 )
-def test_mappings_that_could_not_tell_their_locks_apart_are_refused(server: object, change: dict[str, Any]) -> None:
+def test_mappings_with_indistinguishable_locks_are_refused(server: object, change: dict[str, Any]) -> None:
     app = Holdfast("memory:")
     app.rows(DISPATCH)
     with pytest.raises(InvalidInput, match="each would rescue rows of the other") as refused:
         app.rows(replace(DISPATCH, name="second", **change))
-    assert ("give both their schema" in str(refused.value)) is ("table" in change)
+    assert ("give each its schema" in str(refused.value)) is ("table" in change)
     app.rows(RECEIPTS)
 
 
-def test_tables_in_two_schemas_and_tables_without_states_that_are_due_apart_are_neighbours(server: object) -> None:
+def test_mappings_of_different_schemas_or_with_different_due_conditions_can_coexist(server: object) -> None:
     app = Holdfast("memory:")
     app.rows(replace(DISPATCH, table="a.deliveries"))
     app.rows(replace(DISPATCH, name="b", table="b.deliveries"))
@@ -193,12 +194,23 @@ def test_tables_in_two_schemas_and_tables_without_states_that_are_due_apart_are_
     app.rows(replace(DISPATCH, name="mail", table="c.message", states=None, due="item.channel = 'mail'"))
 
 
-async def test_a_kind_without_a_handler_is_refused_and_memory_leaves_rows_out(place: Place) -> None:
+async def test_on_dead_for_a_kind_with_a_mapping_is_refused(place: Place) -> None:
+    app = build(place.url)
+
+    @app.on_dead("push.send")
+    def mourn(job: RunningJob[DeadJob[Push]]) -> None: ...
+
+    async with app:
+        with pytest.raises(InvalidInput, match=r"^on_dead: 'push.send' is the kind of the rows 'dispatch'"):
+            app.worker()
+
+
+async def test_a_mapped_kind_without_a_handler_is_refused_and_the_memory_store_ignores_rows(place: Place) -> None:
     app = Holdfast(place.url)
     app.rows(DISPATCH)
     app.handler("other")(lambda job: None)
     async with app:
-        with pytest.raises(InvalidInput, match=r"no handler of the kind 'push.send'"):
+        with pytest.raises(InvalidInput, match=r"no handler for the kind 'push.send'"):
             app.worker()
     async with build("memory:") as memory:
         assert memory.worker().runner_names == ["schedules", "queue", "maintenance"]
@@ -225,7 +237,7 @@ def commands(database: Database, tmp_path: Path) -> Iterator[Commands]:
 
 @pytest.mark.long
 @pytest.mark.fault
-async def test_workers_that_are_killed_lose_no_row_and_the_last_claim_of_each_has_its_effect(
+async def test_killed_workers_lose_no_row_and_the_last_claim_of_each_row_has_its_effect(
     application: "asyncpg.Connection[asyncpg.Record]", commands: Commands, database: Database
 ) -> None:
     await add_deliveries(application, 150)
@@ -245,9 +257,9 @@ async def test_workers_that_are_killed_lose_no_row_and_the_last_claim_of_each_ha
         )
         return not left
 
-    # Twice: a third loss would end a row that has a count of them.
+    # Kill twice only: a third loss would end a row that has a count of losses.
     for goal in (60, 200):
-        worker = commands.start("worker", "tests.rows.apps.pushing:app", "--lease", "1s")
+        worker = commands.start("worker", "--app", "tests.rows.apps.pushing:app", "--lease", "1s")
 
         async def has_done_so_much(goal: int = goal) -> bool:
             return await effects() >= goal
@@ -255,14 +267,14 @@ async def test_workers_that_are_killed_lose_no_row_and_the_last_claim_of_each_ha
         await until(has_done_so_much, f"{goal} effects")
         worker.send(signal.SIGKILL)
         worker.exit_code()
-    last = commands.start("worker", "tests.rows.apps.pushing:app", "--lease", "1s")
+    last = commands.start("worker", "--app", "tests.rows.apps.pushing:app", "--lease", "1s")
     await until(is_over, "every row is over")
     last.send(signal.SIGTERM)
     assert last.exit_code() == 0, last.log
     assert await statuses(application) == {"ok": 135, "invalid": 15}
     assert await application.fetchval("""SELECT count(*) FROM platform."OutboxEvent" WHERE status = 'SENT'""") == 150
     assert await application.fetchval("SELECT count(DISTINCT (job, note)) FROM effect") == 150 * 3
-    # What finished a row is the claim whose effect came last; nothing of an earlier one was written over it.
+    # The claim with the last effect finished the row, and no earlier claim overwrote anything.
     assert (
         await application.fetch(
             """

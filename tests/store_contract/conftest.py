@@ -1,7 +1,7 @@
-"""`case`: each store in turn, empty, its clock stopped at START.
+"""`case`: each store in turn, empty, with its clock stopped at START.
 
-A test that is about a part of the contract which a store may lack says so: `@needs(Part.KEYS)`. It is not collected for
-the mappings of ROW_CASES that lack the part; docs/rows.md lists those parts.
+A test of an optional part of the contract declares it with `@needs(Part.KEYS)`. It is not collected for the mappings of
+ROW_CASES that lack the part; docs/rows.md lists the parts.
 """
 
 from collections.abc import AsyncIterator
@@ -12,13 +12,13 @@ from tests.conftest import STORES
 from tests.databases import ROW_CASES, Servers, StoreCase, no_task_left, opened_case
 from tests.store_contract.steps import START
 
-# The outbox has less than the whole of it, and nothing else.
+# "rows-outbox" covers only a part of what "rows-whole" covers.
 _MAPPINGS = [pytest.param(name, marks=pytest.mark.long if name == "rows-outbox" else []) for name in ROW_CASES]
 
 
 @pytest.fixture(params=("memory", *STORES, *_MAPPINGS))
 async def store_case(request: pytest.FixtureRequest, threads_end: None, servers: Servers) -> AsyncIterator[StoreCase]:
-    """Also the tables of applications."""
+    """Yields each store, including the tables of applications."""
     async with opened_case(request.param, servers) as case, no_task_left():
         yield case
 

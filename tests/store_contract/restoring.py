@@ -1,4 +1,4 @@
-"""A store that goes back to an earlier state of itself, as after a restore, while its clients live on."""
+"""A store that returns to an earlier state, as after a restore, while its clients keep running."""
 
 from collections.abc import Awaitable, Callable
 from copy import deepcopy
@@ -19,7 +19,7 @@ _SEQUENCES = "SELECT format('%I.%I', schemaname, sequencename) AS name, last_val
 
 
 async def earlier_state(case: StoreCase) -> Restore:
-    """What brings back everything that the store knows now; its sequences, too."""
+    """Return a function that restores everything the store contains now, including its sequences."""
     if isinstance(case.store, MemoryStore):
         return await _of_memory(case.store)
     store = case.store.table.store if isinstance(case.store, RowStore) else case.store

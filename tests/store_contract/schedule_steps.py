@@ -1,4 +1,4 @@
-"""The words in which the behaviour of schedules and runs is written."""
+"""Helpers for the tests of schedules and runs."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -54,7 +54,7 @@ async def shown_schedule(case: StoreCase, name: str = "report") -> Schedule:
 
 
 async def due_schedule(case: StoreCase, **options: Unpack[ScheduleOptions]) -> Schedule:
-    """A declared schedule at the moment of its first occurrence."""
+    """Declare a schedule and move the clock to its first occurrence."""
     schedule = await declared(case, **options)
     await case.clock.freeze(schedule.next_occurrence)
     return schedule
@@ -71,7 +71,7 @@ async def advanced(
     jobs: Sequence[NewJob] | None = None,
     occurrence: datetime | None = None,
 ) -> bool:
-    """Advance by a minute with one job, unless said otherwise."""
+    """Advance by a minute with one job, unless the options say otherwise."""
     return await schedules.advance(
         schedule,
         next_occurrence or schedule.next_occurrence + MINUTE,

@@ -1,4 +1,4 @@
-"""The words in which the behaviour suite is written: jobs, claims and endings with the usual defaults."""
+"""Helpers for the behavior suite: jobs, claims and endings with the usual defaults."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -42,7 +42,7 @@ _TOLD_APART = {"dead": Part.DEAD, "exhaust": Part.DEAD, "canceled": Part.CANCELE
 
 
 def told_apart(values: Iterable[str]) -> "list[ParameterSet]":
-    """States or endings for `parametrize`, for tests that see the state: some tables call several of them failed."""
+    """Parametrize tests that see the state with states or endings: some tables store several of them as failed."""
     parts = {value: _TOLD_APART.get(value) for value in values}
     return [pytest.param(value, id=str(value), marks=[needs(part)] if part else []) for value, part in parts.items()]
 
@@ -88,13 +88,13 @@ async def enqueued(case: StoreCase, **options: Unpack[Options]) -> UUID:
 
 
 async def claimed(case: StoreCase, request: ClaimRequest | None = None) -> LeasedJob:
-    """The one job that a claim finds."""
+    """Claim and return the only job found."""
     (leased,) = await case.store.claim(request or wants())
     return leased
 
 
 async def running(case: StoreCase, **options: Unpack[Options]) -> LeasedJob:
-    """A new job, claimed."""
+    """Enqueue a job and claim it."""
     id = await enqueued(case, **options)
     leased = await claimed(case, wants(options.get("kind", "work"), queues=(options.get("queue", "default"),)))
     assert leased.id == id
@@ -107,7 +107,7 @@ async def finished(case: StoreCase, lease: Lease, transition: Transition) -> Fen
 
 
 async def lost(case: StoreCase, times: int, **options: Unpack[Options]) -> UUID:
-    """A new job that lost its lease so many times in company."""
+    """Enqueue a job and let it lose its lease this many times while other jobs run in its worker."""
     id = await enqueued(case, **options)
     for loss in range(times):
         await claimed(case, wants(options.get("kind", "work"), suspects=loss >= SUSPECT))
@@ -117,7 +117,7 @@ async def lost(case: StoreCase, times: int, **options: Unpack[Options]) -> UUID:
 
 
 async def crash(case: StoreCase, *, crash_limit: int = 2) -> LeasedJob:
-    """The only suspect runs alone, and its worker dies of it."""
+    """Let the only suspect run alone and its worker die."""
     leased = await claimed(case, wants(suspects=True))
     assert await case.store.run_alone(leased.lease, crash_limit) is Fenced.DONE
     await case.clock.advance(LEASE)
@@ -126,14 +126,14 @@ async def crash(case: StoreCase, *, crash_limit: int = 2) -> LeasedJob:
 
 
 async def dead_of_crashes(case: StoreCase) -> UUID:
-    """A new job that ended dead because a worker died of it."""
+    """Enqueue a job and let it end dead because its worker died."""
     id = await lost(case, SUSPECT)
     await crash(case, crash_limit=1)
     return id
 
 
 async def in_state(case: StoreCase, state: JobState, **options: Unpack[Options]) -> UUID:
-    """A new job brought into this state by its shortest way."""
+    """Bring a new job into this state in the shortest way."""
     if state is JobState.READY:
         return await enqueued(case, **options)
     leased = await running(case, **options)
@@ -169,7 +169,7 @@ def error_dicts(found: Job) -> list[dict[str, Any]]:
 
 
 def stored_error(error: JobError, *, attempt: int, at: datetime) -> dict[str, object]:
-    """An error as the store keeps it: with the attempt that failed and the store's time."""
+    """Return the error as the store keeps it: with the failed attempt and the store's time."""
     return {**error.as_dict(), "attempt": attempt, "at": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
 
 
@@ -182,5 +182,5 @@ def with_new_ids(number: int) -> Sequence[NewJob]:
 
 
 def stranger(lease: Lease) -> Lease:
-    """The same job and fence under the name of another claim."""
+    """Return a lease on the same job and fence under another claim."""
     return lease._replace(claim=uuid4())

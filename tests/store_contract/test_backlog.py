@@ -1,4 +1,4 @@
-"""backlog: how much is due in each queue, and for how long it has been."""
+"""backlog: how many jobs are due in each queue, and for how long."""
 
 from datetime import timedelta
 
@@ -24,7 +24,7 @@ async def test_a_store_with_nothing_due_has_no_backlog(case: StoreCase) -> None:
 
 
 @needs(Part.RUN_ORDER)
-async def test_the_oldest_is_counted_from_when_it_was_due(case: StoreCase) -> None:
+async def test_the_oldest_is_measured_from_the_time_it_was_due(case: StoreCase) -> None:
     await enqueued(case, delay=5 * SECOND)
     await enqueued(case)
     await case.clock.advance(7 * SECOND)
@@ -54,14 +54,14 @@ async def test_each_queue_counts_all_its_priorities_and_kinds(case: StoreCase) -
 
 
 @needs(Part.LOSSES)
-async def test_suspects_wait_too(case: StoreCase) -> None:
+async def test_suspects_are_part_of_the_backlog(case: StoreCase) -> None:
     await lost(case, 2)
     (backlog,) = await case.reader.backlog()
     assert backlog.due == 1
 
 
 @pytest.mark.parametrize(("limit", "due", "is_more"), [(0, 0, True), (2, 2, True), (3, 3, False), (4, 3, False)])
-async def test_no_more_than_the_limit_is_counted_and_the_oldest_is_exact_all_the_same(
+async def test_counting_stops_at_the_limit_but_the_oldest_is_exact(
     case: StoreCase, limit: int, due: int, is_more: bool
 ) -> None:
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""cancel: waiting jobs and dead letters end now, running ones are asked to, other final ones stay."""
+"""cancel: waiting jobs and dead letters end now, running jobs are asked to stop, other final jobs stay as they are."""
 
 from uuid import uuid4
 
@@ -50,7 +50,7 @@ async def test_a_waiting_job_keeps_its_counts_and_errors(case: StoreCase) -> Non
 
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.DEAD])
 @needs(Part.KEYS, Part.TENANTS, Part.CANCELED)
-async def test_a_dead_letter_ends_canceled_and_keeps_its_story(case: StoreCase, state: JobState) -> None:
+async def test_a_dead_letter_ends_canceled_and_keeps_its_history(case: StoreCase, state: JobState) -> None:
     id = await in_state(case, state, tenant="acme", key="a", max_attempts=3)
     before = (await shown(case, id)).as_dict()
     await case.clock.advance(SECOND)
@@ -108,5 +108,5 @@ async def test_a_job_named_twice_is_canceled_once(case: StoreCase) -> None:
     assert await case.store.cancel([id, id]) == [Canceling.CANCELED, Canceling.CANCELED]
 
 
-async def test_nothing_to_cancel_is_fine(case: StoreCase) -> None:
+async def test_canceling_no_jobs_does_nothing(case: StoreCase) -> None:
     assert await case.store.cancel([]) == []

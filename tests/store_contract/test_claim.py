@@ -1,4 +1,4 @@
-"""claim: due jobs only, most urgent first, then first in first out; each to one holder."""
+"""claim: only due jobs, most urgent first, then first in first out, each to one holder."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -56,7 +56,7 @@ async def test_a_claim_returns_everything_that_the_handler_needs(case: StoreCase
     assert leased.created_at == START
 
 
-async def test_a_claimed_job_shows_who_holds_it_and_until_when(case: StoreCase) -> None:
+async def test_a_claimed_job_shows_its_holder_and_the_end_of_the_lease(case: StoreCase) -> None:
     id = await enqueued(case)
     await case.clock.advance(SECOND)
     leased = await claimed(case)
@@ -67,7 +67,7 @@ async def test_a_claimed_job_shows_who_holds_it_and_until_when(case: StoreCase) 
     assert (found.finished_at, found.cancel_requested) == (None, False)
 
 
-async def test_nobody_else_can_claim_a_claimed_job(case: StoreCase) -> None:
+async def test_a_claimed_job_cannot_be_claimed_again(case: StoreCase) -> None:
     await enqueued(case)
     await claimed(case)
     assert await case.store.claim(wants(holder=OTHER_HOLDER)) == []
@@ -89,7 +89,7 @@ async def test_the_most_urgent_priority_goes_first(case: StoreCase) -> None:
 
 
 @needs(Part.PRIORITIES)
-async def test_urgency_goes_before_age(case: StoreCase) -> None:
+async def test_urgency_takes_precedence_over_age(case: StoreCase) -> None:
     old = await enqueued(case, priority=5)
     await case.clock.advance(timedelta(hours=1))
     urgent = await enqueued(case, priority=4)
@@ -106,7 +106,7 @@ async def test_jobs_of_one_priority_go_first_in_first_out_across_kinds(case: Sto
 
 
 @needs(Part.ANY_KIND)
-async def test_claims_of_one_job_each_keep_that_order(case: StoreCase) -> None:
+async def test_claims_of_one_job_each_keep_first_in_first_out_order(case: StoreCase) -> None:
     ids = []
     for kind in ("b", "a", "b", "b", "a", "a"):
         ids.append(await enqueued(case, kind=kind))
@@ -116,7 +116,7 @@ async def test_claims_of_one_job_each_keep_that_order(case: StoreCase) -> None:
 
 
 @needs(Part.PRIORITIES)
-async def test_a_more_urgent_job_goes_before_those_that_the_last_claim_left(case: StoreCase) -> None:
+async def test_a_more_urgent_job_is_claimed_before_those_left_by_the_last_claim(case: StoreCase) -> None:
     first, second = await enqueued(case), await enqueued(case)
     assert (await claimed(case, wants(limit=1))).id == first
     urgent = await enqueued(case, priority=0)
@@ -131,7 +131,7 @@ async def test_jobs_become_due_in_the_order_of_their_times(case: StoreCase) -> N
     assert await all_claimable(case) == [early, late]
 
 
-async def test_a_limit_is_kept_and_the_rest_stays(case: StoreCase) -> None:
+async def test_a_limit_is_respected_and_the_rest_stays(case: StoreCase) -> None:
     jobs = [job() for _ in range(5)]
     await case.store.enqueue(jobs)
     assert [leased.id for leased in await case.store.claim(wants(limit=3))] == [each.id for each in jobs[:3]]
@@ -158,7 +158,7 @@ async def test_a_limited_kind_leaves_room_for_the_others(case: StoreCase) -> Non
 
 
 @needs(Part.ANY_KIND)
-async def test_a_kind_of_which_none_is_wanted_is_left_alone(case: StoreCase) -> None:
+async def test_a_kind_with_a_limit_of_zero_is_not_claimed(case: StoreCase) -> None:
     await enqueued(case, kind="a")
     other = await enqueued(case, kind="b")
     assert [each.id for each in await case.store.claim(wants("a", "b", limits={"a": 0}))] == [other]
@@ -216,7 +216,7 @@ async def test_the_attempt_is_counted_at_the_claim(case: StoreCase) -> None:
         await case.clock.advance(5 * SECOND)
 
 
-async def test_a_job_s_fence_rises_with_each_of_its_claims_whatever_has_become_of_the_last_one(case: StoreCase) -> None:
+async def test_a_fence_rises_with_each_claim_of_a_job_however_the_last_one_ended(case: StoreCase) -> None:
     await enqueued(case)
     fences = []
     for ending in (
@@ -238,7 +238,7 @@ async def test_a_job_s_fence_rises_with_each_of_its_claims_whatever_has_become_o
     assert fences == sorted(set(fences))
 
 
-async def test_every_request_has_a_claim_of_its_own(case: StoreCase) -> None:
+async def test_every_request_gets_its_own_claim(case: StoreCase) -> None:
     await case.store.enqueue([job() for _ in range(4)])
     first = await case.store.claim(wants(limit=2))
     second = await case.store.claim(wants(limit=1))
@@ -265,14 +265,14 @@ async def test_a_job_that_lost_two_leases_is_claimed_only_as_a_suspect(case: Sto
     assert (leased.id, leased.attempt, leased.losses) == (id, 3, 2)
 
 
-async def test_a_job_that_lost_one_lease_is_no_suspect(case: StoreCase) -> None:
+async def test_a_job_that_lost_one_lease_is_not_a_suspect(case: StoreCase) -> None:
     id = await lost(case, 1)
     assert await case.store.claim(wants(suspects=True)) == []
     assert (await claimed(case)).id == id
 
 
 @needs(Part.LOSSES, Part.SUSPECTS, Part.ANY_KIND)
-async def test_a_claim_of_suspects_keeps_kinds_queues_times_limits_and_order(case: StoreCase) -> None:
+async def test_a_claim_of_suspects_respects_kinds_queues_times_limits_and_order(case: StoreCase) -> None:
     ids: dict[str, UUID] = {}
     wanted = [("a1", "a", 5), ("b", "b", 4), ("a2", "a", 3), ("c", "c", 0), ("a3", "a", 9), ("a4", "a", 9)]
     for name, kind, priority in wanted:
@@ -295,7 +295,7 @@ async def test_a_snoozed_suspect_is_not_claimed_before_its_time(case: StoreCase)
     assert (await claimed(case, wants(suspects=True))).id == id
 
 
-async def test_a_holder_can_ask_for_all_of_its_leases(case: StoreCase) -> None:
+async def test_a_holder_can_list_all_its_leases(case: StoreCase) -> None:
     jobs = [job() for _ in range(5)]
     await case.store.enqueue(jobs)
     mine = await case.store.claim(wants(limit=3))
@@ -311,7 +311,7 @@ async def test_a_holder_can_ask_for_all_of_its_leases(case: StoreCase) -> None:
     assert await case.store.leases_of(HOLDER) == []
 
 
-async def test_a_claim_ends_with_the_payload_that_brings_it_to_its_limit_and_the_rest_stays_ready(
+async def test_a_claim_ends_at_its_payload_limit_and_the_rest_stays_ready(
     case: StoreCase,
 ) -> None:
     jobs = [job(payload=encode("x" * 100_000)) for _ in range(5)]

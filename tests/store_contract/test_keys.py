@@ -1,4 +1,4 @@
-"""Keys: what becomes of a job whose key is there already, and until when it is there."""
+"""Keys: what enqueueing does when the key already has a job, and how long it has one."""
 
 from datetime import timedelta
 from typing import NamedTuple, Unpack
@@ -6,10 +6,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast.domain.errors import DuplicateJob
+from holdfast.domain.enqueued import Enqueued
+from holdfast.domain.errors import DuplicateJob, InvalidInput
 from holdfast.domain.job import IfExists, JobState, NewJob
 from holdfast.domain.json_text import Json
-from holdfast.store.contract import Enqueued, Fenced
+from holdfast.store.contract import Fenced
 from holdfast.store.parts import Part
 from tests.databases import StoreCase
 from tests.store_contract.steps import (
@@ -35,12 +36,13 @@ from tests.store_contract.steps import (
 pytestmark = needs(Part.KEYS)
 
 REPLACE = IfExists.REPLACE
+KEEP_LIVE = IfExists.KEEP_LIVE
 WINDOW = timedelta(minutes=5)
 FINAL = [state for state in JobState if state.is_final]
 
 
 def newer(**options: Unpack[Options]) -> NewJob:
-    """The same work with newer data."""
+    """Return the same job with newer data."""
     complete: Options = {"key": "report", "payload": Json('{"newer": true}'), **options}
     return job(**complete)
 
@@ -75,7 +77,7 @@ async def test_a_replaced_job_becomes_the_new_one_and_keeps_its_id(case: StoreCa
     assert len(await everything(case)) == 1
 
 
-async def test_a_replaced_job_is_claimed_where_it_stands_now(case: StoreCase) -> None:
+async def test_a_replaced_job_is_claimed_in_its_new_place(case: StoreCase) -> None:
     id = await enqueued(case, key="report", priority=9)
     other = await enqueued(case)
     assert (await answer(case, newer(if_exists=REPLACE, queue="reports", priority=0))).replaced
@@ -89,7 +91,7 @@ async def test_a_replaced_job_is_claimed_where_it_stands_now(case: StoreCase) ->
     [({}, SECOND), ({"delay": 5 * SECOND}, 6 * SECOND), ({"run_at": START}, SECOND)],
     ids=["now", "delay", "a time that is past"],
 )
-async def test_a_replaced_job_is_never_due_before_it_was_replaced(
+async def test_a_replaced_job_is_never_due_before_its_replacement(
     case: StoreCase, options: Options, due: timedelta
 ) -> None:
     id = await enqueued(case, key="report", run_at=START + timedelta(hours=1))
@@ -99,7 +101,7 @@ async def test_a_replaced_job_is_never_due_before_it_was_replaced(
     assert (await shown(case, id)).run_at == START + due
 
 
-async def test_a_replacement_without_a_correlation_id_leaves_the_one_that_is_there(case: StoreCase) -> None:
+async def test_a_replacement_without_a_correlation_id_keeps_the_existing_one(case: StoreCase) -> None:
     id = await enqueued(case, key="report")
     named = await enqueued(case, key="named", correlation_id="order-7")
     await case.store.enqueue([newer(if_exists=REPLACE), newer(key="named", if_exists=REPLACE)])
@@ -119,8 +121,8 @@ async def test_a_replaced_job_that_waited_for_a_retry_starts_over(case: StoreCas
 
 
 @pytest.mark.parametrize("losses", [1, 2])
-async def test_a_replaced_job_is_suspected_as_before(case: StoreCase, losses: int) -> None:
-    """Its attempts start over, but newer work of the same kind has not shown that it is harmless."""
+async def test_a_replaced_job_keeps_its_suspicion(case: StoreCase, losses: int) -> None:
+    """Its attempts start over, but newer work of the same kind has not proved to be harmless."""
     id = await lost(case, losses, key="report")
     assert (await answer(case, newer(if_exists=REPLACE))).replaced
     assert (await shown(case, id)).suspicion == losses
@@ -129,18 +131,83 @@ async def test_a_replaced_job_is_suspected_as_before(case: StoreCase, losses: in
 
 
 @pytest.mark.parametrize("state", [JobState.RUNNING, *FINAL])
-async def test_what_has_started_is_not_replaced_but_followed_by_a_new_job(case: StoreCase, state: JobState) -> None:
+async def test_a_job_that_has_started_is_not_replaced_but_followed_by_a_new_one(
+    case: StoreCase, state: JobState
+) -> None:
     first = await in_state(case, state, key="report")
     before = await shown(case, first)
     new = newer(if_exists=REPLACE)
     assert await answer(case, new) == Enqueued(new.id, is_new=True)
     assert await shown(case, first) == before
     assert (await claimed(case)).payload == '{"newer": true}'
-    # The key is the new job's.
+    # The new job has the key.
     assert await answer(case, newer()) == Enqueued(new.id, is_new=False)
 
 
-async def test_newer_data_after_the_newer_data_waits_its_turn_in_the_second_job(case: StoreCase) -> None:
+@pytest.mark.parametrize("state", [JobState.READY, JobState.RUNNING])
+async def test_keep_live_returns_a_live_job(case: StoreCase, state: JobState) -> None:
+    id = await in_state(case, state, key="report")
+    before = await everything(case)
+    assert await answer(case, newer(if_exists=KEEP_LIVE)) == Enqueued(id, is_new=False)
+    assert await everything(case) == before
+
+
+async def test_a_job_waiting_for_a_retry_is_live(case: StoreCase) -> None:
+    leased = await running(case, key="report")
+    assert await finished(case, leased.lease, ENDINGS["retry"]) is Fenced.DONE
+    assert await answer(case, newer(if_exists=KEEP_LIVE)) == Enqueued(leased.id, is_new=False)
+
+
+@pytest.mark.parametrize("state", FINAL)
+async def test_keep_live_makes_a_new_job_that_takes_the_key_of_a_final_one(case: StoreCase, state: JobState) -> None:
+    first = await in_state(case, state, key="report")
+    before = await shown(case, first)
+    new = newer(if_exists=KEEP_LIVE)
+    assert await answer(case, new) == Enqueued(new.id, is_new=True)
+    assert await shown(case, first) == before
+    assert await answer(case, newer(if_exists=KEEP_LIVE)) == Enqueued(new.id, is_new=False)
+    assert await answer(case, newer()) == Enqueued(new.id, is_new=False)
+
+
+async def test_keep_live_makes_a_job_if_the_key_is_free(case: StoreCase) -> None:
+    new = newer(if_exists=KEEP_LIVE)
+    assert await answer(case, new) == Enqueued(new.id, is_new=True)
+
+
+async def test_the_first_job_of_a_keep_live_batch_wins(case: StoreCase) -> None:
+    first = await in_state(case, JobState.DEAD, key="report")
+    jobs = [newer(if_exists=KEEP_LIVE) for _ in range(3)]
+    answers = await case.store.enqueue(jobs)
+    assert answers == [Enqueued(jobs[0].id, is_new=number == 0) for number in range(3)]
+    assert {found.id for found in await everything(case)} == {first, jobs[0].id}
+
+
+@pytest.mark.parametrize("state", FINAL)
+async def test_repeating_keep_live_with_the_id_of_a_final_job_makes_no_job(case: StoreCase, state: JobState) -> None:
+    id = await in_state(case, state, key="report")
+    assert await answer(case, newer(id=id, if_exists=KEEP_LIVE)) == Enqueued(id, is_new=False)
+    later = await answer(case, newer(if_exists=KEEP_LIVE))
+    assert later.is_new
+    # The job that has the key is live, so it is returned whatever the ID is.
+    assert await answer(case, newer(id=id, if_exists=KEEP_LIVE)) == Enqueued(later.id, is_new=False)
+    (leased,) = await case.store.claim(wants())
+    assert await finished(case, leased.lease, ENDINGS["succeed"]) is Fenced.DONE
+    assert await answer(case, newer(id=id, if_exists=KEEP_LIVE)) == Enqueued(id, is_new=False)
+    assert await answer(case, newer()) == Enqueued(later.id, is_new=False)
+
+
+@pytest.mark.parametrize("state", list(JobState))
+async def test_keep_live_ignores_the_window_of_an_earlier_job_and_checks_its_state(
+    case: StoreCase, state: JobState
+) -> None:
+    id = await in_state(case, state, key="report", window=WINDOW)
+    await case.clock.advance(WINDOW - SECOND)
+    assert await answer(case, new := newer(if_exists=KEEP_LIVE)) == (
+        Enqueued(new.id, is_new=True) if state.is_final else Enqueued(id, is_new=False)
+    )
+
+
+async def test_a_second_replacement_replaces_the_job_that_follows_the_running_one(case: StoreCase) -> None:
     first = await running(case, key="report")
     second = newer(if_exists=REPLACE)
     assert (await answer(case, second)).is_new
@@ -150,19 +217,19 @@ async def test_newer_data_after_the_newer_data_waits_its_turn_in_the_second_job(
     assert [(each.id, each.payload) for each in await case.store.claim(wants())] == [(second.id, '"last"')]
 
 
-async def test_a_job_given_back_by_its_worker_is_replaced_again(case: StoreCase) -> None:
+async def test_a_job_released_by_its_worker_can_be_replaced_again(case: StoreCase) -> None:
     leased = await running(case, key="report")
     await case.store.release([leased.lease])
     assert (await answer(case, newer(if_exists=REPLACE))).replaced
     assert (await claimed(case)).payload == '{"newer": true}'
 
 
-async def test_replacing_where_nothing_is_makes_a_job(case: StoreCase) -> None:
+async def test_replace_makes_a_job_if_the_key_is_free(case: StoreCase) -> None:
     new = newer(if_exists=REPLACE)
     assert await answer(case, new) == Enqueued(new.id, is_new=True)
 
 
-async def test_of_a_batch_the_last_replacement_counts(case: StoreCase) -> None:
+async def test_the_last_replacement_of_a_batch_wins(case: StoreCase) -> None:
     jobs = [newer(if_exists=REPLACE, payload=Json(str(number))) for number in range(3)]
     first = jobs[0].id
     assert await case.store.enqueue(jobs) == [
@@ -194,10 +261,10 @@ async def test_a_refused_batch_replaces_nothing(case: StoreCase) -> None:
 
 @pytest.mark.parametrize("state", [JobState.READY, JobState.RUNNING, JobState.SUCCEEDED])
 @pytest.mark.parametrize("if_exists", list(IfExists))
-async def test_asking_again_with_the_same_id_changes_nothing(
+async def test_repeating_a_call_with_the_same_id_changes_nothing(
     case: StoreCase, state: JobState, if_exists: IfExists
 ) -> None:
-    """So a producer whose reply was lost can repeat its call, and does not undo what others did meanwhile."""
+    """A producer whose reply was lost can repeat its call without undoing later changes."""
     id = await in_state(case, state, key="report")
     before = await shown(case, id)
     assert await answer(case, newer(id=id, if_exists=if_exists)) == Enqueued(id, is_new=False)
@@ -205,19 +272,21 @@ async def test_asking_again_with_the_same_id_changes_nothing(
 
 
 @pytest.mark.parametrize("state", list(JobState))
-async def test_asking_again_with_the_same_id_after_the_window_changes_nothing(case: StoreCase, state: JobState) -> None:
+async def test_repeating_a_call_with_the_same_id_after_the_window_changes_nothing(
+    case: StoreCase, state: JobState
+) -> None:
     id = await in_state(case, state, key="report", window=WINDOW)
     await case.clock.advance(WINDOW)
     before = await everything(case)
     for again in (newer(id=id, window=WINDOW), newer(id=id, if_exists=REPLACE), newer(id=id)):
         assert await answer(case, again) == Enqueued(id, is_new=False)
     assert await everything(case) == before
-    # What was given back began no window.
+    # Returning the existing job started no window.
     assert (await answer(case, newer(window=WINDOW))).is_new
 
 
 @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.SUCCEEDED])
-async def test_asking_again_with_the_same_id_does_not_replace_what_came_after_it(
+async def test_repeating_a_call_with_the_same_id_does_not_replace_the_job_that_followed(
     case: StoreCase, state: JobState
 ) -> None:
     first = await in_state(case, state, key="report")
@@ -229,7 +298,7 @@ async def test_asking_again_with_the_same_id_does_not_replace_what_came_after_it
     assert await answer(case, newer()) == Enqueued(last, is_new=False)
 
 
-async def test_an_id_that_another_job_has_is_refused_and_keeps_no_key(case: StoreCase) -> None:
+async def test_an_id_used_by_another_job_is_refused_and_holds_no_key(case: StoreCase) -> None:
     taken = await enqueued(case, key="other")
     for refused in (newer(id=taken), newer(id=taken, if_exists=REPLACE), newer(id=taken, window=WINDOW)):
         with pytest.raises(DuplicateJob):
@@ -239,7 +308,7 @@ async def test_an_id_that_another_job_has_is_refused_and_keeps_no_key(case: Stor
 
 
 @pytest.mark.parametrize("state", list(JobState))
-async def test_within_its_window_a_key_gives_back_its_job_whatever_its_state(case: StoreCase, state: JobState) -> None:
+async def test_within_its_window_a_key_returns_its_job_in_any_state(case: StoreCase, state: JobState) -> None:
     id = await in_state(case, state, key="report", window=WINDOW)
     await case.clock.advance(WINDOW - SECOND)
     before = await everything(case)
@@ -248,7 +317,7 @@ async def test_within_its_window_a_key_gives_back_its_job_whatever_its_state(cas
 
 
 @pytest.mark.parametrize("state", list(JobState))
-async def test_after_the_window_a_new_job_is_made_whatever_the_state_of_the_old_one(
+async def test_after_the_window_a_new_job_is_made_regardless_of_the_old_ones_state(
     case: StoreCase, state: JobState
 ) -> None:
     id = await in_state(case, state, key="report", window=WINDOW)
@@ -257,14 +326,14 @@ async def test_after_the_window_a_new_job_is_made_whatever_the_state_of_the_old_
     new = newer(window=WINDOW)
     assert await answer(case, new) == Enqueued(new.id, is_new=True)
     assert await shown(case, id) == before
-    # A window of its own begins with it.
+    # The new job starts its own window.
     await case.clock.advance(WINDOW - SECOND)
     assert await answer(case, newer(window=WINDOW)) == Enqueued(new.id, is_new=False)
     await case.clock.advance(SECOND)
     assert (await answer(case, newer(window=WINDOW))).is_new
 
 
-async def test_what_is_given_back_does_not_make_the_window_longer(case: StoreCase) -> None:
+async def test_returning_an_existing_job_does_not_extend_its_window(case: StoreCase) -> None:
     await enqueued(case, key="report", window=WINDOW)
     for _ in range(4):
         await case.clock.advance(WINDOW / 4 - SECOND / 4)
@@ -273,7 +342,7 @@ async def test_what_is_given_back_does_not_make_the_window_longer(case: StoreCas
     assert (await answer(case, newer(window=WINDOW))).is_new
 
 
-async def test_of_a_batch_within_one_window_one_job_is_made(case: StoreCase) -> None:
+async def test_a_batch_within_one_window_makes_one_job(case: StoreCase) -> None:
     jobs = [newer(window=WINDOW) for _ in range(3)]
     answers = await case.store.enqueue(jobs)
     assert answers == [Enqueued(jobs[0].id, is_new=number == 0) for number in range(3)]
@@ -301,7 +370,7 @@ MIXED = {
 
 
 @pytest.mark.parametrize("mixed", list(MIXED.values()), ids=list(MIXED))
-async def test_producers_with_different_wishes_for_one_key(case: StoreCase, mixed: Mixed) -> None:
+async def test_producers_with_different_options_share_one_key(case: StoreCase, mixed: Mixed) -> None:
     first = await answer(case, newer(**mixed.first))
     await case.clock.advance(mixed.passed)
     second = await answer(case, new := newer(**mixed.second))
@@ -313,7 +382,7 @@ async def test_producers_with_different_wishes_for_one_key(case: StoreCase, mixe
     assert second == expected[mixed.expected]
 
 
-async def test_a_window_is_counted_from_the_enqueue_of_a_dead_letter_too(case: StoreCase) -> None:
+async def test_the_window_of_a_dead_letter_also_starts_at_its_enqueue(case: StoreCase) -> None:
     id = await in_state(case, JobState.DEAD, key="report")
     await case.clock.advance(WINDOW - SECOND)
     assert await answer(case, newer(window=WINDOW)) == Enqueued(id, is_new=False)
@@ -321,7 +390,7 @@ async def test_a_window_is_counted_from_the_enqueue_of_a_dead_letter_too(case: S
     assert (await answer(case, newer(window=WINDOW))).is_new
 
 
-async def test_a_key_that_went_on_to_another_job_does_not_come_back(case: StoreCase) -> None:
+async def test_a_key_taken_over_by_another_job_does_not_return(case: StoreCase) -> None:
     first = await in_state(case, JobState.SUCCEEDED, key="report")
     second = (await answer(case, newer(if_exists=REPLACE))).id
     await case.store.retry([first])
@@ -329,7 +398,38 @@ async def test_a_key_that_went_on_to_another_job_does_not_come_back(case: StoreC
     assert (await answer(case, newer(if_exists=REPLACE))).id == second
 
 
-async def test_keys_of_other_tenants_and_kinds_are_not_touched(case: StoreCase) -> None:
+@pytest.mark.parametrize("state", list(JobState))
+async def test_a_job_is_found_by_its_key_in_any_state(case: StoreCase, state: JobState) -> None:
+    id = await in_state(case, state, key="report", tenant="acme")
+    assert await case.reader.find("work", "report", "acme") == await shown(case, id)
+    assert await case.reader.find("work", "report") is None
+    assert await case.reader.find("other", "report", "acme") is None
+    assert await case.reader.find("work", "other", "acme") is None
+
+
+@pytest.mark.parametrize("if_exists", [REPLACE, KEEP_LIVE])
+async def test_the_newest_job_is_found_by_its_key(case: StoreCase, if_exists: IfExists) -> None:
+    await in_state(case, JobState.SUCCEEDED, key="report")
+    newest = (await answer(case, newer(if_exists=if_exists))).id
+    assert await case.reader.find("work", "report") == await shown(case, newest)
+
+
+async def test_a_job_is_found_by_its_key_until_its_window_ends(case: StoreCase) -> None:
+    id = await enqueued(case, key="report", window=WINDOW)
+    await case.clock.advance(WINDOW - SECOND)
+    assert await case.reader.find("work", "report") == await shown(case, id)
+    await case.clock.advance(SECOND)
+    assert await case.reader.find("work", "report") is None
+
+
+async def test_searching_for_an_invalid_key_is_refused(case: StoreCase) -> None:
+    with pytest.raises(InvalidInput, match=r"^key: is empty"):
+        await case.reader.find("work", "")
+    with pytest.raises(InvalidInput, match=r"^kind: is empty"):
+        await case.reader.find("", "report")
+
+
+async def test_keys_of_other_tenants_and_kinds_are_unaffected(case: StoreCase) -> None:
     ids: list[UUID] = [
         await enqueued(case, key="report", tenant="acme"),
         await enqueued(case, key="report", kind="other"),

@@ -8,12 +8,12 @@ from tests.databases import StoreCase
 from tests.store_contract.steps import ENDINGS, SECOND, claimed, enqueued, finished, in_state, lost, needs, wants
 
 
-async def test_an_empty_queue_has_nothing_to_wait_for(case: StoreCase) -> None:
+async def test_an_empty_queue_has_no_due_time(case: StoreCase) -> None:
     assert (await case.store.look(["default"], ["work"])).due_in is None
     assert (await case.store.look([], [])).due_in is None
 
 
-async def test_a_due_job_is_due_now_however_long_it_waited(case: StoreCase) -> None:
+async def test_an_overdue_job_is_due_now(case: StoreCase) -> None:
     await enqueued(case)
     assert (await case.store.look(["default"], ["work"])).due_in == timedelta(0)
     await case.clock.advance(timedelta(days=1))
@@ -21,7 +21,7 @@ async def test_a_due_job_is_due_now_however_long_it_waited(case: StoreCase) -> N
 
 
 @needs(Part.QUEUES, Part.PRIORITIES, Part.ANY_KIND)
-async def test_the_first_of_all_wanted_lanes_counts(case: StoreCase) -> None:
+async def test_the_earliest_of_all_wanted_lanes_counts(case: StoreCase) -> None:
     await enqueued(case, delay=timedelta(days=400), priority=0)
     await enqueued(case, delay=9 * SECOND, priority=1)
     await enqueued(case, delay=7 * SECOND, kind="other", queue="mail", priority=9)
@@ -40,7 +40,7 @@ async def test_running_and_final_jobs_do_not_count(case: StoreCase) -> None:
 
 
 @needs(Part.LOSSES, Part.SUSPECTS)
-async def test_suspects_count_only_for_those_who_want_suspects(case: StoreCase) -> None:
+async def test_suspects_count_only_if_suspects_are_wanted(case: StoreCase) -> None:
     await lost(case, 2)
     assert (await case.store.look(["default"], ["work"])).due_in is None
     assert (await case.store.look(["default"], ["work"])).suspect_due_in == timedelta(0)

@@ -1,4 +1,4 @@
-"""Maintenance: what is older than its retention goes, with everything that belongs to it; nothing else does."""
+"""Maintenance removes data older than its retention, with everything that belongs to it, and nothing else."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
+from holdfast.domain.enqueued import Enqueued
 from holdfast.domain.errors import DuplicateJob
 from holdfast.domain.job import IfExists, JobState
-from holdfast.store.contract import Enqueued, Retrying
+from holdfast.store.contract import Retrying
 from holdfast.store.maintenance import Batch, MaintenanceStore
 from holdfast.store.memory.maintenance import MemoryMaintenance
 from holdfast.store.memory.schedules import MemoryRuns, MemorySchedules
@@ -43,7 +44,7 @@ class Kept(NamedTuple):
 
 @pytest.fixture(params=("memory", *STORES))
 async def kept(request: pytest.FixtureRequest, threads_end: None, servers: Servers) -> AsyncIterator[Kept]:
-    """Each store with its maintenance. The database is the test's own: maintenance changes more than rows."""
+    """Each store with its maintenance. Each test has its own database, because maintenance changes more than rows."""
     if request.param == "memory":
         memory = MemoryStore()
         await memory.clock.freeze(START)
@@ -69,7 +70,7 @@ async def done(batches: AsyncGenerator[Batch, None]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.CANCELED])
-async def test_a_finished_job_goes_when_its_retention_is_over(kept: Kept, state: JobState) -> None:
+async def test_a_finished_job_is_removed_when_its_retention_is_over(kept: Kept, state: JobState) -> None:
     case, maintenance = kept
     id = await in_state(case, state, key="invoice-1")
     await case.clock.advance(WEEK - DAY)
@@ -82,7 +83,7 @@ async def test_a_finished_job_goes_when_its_retention_is_over(kept: Kept, state:
     assert await case.store.retry([id]) == [Retrying.UNKNOWN]
 
 
-async def test_a_key_can_be_used_again_when_its_job_is_gone(kept: Kept) -> None:
+async def test_a_key_can_be_reused_after_its_job_is_removed(kept: Kept) -> None:
     case, maintenance = kept
     first = await in_state(case, JobState.SUCCEEDED, key="invoice-1")
     (again,) = await case.store.enqueue([job(key="invoice-1")])
@@ -104,14 +105,14 @@ async def test_a_key_outlives_its_job_until_its_window_is_over(kept: Kept, state
     for asked in (job(key="report", window=DAY), job(key="report")):
         (again,) = await case.store.enqueue([asked])
         assert (again.id, again.is_new) == (first, False)
-    # What is to replace a job that is not there is a new one, and has the key from then on.
+    # Replacing a job that is gone makes a new one, which has the key from then on.
     (replacing,) = await case.store.enqueue([job(key="report", if_exists=IfExists.REPLACE)])
     assert replacing.is_new
     (again,) = await case.store.enqueue([job(key="report")])
     assert again.id == replacing.id
 
 
-async def test_a_key_whose_window_is_over_is_as_if_it_were_gone_before_and_after_it_goes(kept: Kept) -> None:
+async def test_a_key_whose_window_is_over_is_free_before_and_after_its_removal(kept: Kept) -> None:
     case, maintenance = kept
     kinds = ("before", "after")
     for kind in kinds:
@@ -121,14 +122,14 @@ async def test_a_key_whose_window_is_over_is_as_if_it_were_gone_before_and_after
     await done(maintenance.prune_jobs(WEEK))
     (after,) = await case.store.enqueue([job(kind="after", key="report")])
     assert (before.is_new, after.is_new) == (True, True)
-    # What has a key now is not forgotten with the window that was over.
+    # A key's current holder is not forgotten together with the expired window.
     await case.clock.advance(365 * DAY)
     await done(maintenance.prune_jobs(WEEK))
     again = await case.store.enqueue([job(kind=kind, key="report") for kind in kinds])
     assert [each.id for each in again] == [before.id, after.id]
 
 
-async def test_a_call_that_is_repeated_with_its_id_makes_no_job_before_or_after_its_key_goes(kept: Kept) -> None:
+async def test_repeating_a_call_with_the_same_id_makes_no_job_before_or_after_its_key_is_removed(kept: Kept) -> None:
     case, maintenance = kept
     id = await enqueued(case, key="report", window=DAY)
     await case.clock.advance(DAY)
@@ -136,7 +137,7 @@ async def test_a_call_that_is_repeated_with_its_id_makes_no_job_before_or_after_
     for again in repeated:
         assert await case.store.enqueue([again]) == [Enqueued(id, is_new=False)]
         await done(maintenance.prune_jobs(WEEK))
-    # Nor was the key taken.
+    # The repeated calls did not take the key either.
     (new,) = await case.store.enqueue([job(key="report")])
     assert new.is_new
     for refused in (job(id=id, key="other"), job(id=id, key="report", kind="other"), job(id=id)):
@@ -145,7 +146,7 @@ async def test_a_call_that_is_repeated_with_its_id_makes_no_job_before_or_after_
 
 
 @pytest.mark.parametrize("state", [JobState.READY, JobState.RUNNING, JobState.FAILED, JobState.DEAD])
-async def test_what_is_live_or_a_dead_letter_outlives_the_retention(kept: Kept, state: JobState) -> None:
+async def test_live_jobs_and_dead_letters_outlive_the_retention(kept: Kept, state: JobState) -> None:
     case, maintenance = kept
     id = await in_state(case, state, key="invoice-1")
     before = await shown(case, id)
@@ -159,7 +160,7 @@ async def test_what_is_live_or_a_dead_letter_outlives_the_retention(kept: Kept, 
 
 
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.DEAD])
-async def test_the_id_of_a_dead_letter_is_taken_however_old_it_is(kept: Kept, state: JobState) -> None:
+async def test_the_id_of_an_old_dead_letter_stays_taken(kept: Kept, state: JobState) -> None:
     case, maintenance = kept
     id = await in_state(case, state, key="invoice-1")
     await case.clock.advance(365 * DAY)
@@ -172,7 +173,7 @@ async def test_the_id_of_a_dead_letter_is_taken_however_old_it_is(kept: Kept, st
 
 
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.DEAD])
-async def test_a_dead_letter_goes_when_its_own_retention_is_over(kept: Kept, state: JobState) -> None:
+async def test_a_dead_letter_is_removed_when_its_own_retention_is_over(kept: Kept, state: JobState) -> None:
     case, maintenance = kept
     old = await in_state(case, state, key="invoice-1")
     await case.clock.advance(29 * DAY)
@@ -188,7 +189,7 @@ async def test_a_dead_letter_goes_when_its_own_retention_is_over(kept: Kept, sta
     assert again.is_new
 
 
-async def test_a_job_that_a_person_revived_is_not_pruned_and_starts_its_retention_anew(kept: Kept) -> None:
+async def test_a_job_that_a_person_retried_is_not_pruned_and_its_retention_starts_over(kept: Kept) -> None:
     case, maintenance = kept
     id = await in_state(case, JobState.SUCCEEDED)
     await case.clock.advance(30 * DAY)
@@ -201,7 +202,7 @@ async def test_a_job_that_a_person_revived_is_not_pruned_and_starts_its_retentio
     assert (await done(maintenance.prune_jobs(WEEK)))["jobs_pruned"] == 1
 
 
-async def test_errors_of_a_job_that_stays_are_kept_and_of_one_that_goes_are_not(kept: Kept) -> None:
+async def test_errors_are_kept_and_removed_with_their_job(kept: Kept) -> None:
     case, maintenance = kept
     goes = await lost(case, 1, kind="goes")
     await case.store.cancel([goes])
@@ -210,12 +211,12 @@ async def test_errors_of_a_job_that_stays_are_kept_and_of_one_that_goes_are_not(
     await done(maintenance.prune_jobs(WEEK))
     assert [found.id for found in await everything(case)] == [stays]
     assert len((await shown(case, stays)).errors) == 2
-    # A new job with the id of the one that is gone has nothing of it.
+    # A new job with the ID of the removed one inherits nothing.
     await case.store.enqueue([job(id=goes)])
     assert (await shown(case, goes)).errors == ()
 
 
-async def test_runs_go_when_their_retention_is_over(kept: Kept) -> None:
+async def test_runs_are_removed_when_their_retention_is_over(kept: Kept) -> None:
     case, maintenance = kept
     runs = case.runs
     for number in range(3):
@@ -235,11 +236,11 @@ async def test_runs_go_when_their_retention_is_over(kept: Kept) -> None:
     assert [run.replica for run in await runs.list(None, 10)] == ["new", "at work"]
 
 
-async def test_maintenance_that_finds_nothing_to_do_does_nothing(kept: Kept) -> None:
+async def test_maintenance_without_work_changes_nothing(kept: Kept) -> None:
     case, maintenance = kept
     id = await in_state(case, JobState.SUCCEEDED)
     before = await shown(case, id)
-    # The store's clock is far from the days for which it was set up, so the first time there is something to do.
+    # The store's clock is far from the days for which the store was set up, so there is work the first time.
     for step in (maintenance.add_partitions(WEEK), maintenance.prune_jobs(WEEK), maintenance.compact_counts()):
         await done(step)
     for _ in range(2):
@@ -250,7 +251,7 @@ async def test_maintenance_that_finds_nothing_to_do_does_nothing(kept: Kept) -> 
     assert await shown(case, id) == before
 
 
-async def test_every_process_knows_what_was_done_and_when(kept: Kept) -> None:
+async def test_every_process_knows_which_maintenance_was_done_and_when(kept: Kept) -> None:
     case, maintenance = kept
     assert await maintenance.since_done() == {}
     await maintenance.mark_done("prune jobs")
@@ -259,6 +260,6 @@ async def test_every_process_knows_what_was_done_and_when(kept: Kept) -> None:
     assert await maintenance.since_done() == {"prune jobs": DAY, "prune runs": timedelta(0)}
     await maintenance.mark_done("prune jobs")
     assert await maintenance.since_done() == {"prune jobs": timedelta(0), "prune runs": timedelta(0)}
-    # A clock that was moved back must not keep a step from being done until it has caught up.
+    # After the clock is moved back, a step must not wait until the clock has caught up.
     await case.clock.advance(-DAY)
     assert await maintenance.since_done() == {}

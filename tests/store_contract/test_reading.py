@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 
+from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import Job, JobState
 from holdfast.store.contract import JobFilter
 from holdfast.store.parts import Part
@@ -13,13 +14,13 @@ from tests.databases import StoreCase
 from tests.store_contract.steps import SECOND, START, enqueued, everything, in_state, needs, shown
 
 
-async def test_an_unknown_id_shows_nothing(case: StoreCase) -> None:
+async def test_an_unknown_id_returns_nothing(case: StoreCase) -> None:
     await enqueued(case)
     assert await case.reader.get(uuid4()) is None
 
 
 @pytest.mark.parametrize("state", list(JobState))
-async def test_a_list_shows_what_get_shows(case: StoreCase, state: JobState) -> None:
+async def test_a_list_shows_the_same_as_get(case: StoreCase, state: JobState) -> None:
     id = await in_state(case, state)
     assert await everything(case) == [await shown(case, id)]
 
@@ -49,6 +50,7 @@ async def test_the_newest_jobs_are_listed_first_across_states(case: StoreCase) -
 _FILTERS: list[tuple[JobFilter, Callable[[Job], bool]]] = [
     (JobFilter(), lambda found: True),
     *[(JobFilter(state=state), lambda found, state=state: found.state is state) for state in JobState],
+    *[(JobFilter(state=state.value), lambda found, state=state: found.state is state) for state in JobState],
     (JobFilter(queue="mail"), lambda found: found.queue == "mail"),
     (JobFilter(kind="a"), lambda found: found.kind == "a"),
     (JobFilter(tenant="acme"), lambda found: found.tenant == "acme"),
@@ -57,10 +59,17 @@ _FILTERS: list[tuple[JobFilter, Callable[[Job], bool]]] = [
 ]
 
 
+@pytest.mark.parametrize("state", ["nonsense", ""])
+def test_a_filter_refuses_an_unknown_state(state: str) -> None:
+    line = rf"^state: '{state}' is not one of ready, running, succeeded, failed, dead, canceled$"
+    with pytest.raises(InvalidInput, match=line):
+        JobFilter(state=state)
+
+
 @pytest.mark.parametrize("count", [2, 100])
 @needs(Part.QUEUES)
 async def test_each_filter_finds_its_jobs(case: StoreCase, count: int) -> None:
-    # Ready jobs last: the others are claimed on their way, which must not find more than them.
+    # Ready jobs come last: the other jobs are claimed on the way to their state, and a claim must find only one.
     for state in reversed(JobState):
         for queue, kind, tenant in (("default", "a", "acme"), ("mail", "a", ""), ("mail", "b", "acme")):
             await in_state(case, state, queue=queue, kind=kind, tenant=tenant)
@@ -69,10 +78,11 @@ async def test_each_filter_finds_its_jobs(case: StoreCase, count: int) -> None:
     for filter, matches in _FILTERS:
         expected = [found for found in newest if matches(found)][:count]
         assert await case.reader.list(filter, count) == expected, filter
+        assert await case.reader.list_ids(filter, count) == [found.id for found in expected], filter
 
 
 @needs(Part.QUEUES)
-async def test_filters_work_together(case: StoreCase) -> None:
+async def test_filters_can_be_combined(case: StoreCase) -> None:
     wanted = await in_state(case, JobState.FAILED, queue="mail", kind="a", tenant="acme")
     await in_state(case, JobState.DEAD, queue="mail", kind="a", tenant="acme")
     await in_state(case, JobState.FAILED, queue="default", kind="a", tenant="acme")

@@ -1,4 +1,4 @@
-"""release: a job given back before it started stands where it stood, as if it had never been claimed."""
+"""release: a job that is returned before it started keeps its place, as if it had never been claimed."""
 
 from holdfast.domain.job import JobState
 from holdfast.domain.lifecycle import CANCEL_REQUESTED
@@ -21,7 +21,7 @@ from tests.store_contract.steps import (
 )
 
 
-async def test_a_released_job_is_what_it_was_before_the_claim(case: StoreCase) -> None:
+async def test_a_released_job_looks_as_it_did_before_the_claim(case: StoreCase) -> None:
     id = await enqueued(case)
     before = await shown(case, id)
     await case.clock.advance(SECOND)
@@ -49,7 +49,7 @@ async def test_many_leases_are_answered_in_the_order_given(case: StoreCase) -> N
     assert answers == [Fenced.DONE, Fenced.STALE, Fenced.DONE]
 
 
-async def test_nothing_to_release_is_fine(case: StoreCase) -> None:
+async def test_releasing_no_jobs_does_nothing(case: StoreCase) -> None:
     assert await case.store.release([]) == []
 
 

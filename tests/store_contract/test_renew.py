@@ -1,4 +1,4 @@
-"""renew: extends what is still held, tells what was lost, and carries cancel requests and progress."""
+"""renew: extends leases that are still held, reports those that are lost, and carries cancel requests and progress."""
 
 from datetime import timedelta
 from uuid import uuid4
@@ -33,7 +33,7 @@ async def test_a_renewal_counts_from_the_store_s_now(case: StoreCase) -> None:
     assert (await shown(case, leased.id)).lease_until == START + timedelta(minutes=2, seconds=10)
 
 
-async def test_a_renewal_changes_nothing_but_the_end_of_the_lease(case: StoreCase) -> None:
+async def test_a_renewal_changes_only_the_end_of_the_lease(case: StoreCase) -> None:
     leased = await running(case)
     before = (await shown(case, leased.id)).as_dict()
     await case.clock.advance(SECOND)
@@ -42,11 +42,11 @@ async def test_a_renewal_changes_nothing_but_the_end_of_the_lease(case: StoreCas
     assert {name for name in after if after[name] != before[name]} == {"lease_until"}
 
 
-async def test_nothing_to_renew_is_fine(case: StoreCase) -> None:
+async def test_renewing_no_leases_does_nothing(case: StoreCase) -> None:
     assert await case.store.renew([]) == []
 
 
-async def test_a_renewed_lease_is_not_rescued_at_its_first_end(case: StoreCase) -> None:
+async def test_a_renewed_lease_is_not_rescued_at_its_original_end(case: StoreCase) -> None:
     leased = await running(case)
     await case.clock.advance(LEASE - SECOND)
     await case.store.renew([Renewal(leased.lease, LEASE)])
@@ -55,14 +55,14 @@ async def test_a_renewed_lease_is_not_rescued_at_its_first_end(case: StoreCase) 
     assert (await shown(case, leased.id)).state is JobState.RUNNING
 
 
-async def test_an_expired_lease_that_nobody_rescued_can_still_be_renewed(case: StoreCase) -> None:
+async def test_an_expired_lease_that_was_not_rescued_can_still_be_renewed(case: StoreCase) -> None:
     leased = await running(case)
     await case.clock.advance(LEASE + SECOND)
     assert await case.store.renew([Renewal(leased.lease, LEASE)]) == [Renewed(leased.lease, Fenced.DONE)]
     assert await case.store.rescue(10) == []
 
 
-async def test_held_and_lost_leases_are_told_apart_in_one_call(case: StoreCase) -> None:
+async def test_held_and_lost_leases_are_distinguished_in_one_call(case: StoreCase) -> None:
     released, held, done = [await running(case) for _ in range(3)]
     await case.store.release([released.lease])
     await finished(case, done.lease, ENDINGS["succeed"])
@@ -74,18 +74,18 @@ async def test_held_and_lost_leases_are_told_apart_in_one_call(case: StoreCase) 
 
 
 @needs(Part.CANCEL_REQUESTS)
-async def test_a_request_to_cancel_is_seen_with_the_next_renewal(case: StoreCase) -> None:
+async def test_a_request_to_cancel_is_seen_at_the_next_renewal(case: StoreCase) -> None:
     leased, other = await running(case), await running(case)
     await case.store.cancel([leased.id])
     answers = await case.store.renew([Renewal(each.lease, LEASE) for each in (leased, other)])
     assert [answer.cancel_requested for answer in answers] == [True, False]
-    # And again, because the first answer may have been lost.
+    # It is seen again, because the first answer may have been lost.
     (again,) = await case.store.renew([Renewal(leased.lease, LEASE)])
     assert again == Renewed(leased.lease, Fenced.DONE, cancel_requested=True)
 
 
 @needs(Part.PROGRESS)
-async def test_progress_is_kept_until_newer_progress_comes(case: StoreCase) -> None:
+async def test_progress_is_kept_until_newer_progress_arrives(case: StoreCase) -> None:
     leased = await running(case)
     await case.store.renew([Renewal(leased.lease, LEASE, Json('{"page": 1}'))])
     await case.store.renew([Renewal(leased.lease, LEASE)])
@@ -106,7 +106,7 @@ async def test_progress_outlives_the_attempt_and_the_job(case: StoreCase) -> Non
 
 
 @needs(Part.PROGRESS)
-async def test_progress_of_a_later_claim_replaces_the_earlier_one_s(case: StoreCase) -> None:
+async def test_progress_of_a_later_claim_replaces_that_of_the_earlier_one(case: StoreCase) -> None:
     first = await running(case)
     await case.store.renew([Renewal(first.lease, LEASE, Json("1"))])
     await case.store.release([first.lease])

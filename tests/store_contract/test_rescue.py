@@ -1,4 +1,4 @@
-"""rescue: a lease that ran out is lost, and the job is ready again. test_suspects.py has what many losses do."""
+"""rescue: an expired lease is lost and its job becomes ready again. test_suspects.py covers repeated losses."""
 
 from datetime import timedelta
 
@@ -28,7 +28,7 @@ from tests.store_contract.steps import (
 )
 
 
-async def test_a_lease_is_rescued_when_it_ran_out_and_not_before(case: StoreCase) -> None:
+async def test_a_lease_is_rescued_only_after_it_expired(case: StoreCase) -> None:
     leased = await running(case)
     await case.clock.advance(LEASE - timedelta(microseconds=1))
     assert await case.store.rescue(10) == []
@@ -38,7 +38,7 @@ async def test_a_lease_is_rescued_when_it_ran_out_and_not_before(case: StoreCase
 
 
 @needs(Part.LOSSES, Part.WHOLE_ERRORS)
-async def test_a_rescued_job_is_ready_now_with_a_loss_noted(case: StoreCase) -> None:
+async def test_a_rescued_job_is_ready_now_and_has_one_more_loss(case: StoreCase) -> None:
     leased = await running(case)
     await case.clock.advance(LEASE + SECOND)
     await case.store.rescue(10)
@@ -56,7 +56,7 @@ async def test_a_rescued_job_can_be_claimed_again(case: StoreCase) -> None:
 
 
 @needs(Part.LOSSES, Part.ERROR_HISTORY)
-async def test_losses_and_failures_are_counted_apart(case: StoreCase) -> None:
+async def test_losses_and_failures_are_counted_separately(case: StoreCase) -> None:
     id = await enqueued(case)
     for _ in range(3):
         leased = await claimed(case)
@@ -69,7 +69,7 @@ async def test_losses_and_failures_are_counted_apart(case: StoreCase) -> None:
     assert [error["code"] for error in error_dicts(found)] == ["BROKEN"] * 3 + ["LEASE_LOST"]
 
 
-async def test_the_leases_that_ran_out_first_are_rescued_first(case: StoreCase) -> None:
+async def test_the_leases_that_expired_first_are_rescued_first(case: StoreCase) -> None:
     ids = []
     for seconds in (3, 1, 2):
         ids.append(await enqueued(case))
@@ -79,7 +79,7 @@ async def test_the_leases_that_ran_out_first_are_rescued_first(case: StoreCase) 
     assert [rescued.id for rescued in await case.store.rescue(2)] == [ids[0]]
 
 
-async def test_no_more_than_the_limit_are_rescued(case: StoreCase) -> None:
+async def test_no_more_jobs_than_the_limit_are_rescued(case: StoreCase) -> None:
     jobs = [job() for _ in range(5)]
     await case.store.enqueue(jobs)
     await case.store.claim(wants())
@@ -90,7 +90,7 @@ async def test_no_more_than_the_limit_are_rescued(case: StoreCase) -> None:
     assert (states[JobState.READY], states[JobState.RUNNING]) == (3, 2)
 
 
-async def test_a_rescue_leaves_all_other_jobs_alone(case: StoreCase) -> None:
+async def test_a_rescue_does_not_change_other_jobs(case: StoreCase) -> None:
     await enqueued(case, delay=timedelta(hours=1))
     done = await running(case)
     await finished(case, done.lease, ENDINGS["fail"])

@@ -1,4 +1,4 @@
-"""A store that was restored, or failed over to a standby that had not heard all: no claim is ever issued twice."""
+"""A store that was restored, or failed over to a standby that lagged behind, never issues a claim twice."""
 
 from holdfast.domain.job import JobState
 from holdfast.domain.lifecycle import Move, Transition
@@ -8,7 +8,7 @@ from tests.store_contract.restoring import earlier_state
 from tests.store_contract.steps import ENDINGS, LEASE, claimed, enqueued, finished, shown, wants
 
 
-async def test_a_job_that_is_claimed_again_after_a_restore_has_another_claim_and_a_higher_fence(
+async def test_a_job_claimed_again_after_a_restore_has_another_claim_and_a_higher_fence(
     case: StoreCase,
 ) -> None:
     await enqueued(case)
@@ -21,7 +21,7 @@ async def test_a_job_that_is_claimed_again_after_a_restore_has_another_claim_and
     assert second.fence > first.fence
 
 
-async def test_the_claim_from_before_a_restore_can_do_nothing_to_the_claim_after_it(case: StoreCase) -> None:
+async def test_a_claim_from_before_a_restore_cannot_affect_the_claim_after_it(case: StoreCase) -> None:
     id = await enqueued(case)
     restore = await earlier_state(case)
     first = (await claimed(case)).lease
@@ -36,7 +36,7 @@ async def test_the_claim_from_before_a_restore_can_do_nothing_to_the_claim_after
     assert await finished(case, second, ENDINGS["succeed"]) is Fenced.DONE
 
 
-async def test_an_end_that_a_restore_took_back_is_not_already_written_by_the_next_one(case: StoreCase) -> None:
+async def test_an_ending_undone_by_a_restore_is_not_already_written_by_the_next_claim(case: StoreCase) -> None:
     await enqueued(case)
     restore = await earlier_state(case)
     first = (await claimed(case)).lease
@@ -48,7 +48,7 @@ async def test_an_end_that_a_restore_took_back_is_not_already_written_by_the_nex
     assert await finished(case, second, Transition(Move.SUCCEED)) is Fenced.ALREADY
 
 
-async def test_a_restored_lease_is_still_that_of_its_claim(case: StoreCase) -> None:
+async def test_a_restored_lease_still_belongs_to_its_claim(case: StoreCase) -> None:
     await enqueued(case)
     first = (await claimed(case)).lease
     restore = await earlier_state(case)

@@ -1,11 +1,12 @@
-"""retry: a person's new life for final jobs."""
+"""retry: restart final jobs at a person's request."""
 
 from uuid import uuid4
 
 import pytest
 
+from holdfast.domain.enqueued import Enqueued
 from holdfast.domain.job import JobState
-from holdfast.store.contract import Canceling, Enqueued, Retrying
+from holdfast.store.contract import Canceling, Retrying
 from holdfast.store.parts import Part
 from tests.databases import StoreCase
 from tests.store_contract.steps import (
@@ -29,7 +30,7 @@ FINAL = [state for state in JobState if state.is_final]
 
 @pytest.mark.parametrize("state", FINAL)
 @needs(Part.KEYS)
-async def test_a_final_job_is_ready_now_with_a_new_life(case: StoreCase, state: JobState) -> None:
+async def test_a_final_job_becomes_ready_and_starts_over(case: StoreCase, state: JobState) -> None:
     id = await in_state(case, state, tenant="acme", key="a", max_attempts=3, priority=2)
     before = (await shown(case, id)).as_dict()
     await case.clock.advance(SECOND)
@@ -49,7 +50,7 @@ async def test_a_final_job_is_ready_now_with_a_new_life(case: StoreCase, state: 
 
 
 @pytest.mark.parametrize("state", FINAL)
-async def test_a_revived_job_runs_like_a_new_one(case: StoreCase, state: JobState) -> None:
+async def test_a_retried_job_runs_like_a_new_one(case: StoreCase, state: JobState) -> None:
     id = await in_state(case, state)
     await case.store.retry([id])
     leased = await claimed(case)
@@ -59,7 +60,7 @@ async def test_a_revived_job_runs_like_a_new_one(case: StoreCase, state: JobStat
 
 
 @needs(Part.LOSSES, Part.SUSPECTS)
-async def test_a_job_that_crashed_its_workers_is_no_suspect_in_its_new_life(case: StoreCase) -> None:
+async def test_a_job_that_crashed_its_workers_is_not_a_suspect_after_a_retry(case: StoreCase) -> None:
     id = await dead_of_crashes(case)
     assert await case.store.retry([id]) == [Retrying.READY]
     assert await case.store.claim(wants(suspects=True)) == []
@@ -75,13 +76,13 @@ async def test_a_live_job_stays_as_it_is(case: StoreCase, state: JobState) -> No
 
 
 @needs(Part.KEYS)
-async def test_a_revived_job_keeps_its_key(case: StoreCase) -> None:
+async def test_a_retried_job_keeps_its_key(case: StoreCase) -> None:
     id = await in_state(case, JobState.FAILED, key="invoice-17")
     await case.store.retry([id])
     assert await case.store.enqueue([job(key="invoice-17")]) == [Enqueued(id, is_new=False)]
 
 
-async def test_a_revived_job_can_be_canceled(case: StoreCase) -> None:
+async def test_a_retried_job_can_be_canceled(case: StoreCase) -> None:
     id = await in_state(case, JobState.DEAD)
     await case.store.retry([id])
     assert await case.store.cancel([id]) == [Canceling.CANCELED]
@@ -95,10 +96,10 @@ async def test_each_of_many_jobs_gets_its_own_answer(case: StoreCase) -> None:
     assert await case.store.retry(ids) == expected
 
 
-async def test_a_job_named_twice_is_revived_once(case: StoreCase) -> None:
+async def test_a_job_named_twice_is_retried_once(case: StoreCase) -> None:
     id = await in_state(case, JobState.FAILED)
     assert await case.store.retry([id, id]) == [Retrying.READY, Retrying.READY]
 
 
-async def test_nothing_to_retry_is_fine(case: StoreCase) -> None:
+async def test_retrying_no_jobs_does_nothing(case: StoreCase) -> None:
     assert await case.store.retry([]) == []

@@ -13,7 +13,7 @@ RESULT = encode({"sent": 3, "who": "ü"})
 ERROR = encode({"code": "ERROR", "message": "no"})
 
 
-async def test_a_run_is_there_while_it_runs_and_after(case: StoreCase) -> None:
+async def test_a_run_is_visible_while_it_runs_and_afterwards(case: StoreCase) -> None:
     id = await case.runs.start(NewRun("cycle", "replica-1", START))
     assert await case.runs.list(None, 10) == [Run(id, "cycle", "replica-1", START, START, None, None, None)]
     await case.clock.advance(5 * SECOND)
@@ -22,7 +22,7 @@ async def test_a_run_is_there_while_it_runs_and_after(case: StoreCase) -> None:
     assert await case.runs.list(None, 10) == [done]
 
 
-async def test_what_has_ended_stays_as_it_ended(case: StoreCase) -> None:
+async def test_a_finished_run_does_not_change(case: StoreCase) -> None:
     id = await case.runs.start(NewRun("cycle", "replica-1"))
     assert await case.runs.finish(id, None, ERROR)
     before = await case.runs.list(None, 10)
@@ -32,7 +32,7 @@ async def test_what_has_ended_stays_as_it_ended(case: StoreCase) -> None:
     assert await case.runs.list(None, 10) == before
 
 
-async def test_a_run_that_is_over_is_one_row(case: StoreCase) -> None:
+async def test_recording_a_finished_run_adds_one_row(case: StoreCase) -> None:
     await case.runs.record(NewRun("queue", "replica-1"), timedelta(seconds=40), RESULT, ERROR)
     (run,) = await case.runs.list("queue", 10)
     assert run == Run(run.id, "queue", "replica-1", None, START - 40 * SECOND, START, RESULT, ERROR)
@@ -57,8 +57,8 @@ async def test_the_newest_runs_come_first(case: StoreCase) -> None:
     assert await case.runs.list("neither", 10) == []
 
 
-async def test_the_newest_by_their_start_come_first(case: StoreCase) -> None:
-    """A queue's run is recorded when its minute is over."""
+async def test_runs_are_ordered_by_their_start(case: StoreCase) -> None:
+    """A queue's run is recorded at the end of its minute."""
     await case.runs.start(NewRun("cycle", "me"))
     await case.clock.advance(SECOND)
     await case.runs.start(NewRun("late", "me"))

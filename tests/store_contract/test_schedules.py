@@ -1,4 +1,4 @@
-"""Schedules: declared and saved, due, moved on once per occurrence, paused, asked to run now, and under one lock."""
+"""Schedules are declared, saved, due, advanced once per occurrence, paused, requested to run now, and locked."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -29,7 +29,7 @@ from tests.store_contract.steps import SECOND, START, job, needs
 pytestmark = needs("schedules")
 
 
-async def test_a_schedule_is_kept_as_it_was_declared(case: StoreCase) -> None:
+async def test_a_schedule_is_stored_as_declared(case: StoreCase) -> None:
     template = JobTemplate(
         kind="mail", payload=encode({"to": "ü"}), queue="slow", priority=2, tenant="acme", headers=encode({"a": 1}),
         max_attempts=7,
@@ -68,7 +68,7 @@ async def test_a_changed_template_or_policy_keeps_the_occurrences_and_the_pause(
 
 
 @pytest.mark.parametrize("change", [{"timetable": "17 3 * * *"}, {"zone": "Asia/Tokyo"}], ids=["timetable", "zone"])
-async def test_a_changed_timetable_begins_at_its_own_first_occurrence(case: StoreCase, change: ScheduleOptions) -> None:
+async def test_a_changed_timetable_starts_at_its_own_first_occurrence(case: StoreCase, change: ScheduleOptions) -> None:
     schedule = await due_schedule(case)
     assert await advanced(case.schedules, schedule)
     await case.schedules.pause("report")
@@ -81,7 +81,7 @@ async def test_a_changed_timetable_begins_at_its_own_first_occurrence(case: Stor
     )
 
 
-async def test_a_stored_schedule_can_be_changed_but_not_one_of_the_code(case: StoreCase) -> None:
+async def test_a_stored_schedule_can_be_changed_but_not_one_declared_in_code(case: StoreCase) -> None:
     await case.schedules.save(new_schedule(name="mine", origin=Origin.STORED))
     await case.schedules.save(new_schedule(name="mine", origin=Origin.STORED))
     await case.schedules.save(new_schedule(name="mine", origin=Origin.STORED, missed=Missed.ALL))
@@ -108,7 +108,7 @@ async def test_a_stored_schedule_can_be_changed_but_not_one_of_the_code(case: St
         ({"first_occurrence": START.replace(tzinfo=None)}, "first_occurrence: .* no time zone"),
     ],
 )
-def test_a_schedule_that_could_not_work_is_refused_at_once(options: dict[str, object], complaint: str) -> None:
+def test_an_invalid_schedule_is_refused_at_once(options: dict[str, object], complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         new_schedule(**options)  # type: ignore[arg-type]
 
@@ -122,13 +122,13 @@ async def test_a_removed_schedule_is_gone(case: StoreCase) -> None:
     assert names(await case.schedules.due(["report"])) == []
 
 
-async def test_the_clock_of_the_schedules_is_that_of_the_store(case: StoreCase) -> None:
+async def test_schedules_use_the_clock_of_the_store(case: StoreCase) -> None:
     assert await case.schedules.now() == START
     await case.clock.advance(MINUTE)
     assert await case.schedules.now() == START + MINUTE
 
 
-async def test_a_schedule_is_due_from_its_occurrence_on(case: StoreCase) -> None:
+async def test_a_schedule_is_due_from_its_occurrence_onward(case: StoreCase) -> None:
     assert await case.schedules.due(["report"]) == DueSchedules(START, [], None)
     schedule = await declared(case)
     assert await case.schedules.due(["report"]) == DueSchedules(START, [], MINUTE)
@@ -140,7 +140,7 @@ async def test_a_schedule_is_due_from_its_occurrence_on(case: StoreCase) -> None
     assert names(await case.schedules.due(["report"])) == ["report"]
 
 
-async def test_the_oldest_occurrence_comes_first_and_the_next_one_is_told(case: StoreCase) -> None:
+async def test_the_oldest_occurrence_comes_first_and_the_next_one_is_reported(case: StoreCase) -> None:
     for name, minutes in (("c", 2), ("a", 3), ("b", 1), ("later", 40 * 24 * 60), ("last", 50 * 24 * 60)):
         await declared(case, name=name, first_occurrence=START + minutes * MINUTE)
     await case.clock.advance(3 * MINUTE)
@@ -149,7 +149,7 @@ async def test_the_oldest_occurrence_comes_first_and_the_next_one_is_told(case: 
     assert due.next_in == timedelta(days=40) - 3 * MINUTE
 
 
-async def test_what_no_code_declares_any_more_rests_and_stored_ones_are_everybodys(case: StoreCase) -> None:
+async def test_undeclared_schedules_rest_and_stored_ones_belong_to_every_process(case: StoreCase) -> None:
     await declared(case, name="old", first_occurrence=START)
     await declared(case, name="new", first_occurrence=START)
     await declared(case, name="older", first_occurrence=START + MINUTE)
@@ -168,7 +168,7 @@ async def test_advancing_moves_the_schedule_makes_the_jobs_and_records_the_run(c
     assert await case.schedules.list() == [moved]
     second, first = await case.reader.list(JobFilter(), 10)
     assert (first.id, first.kind, first.priority, first.queue, first.tenant, first.max_attempts, first.headers) == (
-        jobs[0].id, "a", 1, "q", "t", 3, encode({"n": 1}),
+        jobs[0].id, "a", 1, "q", "t", 3, {"n": 1},
     )  # fmt: skip
     assert (second.id, second.kind, second.state, second.run_at) == (jobs[1].id, "b", JobState.READY, START + MINUTE)
     assert second.correlation_id == str(second.id)
@@ -179,7 +179,7 @@ async def test_advancing_moves_the_schedule_makes_the_jobs_and_records_the_run(c
     assert await case.schedules.due(["report"]) == DueSchedules(START + MINUTE, [], MINUTE)
 
 
-async def test_an_occurrence_is_taken_once(case: StoreCase) -> None:
+async def test_an_occurrence_is_taken_only_once(case: StoreCase) -> None:
     schedule = await due_schedule(case)
     assert await advanced(case.schedules, schedule)
     assert not await advanced(case.schedules, schedule)
@@ -207,7 +207,7 @@ async def test_occurrences_can_be_dropped_without_a_job(case: StoreCase) -> None
     assert (run.occurrence, run.result) == (None, RESULT)
 
 
-async def test_who_saw_another_timetable_cannot_move_the_schedule_on(case: StoreCase) -> None:
+async def test_a_process_with_an_old_timetable_cannot_advance_the_schedule(case: StoreCase) -> None:
     schedule = await due_schedule(case)
     changed = await declared(case, timetable="1 * * * *", first_occurrence=schedule.next_occurrence)
     assert not await advanced(case.schedules, schedule)
@@ -219,7 +219,7 @@ async def test_an_inline_runner_cannot_be_advanced(case: StoreCase) -> None:
     assert not await advanced(case.schedules, schedule, jobs=[])
 
 
-async def test_a_paused_schedule_is_not_due_and_not_moved(case: StoreCase) -> None:
+async def test_a_paused_schedule_is_not_due_and_does_not_advance(case: StoreCase) -> None:
     schedule = await due_schedule(case)
     await declared(case, name="other", first_occurrence=START + 9 * MINUTE)
     await case.schedules.pause("other")
@@ -229,7 +229,7 @@ async def test_a_paused_schedule_is_not_due_and_not_moved(case: StoreCase) -> No
     assert not await case.schedules.pause("nobody")
 
 
-async def test_a_resumed_schedule_goes_on_without_what_it_missed(case: StoreCase) -> None:
+async def test_a_resumed_schedule_continues_without_the_missed_occurrences(case: StoreCase) -> None:
     schedule = await due_schedule(case)
     await case.schedules.pause("report")
     await case.clock.advance(10 * MINUTE)
@@ -239,7 +239,9 @@ async def test_a_resumed_schedule_goes_on_without_what_it_missed(case: StoreCase
 
 
 @pytest.mark.parametrize("change", [ScheduleOptions(timetable="5 * * * *"), ScheduleOptions(zone="Europe/Berlin")])
-async def test_an_occurrence_of_another_timetable_is_not_gone_on_with(case: StoreCase, change: ScheduleOptions) -> None:
+async def test_a_schedule_does_not_resume_at_an_occurrence_of_another_timetable(
+    case: StoreCase, change: ScheduleOptions
+) -> None:
     schedule = await declared(case)
     await case.schedules.pause("report")
     changed = await declared(case, **change)
@@ -249,13 +251,13 @@ async def test_an_occurrence_of_another_timetable_is_not_gone_on_with(case: Stor
     assert await shown_schedule(case) == replace(changed, paused=False, next_occurrence=START + 6 * MINUTE)
 
 
-async def test_resuming_what_is_not_paused_leaves_its_due_occurrence(case: StoreCase) -> None:
+async def test_resuming_a_schedule_that_is_not_paused_keeps_its_due_occurrence(case: StoreCase) -> None:
     schedule = await due_schedule(case)
     assert await case.schedules.resume(schedule, START + 12 * MINUTE)
     assert (await case.schedules.due(["report"])).due == [schedule]
 
 
-async def test_run_now_makes_it_due_beside_its_occurrences(case: StoreCase) -> None:
+async def test_run_now_makes_a_schedule_due_in_addition_to_its_occurrences(case: StoreCase) -> None:
     schedule = await declared(case)
     assert await case.schedules.run_now("report")
     assert await case.schedules.run_now("report")
@@ -270,7 +272,7 @@ async def test_run_now_makes_it_due_beside_its_occurrences(case: StoreCase) -> N
     assert (await case.reader.count())[JobState.READY] == 1
 
 
-async def test_a_request_that_comes_after_the_look_is_not_lost(case: StoreCase) -> None:
+async def test_a_request_after_the_look_is_not_lost(case: StoreCase) -> None:
     schedule = await due_schedule(case)
     await case.schedules.run_now("report")
     assert await advanced(case.schedules, schedule)
@@ -339,7 +341,7 @@ async def test_an_occurrence_that_is_not_marked_stays_due(case: StoreCase) -> No
     assert (await case.schedules.due(["report"])).due == [schedule]
 
 
-async def test_done_answers_only_the_requests_that_were_seen(case: StoreCase) -> None:
+async def test_done_answers_only_the_requests_it_has_seen(case: StoreCase) -> None:
     await declared(case, job=None)
     await case.schedules.run_now("report")
     async with case.schedules.singleton("report") as held:
@@ -354,7 +356,7 @@ async def test_done_answers_only_the_requests_that_were_seen(case: StoreCase) ->
 
 
 @pytest.mark.parametrize("change", ["changed", "removed", "resumed"])
-async def test_what_changed_while_it_ran_keeps_its_new_occurrence(case: StoreCase, change: str) -> None:
+async def test_a_schedule_changed_during_its_run_keeps_its_new_occurrence(case: StoreCase, change: str) -> None:
     schedule = await due_schedule(case, job=None)
     later = START + 30 * MINUTE
     async with case.schedules.singleton("report") as held:
@@ -373,3 +375,20 @@ async def test_what_changed_while_it_ran_keeps_its_new_occurrence(case: StoreCas
     assert occurrences == ([] if change == "removed" else [(later, START + MINUTE)])
     (found,) = await case.runs.list("report", 10)
     assert found.finished_at is not None
+
+
+async def test_an_unchanged_schedule_is_put_back_to_an_earlier_occurrence(case: StoreCase) -> None:
+    schedule = await declared(case, first_occurrence=START + 9 * MINUTE)
+    for changed in (
+        replace(schedule, next_occurrence=START + 8 * MINUTE),
+        replace(schedule, timetable="5 * * * *"),
+        replace(schedule, zone="Europe/Berlin"),
+        replace(schedule, name="nobody"),
+    ):
+        assert not await case.schedules.put_back(changed, START + MINUTE)
+    await case.schedules.pause("report")
+    assert not await case.schedules.put_back(schedule, START + MINUTE)
+    await case.schedules.resume(schedule, schedule.next_occurrence)
+    assert await shown_schedule(case) == schedule
+    assert await case.schedules.put_back(schedule, START + MINUTE)
+    assert await shown_schedule(case) == replace(schedule, next_occurrence=START + MINUTE)

@@ -1,4 +1,4 @@
-"""Shards: N of them cover every job, each exactly once, and every store and language agrees on whose job it is."""
+"""Shards: N of them cover every job exactly once, and every store and language assigns a job to the same shard."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -16,7 +16,7 @@ from tests.store_contract.steps import enqueued, job, lost, needs, wants, with_n
 @pytest.mark.parametrize(
     ("id", "count", "index"),
     [
-        # Worked out with md5sum, so that no release of ours can move a job to another shard.
+        # Computed with md5sum, so no release of Holdfast can move a job to another shard.
         ("01890a5d-ac96-774b-bcce-b302099a8057", 2, 1),
         ("01890a5d-ac96-774b-bcce-b302099a8057", 7, 4),
         ("00000000-0000-0000-0000-000000000000", 2, 0),
@@ -46,14 +46,14 @@ async def test_all_shards_together_take_every_job_once(case: StoreCase) -> None:
     assert sorted(taken) == sorted(new.id for new in jobs)
 
 
-async def test_a_shard_of_one_is_everything(case: StoreCase) -> None:
+async def test_a_single_shard_takes_every_job(case: StoreCase) -> None:
     id = await enqueued(case)
     (leased,) = await case.store.claim(replace(wants(), shard=Shard(0, 1)))
     assert leased.lease.id == id
 
 
 @needs(Part.LOSSES, Part.SUSPECTS)
-async def test_suspects_have_their_shard_too(case: StoreCase) -> None:
+async def test_suspects_have_a_shard_too(case: StoreCase) -> None:
     id = await lost(case, 2)
     mine = next(index for index in range(2) if Shard(index, 2).has(id))
     for index in (1 - mine, mine):
@@ -63,6 +63,6 @@ async def test_suspects_have_their_shard_too(case: StoreCase) -> None:
 
 
 @pytest.mark.parametrize(("index", "count"), [(0, 0), (2, 2), (-1, 2), (5, -5)])
-def test_a_shard_that_cannot_be(index: int, count: int) -> None:
+def test_an_impossible_shard_is_refused(index: int, count: int) -> None:
     with pytest.raises(InvalidInput, match="shard"):
         Shard(index, count)

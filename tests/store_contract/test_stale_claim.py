@@ -1,4 +1,4 @@
-"""A stale claim can do nothing: every verb, on every store, in every way of becoming stale."""
+"""A stale claim can do nothing: all verbs, on all stores, for all ways in which a claim becomes stale."""
 
 from collections.abc import Awaitable, Callable
 from uuid import UUID, uuid4
@@ -168,7 +168,7 @@ STALE_WAYS: dict[str, Way] = {
 
 
 async def _every_verb(case: StoreCase, lease: Lease) -> dict[str, Fenced]:
-    """Send everything that a worker could send about this lease, and see that nothing changes."""
+    """Send everything that a worker could send about this lease, and check that nothing changes."""
     before = await everything(case)
     answers: dict[str, Fenced] = {}
     verbs: dict[str, Callable[[], Awaitable[Fenced]]] = {
@@ -217,7 +217,7 @@ async def test_a_stale_claim_can_do_nothing(case: StoreCase, way: str) -> None:
 
 
 @pytest.mark.parametrize("ending", [name for name, ending in ENDINGS.items() if ending.state.is_final])
-async def test_the_claim_that_finished_the_job_can_do_nothing_more(case: StoreCase, ending: str) -> None:
+async def test_the_claim_that_finished_the_job_can_do_nothing_else(case: StoreCase, ending: str) -> None:
     lease = (await running(case)).lease
     assert await finished(case, lease, ENDINGS[ending]) is Fenced.DONE
     answers = await _every_verb(case, lease)
@@ -225,7 +225,7 @@ async def test_the_claim_that_finished_the_job_can_do_nothing_more(case: StoreCa
 
 
 @needs(Part.CANCEL_REQUESTS)
-async def test_the_claim_that_finished_the_job_on_request_can_do_nothing_more(case: StoreCase) -> None:
+async def test_a_claim_whose_release_canceled_the_job_can_do_nothing_else(case: StoreCase) -> None:
     lease = (await running(case)).lease
     await case.store.cancel([lease.id])
     assert await case.store.release([lease]) == [Fenced.DONE]

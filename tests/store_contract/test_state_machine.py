@@ -1,7 +1,7 @@
-"""The memory store and PostgreSQL do the same: Hypothesis sends both the same commands and compares everything.
+"""The memory store and PostgreSQL behave the same: Hypothesis sends both the same commands and compares everything.
 
-Stale leases are used on purpose, and time passes only when a rule says so. Fences differ between the stores, so each
-pair of them is remembered and compared by that.
+The rules use stale leases on purpose, and time passes only when a rule says so. Fences differ between the stores, so
+the test remembers which fences belong together and compares those.
 """
 
 import asyncio
@@ -36,6 +36,7 @@ from holdfast.domain.json_text import Json, decode
 from holdfast.domain.lifecycle import Move, Transition
 from holdfast.store.contract import (
     ClaimRequest,
+    Deleting,
     Fenced,
     Finish,
     JobFilter,
@@ -58,21 +59,22 @@ Answer = TypeVar("Answer")
 KINDS = ("a", "b")
 QUEUES = ("one", "two")
 MOST_JOBS = 18
-# An id of the day on which the template was made, and so of a partition other than the default one.
+# An ID of the day on which the template was made, and so of a partition other than the default one.
 _TODAY = int(datetime.now(UTC).timestamp() * 1000) << 80
 _TABLES = ("job", "ready", "lease", "finished", "dead_letter", "attempt_error", "progress", "key", "ledger")
 
-# What the reader asks in two statements, in one.
+# The two statements of the reader in one.
 _EVERYTHING = f"""
 SELECT counted.counts, shown.*, overlay(shown.claim::text PLACING '-0000-000000000000' FROM 19)::uuid AS holder
 FROM (SELECT json_object_agg(state, jobs) AS counts FROM ({statement("count", "holdfast")}) AS each) AS counted
 LEFT JOIN ({statement("show", "holdfast", 1)}) AS shown ON true
 ORDER BY shown.id DESC
 """
-# Fences differ on purpose, errors are kept as jsonb, which is written differently, and of a holder there is its claim.
+# Fences differ, errors are formatted differently because they are jsonb, and a holder is compared by its claim.
 _SAME_IN_BOTH = [name for name in Job.__slots__ if name not in ("fence", "errors", "holder")]
 _of_memory = attrgetter(*_SAME_IN_BOTH, "holder")
-_of_postgres = itemgetter(*_SAME_IN_BOTH, "holder")
+_in_postgres = itemgetter(*_SAME_IN_BOTH, "holder")
+_IN_JSON = ("payload", "headers", "result", "progress")
 
 _SECONDS = [number * SECOND / 2 for number in range(41)]
 _TIMES = [START + number * SECOND for number in range(-10, 61)]
@@ -83,7 +85,7 @@ _LIMITS = [
     {kind: limit for kind, limit in zip(KINDS, limits, strict=True) if limit is not None}
     for limits in product((3, 2, 1, 0, None), repeat=len(KINDS))
 ]
-# Places, counted from the newest, of one to three jobs or leases.
+# Places of one to three jobs or leases, counted from the newest.
 _PLACES = [places for number in (1, 2, 3) for places in product(range(12), repeat=number)]
 _ENDINGS = [
     *(Transition(Move.SUCCEED, result=result) for result in _PERHAPS_JSON * 5),
@@ -96,6 +98,7 @@ _ENDINGS = [
 _NO_KEY: list[Options] = [{}] * 5
 _KEPT: list[Options] = [{"key": key} for key in "xy"]
 _REPLACED: list[Options] = [{"key": key, "if_exists": IfExists.REPLACE} for key in "xyxy"]
+_KEPT_LIVE: list[Options] = [{"key": key, "if_exists": IfExists.KEEP_LIVE} for key in "xyxy"]
 _WINDOWS: list[Options] = [{"key": key, "window": seconds * SECOND} for key in "xy" for seconds in (2, 15)]
 _NOW: list[Options] = [{}] * 70
 _DELAYS: list[Options] = [{"delay": delay} for delay in _SECONDS]
@@ -103,7 +106,7 @@ _RUN_ATS: list[Options] = [{"run_at": time} for time in _TIMES]
 
 
 def each_of(*choices: Sequence[object]) -> st.SearchStrategy[tuple[Any, ...]]:
-    """One of each, in a single draw: drawing is the larger half of what an example costs."""
+    """Pick one of each in a single draw, because drawing is more than half the cost of an example."""
 
     def picked(number: int) -> tuple[object, ...]:
         chosen = []
@@ -125,7 +128,7 @@ def _new_job(chosen: tuple[Any, ...]) -> NewJob:
 
 new_jobs = each_of(
     _NOW + _DELAYS + _RUN_ATS,
-    _NO_KEY + _KEPT + _REPLACED + _WINDOWS,
+    _NO_KEY + _KEPT + _KEPT_LIVE + _REPLACED + _WINDOWS,
     KINDS,
     QUEUES,
     (5, 5, 0, 9),
@@ -137,7 +140,7 @@ new_jobs = each_of(
 
 
 def at_once(awaitable: Awaitable[Answer]) -> Answer:
-    """The memory store never waits, so it needs no event loop."""
+    """Run a call of the memory store, which never waits, without an event loop."""
     try:
         cast(Coroutine[None, None, Answer], awaitable).send(None)
     except StopIteration as done:
@@ -147,22 +150,22 @@ def at_once(awaitable: Awaitable[Answer]) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The two leases of one claim."""
+    """The leases of the two stores for the same claim."""
 
     memory: Lease
     postgres: Lease
 
 
 class Bench:
-    """One PostgreSQL store that is emptied before each example, and the loop that both stores run on."""
+    """One PostgreSQL store that is emptied before each example, and the event loop of both stores."""
 
     def __init__(self, runner: asyncio.Runner, store: OneConnectionStore) -> None:
-        # The runner's own `run` also takes care of Ctrl-C, which costs a third of a millisecond each time.
+        # `runner.run` also handles Ctrl-C, which costs a third of a millisecond each time.
         self.run = runner.get_loop().run_until_complete
         self.store = store
 
     def empty(self) -> None:
-        # Far quicker than TRUNCATE, which makes a new file for each table and index, and like VACUUM every plan anew.
+        # Much faster than TRUNCATE, which makes new files for tables and indexes and invalidates plans, as VACUUM does.
         self.run(self.store.connection.execute("; ".join(f"DELETE FROM holdfast.{table}" for table in _TABLES)))
         self.run(PostgresClock(self.store).freeze(START))
 
@@ -192,7 +195,7 @@ class StoresAgree(RuleBasedStateMachine):
         self.enqueue(jobs, duplicate=False)
 
     def _pairs_at(self, chosen: Sequence[int]) -> list[Pair]:
-        """The leases at these places, each once: first those that are held, then the stale ones, newest first."""
+        """Return the leases at these places without duplicates: held leases first, then stale ones, newest first."""
         if not any(map(self._is_held, self.pairs)):
             self._claim_everything(suspects=False)
         newest_first = list(reversed(self.pairs))
@@ -213,7 +216,7 @@ class StoresAgree(RuleBasedStateMachine):
     def enqueue(self, jobs: list[NewJob], duplicate: bool) -> None:
         named: list[NewJob] = []
         for each in jobs:
-            # Every other id comes before all earlier ones, so that order by id and by time are not the same.
+            # Every other ID sorts before all earlier ones, so order by ID and order by time differ.
             self.numbers += 1
             id = UUID(int=_TODAY + self.numbers if self.numbers % 2 else 1000 - self.numbers)
             named.append(replace(each, id=id, correlation_id=str(id)))
@@ -236,7 +239,7 @@ class StoresAgree(RuleBasedStateMachine):
             self.pairs.append(Pair(one.lease, two.lease))
 
     def _claim_everything(self, *, suspects: bool) -> None:
-        # The rule `claim` asks for nothing often enough; here it would only take time.
+        # The rule `claim` asks for nothing often enough. Doing it here would only take time.
         if any(job.state is JobState.READY for job in self.memory._jobs.values()):
             self.claim((dict.fromkeys(KINDS, 9), QUEUES, 9, OTHER_HOLDER, suspects, 1))
 
@@ -265,13 +268,17 @@ class StoresAgree(RuleBasedStateMachine):
     def release(self, chosen: tuple[int, ...]) -> None:
         self._fenced(self._pairs_at(chosen), lambda store, leases: store.release(leases))
 
-    @rule(wish=each_of(_PLACES, ("retry", "cancel", "retry")))
+    @rule(wish=each_of(_PLACES, ("retry", "cancel", "retry", "delete")))
     def a_person_interferes(self, wish: tuple[tuple[int, ...], str]) -> None:
         chosen, verb = wish
         known = [UUID(int=7), *self.ids]
         ids = [known[-1 - place % len(known)] for place in chosen]
         if verb == "cancel":
             self.agree(lambda store: store.cancel(ids))
+        elif verb == "delete":
+            answers = self.agree(lambda store: store.delete(ids))
+            gone = {id for id, answer in zip(ids, answers, strict=True) if answer is Deleting.DELETED}
+            self.ids = [id for id in self.ids if id not in gone]
         else:
             self.agree(lambda store: store.retry(ids))
 
@@ -288,7 +295,7 @@ class StoresAgree(RuleBasedStateMachine):
 
     @rule(losses=st.sampled_from([1, 2, 1, 4]), crash_limit=st.sampled_from([1, 2]))
     def workers_crash(self, losses: int, crash_limit: int) -> None:
-        """Makes suspects, and dead letters of them."""
+        """Make suspects, and dead letters from them."""
         for loss in range(losses):
             self._claim_everything(suspects=False)
             if loss >= 2:
@@ -307,7 +314,7 @@ class StoresAgree(RuleBasedStateMachine):
 
     @rule(chosen=st.sampled_from(_PLACES))
     def workers_live(self, chosen: tuple[int, ...]) -> None:
-        """Most of these leases are held or were finished; the others were lost."""
+        """Most of these leases are held or finished; the others were lost."""
         self._fenced(self._pairs_at(chosen), lambda store, leases: store.absolve(leases))
         lost = [pair for pair in self.pairs if not self._is_held(pair)][-3:]
         self._fenced(lost, lambda store, leases: store.absolve(leases))
@@ -317,12 +324,20 @@ class StoresAgree(RuleBasedStateMachine):
         queues, kinds, _ = asked
         self.agree(lambda store: store.look(queues, list(kinds)))
 
+    def _reader(self, store: Store) -> JobReader:
+        return self.memory if store is self.memory else PostgresReader(self.bench.store)
+
     @rule(limit=st.sampled_from([MOST_JOBS * 2, 1, 0, 3]))
     def backlog(self, limit: int) -> None:
-        def reader(store: Store) -> JobReader:
-            return self.memory if store is self.memory else PostgresReader(self.bench.store)
+        self.agree(lambda store: self._reader(store).backlog(limit))
 
-        self.agree(lambda store: reader(store).backlog(limit))
+    @rule(kind=st.sampled_from(KINDS), tenant=st.sampled_from(["", "acme"]))
+    def find(self, kind: str, tenant: str) -> None:
+        async def found(store: Store) -> list[UUID | None]:
+            jobs = [await self._reader(store).find(kind, key, tenant) for key in "xy"]
+            return [None if found is None else found.id for found in jobs]
+
+        self.agree(found)
 
     @invariant()
     def everything_is_the_same(self) -> None:
@@ -334,7 +349,11 @@ class StoresAgree(RuleBasedStateMachine):
             if _of_memory(each) != _of_postgres(row) or self.fences[each.fence] != row["fence"]:
                 raise AssertionError(f"{each} in memory, {row} in PostgreSQL")
             if each.errors or row["errors"]:
-                assert [decode(error) for error in each.errors] == [decode(error) for error in row["errors"]]
+                assert list(each.errors) == [decode(error) for error in row["errors"]]
+
+
+def _of_postgres(row: "asyncpg.Record") -> object:
+    return _in_postgres({**dict(row), **{name: None if row[name] is None else decode(row[name]) for name in _IN_JSON}})
 
 
 async def _or_duplicate(enqueuing: Awaitable[Answer]) -> Answer | None:
@@ -345,7 +364,7 @@ async def _or_duplicate(enqueuing: Awaitable[Answer]) -> Answer | None:
 
 
 def _comparable(leased: LeasedJob) -> tuple[object, ...]:
-    """A claimed job without its fence, and with JSON as values."""
+    """Return a claimed job without its fence and with its JSON decoded."""
     headers = None if leased.headers is None else decode(leased.headers)
     policy = (leased.attempt, leased.losses, leased.max_attempts, leased.created_at)
     names = (leased.kind, leased.queue, leased.priority, leased.tenant, leased.correlation_id)
@@ -355,7 +374,7 @@ def _comparable(leased: LeasedJob) -> tuple[object, ...]:
 @contextmanager
 def _bench(server: DatabaseMaker) -> Iterator[Bench]:
     with server.fresh_database() as database, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        # A plan for every execution of the same few statements would be a fifth of what the server does here.
+        # Planning each execution of the same few statements would be a fifth of the server's work here.
         settings = {"plan_cache_mode": "force_generic_plan"}
         connection = runner.run(asyncpg.connect(database.url, server_settings=settings))
         try:
@@ -364,7 +383,7 @@ def _bench(server: DatabaseMaker) -> Iterator[Bench]:
             runner.run(connection.close())
 
 
-# Examples of 50 steps, in shares of what the profile of Hypothesis has for a test; `make soak` has many more.
+# Examples of 50 steps, as a share of the number in the Hypothesis profile; `make soak` runs many more.
 _PARTS = [("embedded-18", 0.6), ("embedded-18", 0.6), ("embedded-16", 0.3)]
 
 

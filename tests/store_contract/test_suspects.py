@@ -1,4 +1,4 @@
-"""Which lost leases count against a job: in company they make it a suspect, and only what it crashes alone kills it."""
+"""Lost leases make a job a suspect if other jobs ran in the worker; only crashes while it runs alone kill a job."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -32,13 +32,13 @@ pytestmark = needs(Part.LOSSES, Part.SUSPECTS)
 SUSPECTS = wants(suspects=True)
 
 
-async def test_leases_lost_in_company_make_a_suspect_and_no_more(case: StoreCase) -> None:
+async def test_leases_lost_in_company_make_a_job_a_suspect_and_nothing_worse(case: StoreCase) -> None:
     id = await lost(case, 10)
     found = await shown(case, id)
     assert (found.state, found.attempt, found.losses, found.suspicion) == (JobState.READY, 10, 10, SUSPECT)
 
 
-async def test_a_suspect_that_only_waited_for_its_turn_loses_nothing(case: StoreCase) -> None:
+async def test_a_suspect_that_only_waited_for_its_turn_is_not_blamed_for_the_loss(case: StoreCase) -> None:
     id = await lost(case, SUSPECT)
     await crash(case, crash_limit=9)
     await case.clock.advance(SECOND)
@@ -50,7 +50,7 @@ async def test_a_suspect_that_only_waited_for_its_turn_loses_nothing(case: Store
 
 
 @needs(Part.DEAD)
-async def test_a_job_that_crashed_as_many_workers_as_it_may_is_dead(case: StoreCase) -> None:
+async def test_a_job_that_reached_its_crash_limit_is_dead(case: StoreCase) -> None:
     id = await lost(case, SUSPECT)
     await crash(case, crash_limit=2)
     await case.clock.advance(SECOND)
@@ -66,7 +66,7 @@ async def test_a_job_that_crashed_as_many_workers_as_it_may_is_dead(case: StoreC
     assert await case.store.claim(SUSPECTS) == await case.store.claim(wants()) == []
 
 
-async def test_after_each_crash_the_job_rests_longer_up_to_a_minute(case: StoreCase) -> None:
+async def test_the_job_waits_longer_after_each_crash_up_to_a_minute(case: StoreCase) -> None:
     id = await lost(case, SUSPECT)
     rests = []
     for _ in range(9):
@@ -79,8 +79,8 @@ async def test_after_each_crash_the_job_rests_longer_up_to_a_minute(case: StoreC
     assert rests == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
-async def test_what_its_worker_survived_counts_no_longer(case: StoreCase) -> None:
-    """The note ends with the lease, however that ends."""
+async def test_an_attempt_that_its_worker_survived_does_not_count(case: StoreCase) -> None:
+    """The note that the job runs alone is removed with the lease, however the lease ends."""
     id = await lost(case, SUSPECT)
     for ending in ("retry", "snooze", "interrupt"):
         leased = await claimed(case, SUSPECTS)
@@ -97,7 +97,7 @@ async def test_what_its_worker_survived_counts_no_longer(case: StoreCase) -> Non
 
 
 @needs(Part.CANCEL_REQUESTS, Part.CANCELED)
-async def test_a_request_to_cancel_counts_more_than_the_last_crash(case: StoreCase) -> None:
+async def test_a_request_to_cancel_takes_precedence_over_the_last_crash(case: StoreCase) -> None:
     id = await lost(case, SUSPECT)
     leased = await claimed(case, SUSPECTS)
     await case.store.run_alone(leased.lease, 1)
@@ -107,7 +107,7 @@ async def test_a_request_to_cancel_counts_more_than_the_last_crash(case: StoreCa
     assert (await shown(case, id)).state is JobState.CANCELED
 
 
-async def test_only_its_own_claim_can_note_that_a_job_runs_alone(case: StoreCase) -> None:
+async def test_only_its_own_claim_can_record_that_a_job_runs_alone(case: StoreCase) -> None:
     id = await lost(case, SUSPECT)
     lease = (await claimed(case, SUSPECTS)).lease
     assert await case.store.run_alone(stranger(lease), 1) is Fenced.STALE
@@ -123,7 +123,7 @@ async def test_only_its_own_claim_can_note_that_a_job_runs_alone(case: StoreCase
 
 
 @needs(Part.ANY_KIND)
-async def test_nobody_is_given_suspects_while_another_has_some(case: StoreCase) -> None:
+async def test_suspects_are_not_handed_out_while_another_worker_has_some(case: StoreCase) -> None:
     first, second = await lost(case, 2, kind="a"), await lost(case, 2, kind="b")
     mine = await claimed(case, wants("a", suspects=True))
     assert mine.id == first
@@ -134,7 +134,7 @@ async def test_nobody_is_given_suspects_while_another_has_some(case: StoreCase) 
 
 
 @needs(Part.ANY_KIND)
-async def test_a_suspect_whose_lease_ran_out_keeps_no_other_waiting(case: StoreCase) -> None:
+async def test_a_suspect_with_an_expired_lease_does_not_block_other_suspects(case: StoreCase) -> None:
     first, second = await lost(case, 2, kind="a"), await lost(case, 2, kind="b")
     await claimed(case, wants("a", suspects=True))
     await case.clock.advance(LEASE)
@@ -143,7 +143,7 @@ async def test_a_suspect_whose_lease_ran_out_keeps_no_other_waiting(case: StoreC
 
 
 @needs(Part.QUEUES)
-async def test_suspects_of_other_queues_are_not_waited_for(case: StoreCase) -> None:
+async def test_suspects_of_other_queues_do_not_block_a_claim(case: StoreCase) -> None:
     mail, of_mail = await enqueued(case, queue="mail"), wants(queues=("mail",))
     for _ in range(SUSPECT):
         await claimed(case, of_mail)
@@ -163,8 +163,8 @@ async def test_a_claim_of_suspects_takes_several_and_no_other_job(case: StoreCas
     assert (await claimed(case)).id == plain
 
 
-async def test_suspects_of_another_shard_are_waited_for_too(case: StoreCase) -> None:
-    """All of a fleet run alone, and one worker at a time is enough."""
+async def test_suspects_of_another_shard_block_a_claim_too(case: StoreCase) -> None:
+    """All suspects of a fleet run alone, and one worker at a time is enough."""
     ids = [await lost(case, 2) for _ in range(8)]
     shards = [Shard(index, 2) for index in range(2)]
     of_shard = {shard: [id for id in ids if shard.has(id)] for shard in shards}
@@ -178,7 +178,7 @@ async def test_suspects_of_another_shard_are_waited_for_too(case: StoreCase) -> 
 
 
 @needs(Part.WHOLE_ERRORS)
-async def test_a_lease_that_a_living_worker_lost_counts_no_longer(case: StoreCase) -> None:
+async def test_a_lease_lost_by_a_living_worker_no_longer_counts(case: StoreCase) -> None:
     leased = await running(case)
     await case.clock.advance(LEASE)
     await case.store.rescue(10)
@@ -201,8 +201,8 @@ async def test_each_loss_is_absolved_once(case: StoreCase) -> None:
 
 
 @needs(Part.WHOLE_ERRORS)
-async def test_a_suspect_is_absolved_where_it_is(case: StoreCase) -> None:
-    """While it waits and while it runs, also alone."""
+async def test_a_waiting_or_running_suspect_is_absolved(case: StoreCase) -> None:
+    """This includes a suspect that runs alone."""
     id = await lost(case, 1)
     lease = (await claimed(case)).lease
     await case.clock.advance(LEASE)
@@ -216,7 +216,7 @@ async def test_a_suspect_is_absolved_where_it_is(case: StoreCase) -> None:
 
 
 @needs(Part.WHOLE_ERRORS)
-async def test_a_crash_of_a_living_worker_is_none(case: StoreCase) -> None:
+async def test_a_crash_no_longer_counts_if_its_worker_is_alive(case: StoreCase) -> None:
     id = await lost(case, SUSPECT)
     leased = await crash(case, crash_limit=2)
     assert (await shown(case, id)).suspicion == SUSPECT + 1
@@ -238,7 +238,7 @@ async def test_a_loss_that_was_not_counted_cannot_be_absolved(case: StoreCase) -
 
 
 @needs(Part.WHOLE_ERRORS)
-async def test_no_absolution_reaches_a_final_job_or_its_next_life(case: StoreCase) -> None:
+async def test_absolving_does_not_affect_a_final_job_or_its_retry(case: StoreCase) -> None:
     id = await lost(case, SUSPECT)
     leased = await crash(case, crash_limit=1)
     before = await shown(case, id)
@@ -252,7 +252,7 @@ async def test_no_absolution_reaches_a_final_job_or_its_next_life(case: StoreCas
     assert (await shown(case, id)).suspicion == 1
 
 
-async def test_nothing_to_absolve_is_fine(case: StoreCase) -> None:
+async def test_absolving_no_leases_does_nothing(case: StoreCase) -> None:
     await case.store.absolve([])
 
 

@@ -1,4 +1,4 @@
-"""Servers that a test can cut off, and the lines that wake-ups log."""
+"""Servers that a test can cut off, and the lines logged about wake-ups."""
 
 import logging
 from collections.abc import Iterator
@@ -16,8 +16,11 @@ def proxy(database: Database) -> Iterator[Proxy]:
         yield proxy
 
 
+_BACK = ("wake-ups are back", "wake-ups are sent again", "notifications for waits are back", "store available again")
+
+
 class Lines:
-    """What was logged: one warning per outage, one line when it is over."""
+    """The log: one warning per outage, and another one when it is over."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self._caplog = caplog
@@ -27,15 +30,20 @@ class Lines:
 
     @property
     def outages(self) -> int:
-        """Of one who is woken, or of one who wakes."""
-        return self._count("no wake-ups, polling goes on", "wake-ups are not sent")
+        """The number of logged outages of listeners and of senders."""
+        return self._count("no wake-ups; polling continues", "wake-ups are not sent")
 
     @property
     def returns(self) -> int:
-        return self._count("wake-ups are back", "wake-ups are sent again")
+        return sum(line.startswith(_BACK) for line in self._warnings)
 
     @property
     def warnings(self) -> list[str]:
+        """The warnings, without those that an outage is over."""
+        return [line for line in self._warnings if not line.startswith(_BACK)]
+
+    @property
+    def _warnings(self) -> list[str]:
         return [record.getMessage() for record in self._caplog.records if record.levelno >= logging.WARNING]
 
 

@@ -1,4 +1,4 @@
-"""Sleeps on queues under many names, hears every ring for them, and can tell that nothing more is under way."""
+"""Registers sleepers on queues, hears every ring for them, and knows when no ring is still on its way."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -37,7 +37,7 @@ class Ear:
     async def asleep(
         self, *queues: str, until: timedelta = MINUTE, team: UUID = TEAM, holder: UUID | None = None
     ) -> UUID:
-        """Somebody goes to sleep on the queues, and is heard."""
+        """Register a sleeper on the queues and listen for its rings."""
         holder = holder or uuid4()
 
         def hear(_connection: object, _pid: int, _channel: str, payload: object) -> None:
@@ -49,7 +49,7 @@ class Ear:
         return holder
 
     async def rings(self) -> list[Ring]:
-        """Everything since the last call. Notifications come in the order of commits, so the mark comes last."""
+        """All rings since the last call. Notifications arrive in commit order, so the mark comes last."""
         mark = uuid4().hex
         async with connected(self._url) as other:
             await other.execute("SELECT pg_notify($1, $2)", self._marks, mark)
@@ -61,7 +61,7 @@ class Ear:
         return everything
 
     async def heard(self) -> list[str]:
-        """The queue of each who was woken, without those who are only to look later."""
+        """The queue of each ring, without the rings that only ask for a later look."""
         return [ring.queue for ring in await self.rings() if ring.how != "later"]
 
 
@@ -82,6 +82,6 @@ async def fall_asleep(
     team: UUID = TEAM,
     schema: str = "holdfast",
 ) -> int:
-    """How many others of the team sleep on the first of the queues."""
+    """Register the sleeper; return how many others of the team sleep on the first of the queues."""
     others: int = await connection.fetchval(statement("asleep", schema), list(queues), holder, until, team, queues[0])
     return others

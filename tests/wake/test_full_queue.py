@@ -1,4 +1,4 @@
-"""A wake-up is a hint: where PostgreSQL takes no notifications, everything commits all the same."""
+"""A wake-up is only a hint: if PostgreSQL cannot take notifications, transactions still commit."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -27,7 +27,7 @@ Enqueue = Callable[[Holdfast, "asyncpg.Connection[asyncpg.Record]"], Awaitable[o
 
 @pytest.fixture(scope="module")
 def small_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseMaker]:
-    """The smallest queue that PostgreSQL knows: half a megabyte, where the usual one has eight gigabytes."""
+    """The smallest notification queue that PostgreSQL allows: half a megabyte instead of eight gigabytes."""
     address = EmbeddedAddress(tmp_path_factory.mktemp("small") / "postgres", 18, durable=False)
     with EmbeddedServer.start(address) as server, psycopg.connect(server.url(), autocommit=True) as admin:
         admin.execute("ALTER SYSTEM SET max_notify_queue_pages = 64")
@@ -46,7 +46,7 @@ async def small(small_server: DatabaseMaker) -> AsyncIterator[Database]:
 
 @asynccontextmanager
 async def full_queue(url: str) -> AsyncIterator[None]:
-    """A listener in a transaction keeps what others notify, until no transaction that notifies can commit."""
+    """A listener in an open transaction keeps notifications in the queue until no notifying transaction can commit."""
     async with connected(url) as listener, connected(url) as other:
         await listener.execute("LISTEN anything")
         await listener.execute("BEGIN")
@@ -60,7 +60,7 @@ async def full_queue(url: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def asleep(url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
-    """A worker sleeps on the queue and wants to be told."""
+    """A sleeping worker is registered on the queue and wants to be notified."""
     async with connected(url) as connection:
         await fall_asleep(connection, uuid4(), ["default"])
         yield connection
@@ -88,7 +88,7 @@ async def by_sql(app: Holdfast, connection: "asyncpg.Connection[asyncpg.Record]"
 
 async def in_a_transaction(app: Holdfast, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
     async with connection.transaction():
-        await app.enqueue_in(connection, "work", {})
+        await app.enqueue("work", {}, conn=connection)
 
 
 async def as_an_event(app: Holdfast, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
@@ -100,7 +100,7 @@ WAYS: list[Enqueue] = [one, many, by_copy, with_a_key, by_sql, in_a_transaction,
 
 
 @pytest.mark.parametrize("enqueue", WAYS, ids=lambda way: way.__name__)
-async def test_jobs_are_enqueued_while_the_queue_of_notifications_is_full(small: Database, enqueue: Enqueue) -> None:
+async def test_jobs_are_enqueued_while_the_notification_queue_is_full(small: Database, enqueue: Enqueue) -> None:
     async with Holdfast(small.url) as app, asleep(small.url) as connection:
         async with full_queue(small.url):
             await enqueue(app, connection)
@@ -122,14 +122,14 @@ async def test_jobs_are_enqueued_by_a_role_that_may_not_notify(database: Databas
 
 
 async def waited_for(store: PostgresStore, kind: str) -> Finish:
-    """A running job for whose end somebody waits."""
+    """A running job with a registered waiter."""
     await store.enqueue([job(kind=kind)])
     (leased,) = await store.claim(wants(kind))
     await PostgresWaiters(store).register(uuid4(), {leased.lease.id: MINUTE})
     return Finish(leased.lease, ENDINGS["succeed"])
 
 
-async def test_jobs_end_while_the_queue_of_notifications_is_full(small: Database) -> None:
+async def test_jobs_end_while_the_notification_queue_is_full(small: Database) -> None:
     async with opened_store(small.url) as store, asleep(small.url) as connection, full_queue(small.url):
         for name, ending in ENDINGS.items():
             finish = await waited_for(store, name)

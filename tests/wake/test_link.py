@@ -1,4 +1,4 @@
-"""What both sources of wake-ups share: trying again, telling of outages, waiting no longer than they should."""
+"""What both sources of wake-ups share: reconnecting, reporting outages, and limits on waiting."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from tests.worker.harness import PATIENCE
 
 
 class NotedBackoff:
-    """No pause at all, but it notes after how many failures it was asked for one."""
+    """Has no delay, but records the failure counts for which it was asked for one."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -24,7 +24,7 @@ class NotedBackoff:
         return timedelta(0)
 
 
-async def test_the_first_new_try_comes_at_once_and_an_outage_is_told_once(lines: Lines) -> None:
+async def test_the_first_retry_is_immediate_and_an_outage_is_logged_once(lines: Lines) -> None:
     backoff = NotedBackoff()
     tries = 0
 
@@ -42,7 +42,7 @@ async def test_the_first_new_try_comes_at_once_and_an_outage_is_told_once(lines:
     assert (lines.outages, lines.returns, len(lines.warnings)) == (1, 1, 1)
 
 
-async def test_who_lets_us_in_and_throws_us_out_at_once_is_not_asked_without_a_pause() -> None:
+async def test_a_server_that_accepts_and_drops_connections_is_retried_with_pauses() -> None:
     backoff = NotedBackoff()
     tries = 0
 
@@ -59,7 +59,9 @@ async def test_who_lets_us_in_and_throws_us_out_at_once_is_not_asked_without_a_p
     assert backoff.asked == [1, 2, 3]
 
 
-async def test_an_error_of_our_own_is_told_with_its_trace_and_does_not_end_it(lines: Lines) -> None:
+async def test_a_bug_is_logged_with_its_traceback_and_does_not_end_the_link(
+    lines: Lines, caplog: pytest.LogCaptureFixture
+) -> None:
     tries = 0
 
     async def session() -> None:
@@ -72,7 +74,8 @@ async def test_an_error_of_our_own_is_told_with_its_trace_and_does_not_end_it(li
     link = Link("test", session, NotedBackoff())
     await link.run()
     assert tries == 2
-    assert "Traceback" in lines.warnings[0]
+    assert "a bug" in lines.warnings[0]
+    assert "Traceback" in caplog.text
 
 
 async def test_a_wait_ends_when_it_takes_too_long_or_the_link_is_stopped() -> None:
@@ -89,7 +92,7 @@ async def test_a_wait_ends_when_it_takes_too_long_or_the_link_is_stopped() -> No
         await waiting
 
 
-async def test_time_in_which_a_handler_blocked_the_event_loop_does_not_count() -> None:
+async def test_time_during_which_a_handler_blocked_the_event_loop_does_not_count() -> None:
     async def answer() -> None:
         for _ in range(10):
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The listener: woken for its queues, back after every outage, its sleep known to producers while it lasts."""
+"""The listener: it is woken for its queues, recovers from every outage, and producers know when its worker sleeps."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ one_server = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 
 
 class Listening:
-    """A running listener, and every wake-up that it gave."""
+    """A running listener and a record of every wake-up that it gave."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ async def terminate_listener(url: str) -> None:
     assert len(killed) == 1
 
 
-async def test_it_wakes_for_its_queues_and_no_others(database: Database) -> None:
+async def test_it_wakes_for_its_queues_only(database: Database) -> None:
     async with running(Listening(database.url)) as at:
         await at.registered()
         async with connected(database.url) as connection:
@@ -99,7 +99,7 @@ async def test_it_wakes_for_its_queues_and_no_others(database: Database) -> None
         assert at.calls == ["mail"]
 
 
-async def test_each_connection_and_each_registration_asks_for_one_more_look(database: Database) -> None:
+async def test_each_connection_and_each_registration_causes_one_more_look(database: Database) -> None:
     async with running(Listening(database.url)) as at:
         await at.up()
         assert at.calls == [None]
@@ -111,7 +111,7 @@ async def test_each_connection_and_each_registration_asks_for_one_more_look(data
         assert [row[:2] for row in await rows(database.url)] == [("default", HOLDER), ("mail", HOLDER)]
 
 
-async def test_who_sleeps_before_the_connection_is_there_is_registered_with_one_look(database: Database) -> None:
+async def test_a_worker_asleep_before_the_connection_opens_is_registered_with_one_look(database: Database) -> None:
     at = Listening(database.url)
     assert at.listener.asleep() is None
     async with running(at):
@@ -123,7 +123,7 @@ async def test_who_sleeps_before_the_connection_is_there_is_registered_with_one_
 async def test_a_flicker_between_busy_and_idle_writes_nothing(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # However long the machine makes of it: a minute of being busy is no flicker, and a long sleep is renewed.
+    # A slow machine must not fail this test: a minute of being busy is no flicker, and a long sleep is renewed.
     for name in ("_LINGER_SECONDS", "_RENEW_SECONDS"):
         monkeypatch.setattr(postgres, name, 600.0)
     async with running(Listening(database.url)) as at:
@@ -136,7 +136,7 @@ async def test_a_flicker_between_busy_and_idle_writes_nothing(
         assert await rows(database.url) == before
 
 
-async def test_who_stays_busy_is_no_longer_rung_for_and_can_sleep_again(database: Database) -> None:
+async def test_a_busy_worker_is_no_longer_notified_and_can_sleep_again(database: Database) -> None:
     async with running(Listening(database.url)) as at:
         await at.registered()
         at.listener.awake(is_full=True)
@@ -151,7 +151,7 @@ async def test_who_stays_busy_is_no_longer_rung_for_and_can_sleep_again(database
         assert len(await rows(database.url)) == 2
 
 
-async def test_a_job_wakes_one_of_those_that_sleep(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_wakes_one_of_several_sleepers(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "_LATER_SECONDS", 600.0)
     holders = [uuid4() for _ in range(5)]
     crowd = [Listening(database.url, holder=holder) for holder in holders]
@@ -164,7 +164,7 @@ async def test_a_job_wakes_one_of_those_that_sleep(database: Database, monkeypat
         await enqueue(database.url, "mail")
         await until(lambda: any(each.calls for each in crowd), "one is woken")
         async with connected(database.url) as connection:
-            # Notifications come in the order of commits: whoever hears this has heard what came before.
+            # Notifications arrive in commit order: a listener that hears these has heard everything before them.
             for holder in holders:
                 await connection.execute("SELECT pg_notify($1, 'now:default')", channel(holder))
         for each in crowd:
@@ -179,7 +179,7 @@ async def ring(url: str, how: str, queue: str = "mail", holder: UUID = HOLDER) -
 
 @asynccontextmanager
 async def in_company(database: Database) -> AsyncIterator[tuple[Listening, Ear, UUID]]:
-    """A listener that sleeps, and another sleeper of its team."""
+    """A sleeping listener and another sleeper of its team."""
     async with listening(database.url) as ear:
         other = await ear.asleep("mail", "default")
         async with running(Listening(database.url)) as at:
@@ -193,7 +193,7 @@ async def no_rows_but(url: str, other: UUID) -> bool:
 
 
 @pytest.mark.parametrize("how", ["now", "passed", "later"])
-async def test_whoever_is_woken_and_has_no_slot_wakes_another_and_is_woken_no_more(
+async def test_a_woken_worker_without_a_free_slot_wakes_another_and_unregisters(
     database: Database, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "_LATER_SECONDS", 0.05)
@@ -210,7 +210,7 @@ async def test_whoever_is_woken_and_has_no_slot_wakes_another_and_is_woken_no_mo
         assert await ear.rings() == [Ring(other, "passed", "mail")]
 
 
-async def test_whoever_is_woken_and_finds_nothing_more_wakes_nobody(database: Database) -> None:
+async def test_a_woken_worker_that_finds_nothing_more_wakes_no_other(database: Database) -> None:
     async with in_company(database) as (at, ear, _):
         await ring(database.url, "now")
         await at.woken("mail")
@@ -224,10 +224,10 @@ async def test_whoever_is_woken_and_finds_nothing_more_wakes_nobody(database: Da
 
 
 @pytest.mark.parametrize(("how", "is_passed"), [("now", True), ("passed", False)])
-async def test_whoever_can_take_no_more_of_a_kind_passes_on_what_a_producer_rang_but_sleeps_on(
+async def test_a_worker_at_the_limit_of_a_kind_passes_on_a_producers_ring_and_stays_asleep(
     database: Database, how: str, is_passed: bool
 ) -> None:
-    """If all of them can take no more of it, a ring must come to an end."""
+    """If all of them are at the limit, the ring must not go around forever."""
     async with in_company(database) as (at, ear, other):
         await ring(database.url, how)
         await at.woken("mail")
@@ -247,7 +247,9 @@ async def test_whoever_can_take_no_more_of_a_kind_passes_on_what_a_producer_rang
         assert len(await rows(database.url)) == 4
 
 
-async def test_alone_nobody_is_woken_in_our_place(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_only_sleeper_wakes_no_other_and_stays_registered(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(postgres, "_LINGER_SECONDS", 600.0)
     async with running(Listening(database.url)) as at:
         await at.registered()
@@ -260,7 +262,7 @@ async def test_alone_nobody_is_woken_in_our_place(database: Database, monkeypatc
         assert await rows(database.url) == before
 
 
-async def test_a_look_that_comes_in_between_is_the_one_that_was_asked_for(
+async def test_an_earlier_look_replaces_the_requested_later_look(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "_LATER_SECONDS", 0.2)
@@ -297,7 +299,7 @@ async def test_a_listener_that_stops_leaves_no_rows(database: Database) -> None:
     assert await rows(database.url) == []
 
 
-async def test_rows_of_the_dead_are_removed_by_whoever_comes_next(database: Database) -> None:
+async def test_the_next_listener_removes_the_rows_of_dead_workers(database: Database) -> None:
     async with connected(database.url) as connection:
         for left in (timedelta(minutes=-2), timedelta(minutes=2)):
             await fall_asleep(connection, uuid4(), ["default"], left)
@@ -307,7 +309,7 @@ async def test_rows_of_the_dead_are_removed_by_whoever_comes_next(database: Data
 
 
 @pytest.mark.parametrize("seconds", [0.0, 60.0])
-async def test_rows_of_the_dead_are_removed_by_whoever_sleeps_on_but_not_all_the_time(
+async def test_a_sleeping_listener_removes_the_rows_of_dead_workers_now_and_then(
     database: Database, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     monkeypatch.setattr(postgres, "_RENEW_SECONDS", 0.1)
@@ -328,7 +330,7 @@ async def test_rows_of_the_dead_are_removed_by_whoever_sleeps_on_but_not_all_the
 
 
 @pytest.mark.fault
-async def test_a_killed_connection_is_back_at_once_with_one_warning(database: Database, lines: Lines) -> None:
+async def test_a_killed_connection_is_replaced_at_once_with_one_warning(database: Database, lines: Lines) -> None:
     async with running(Listening(database.url)) as at:
         await at.registered()
         for outage in range(1, 4):
@@ -345,10 +347,10 @@ async def test_a_killed_connection_is_back_at_once_with_one_warning(database: Da
 @one_server
 @pytest.mark.fault
 @pytest.mark.parametrize("is_asleep", [True, False])
-async def test_whoever_relied_on_being_told_is_woken_when_that_is_over(
+async def test_a_lost_connection_wakes_a_worker_that_relied_on_notifications(
     database: Database, proxy: Proxy, lines: Lines, is_asleep: bool
 ) -> None:
-    """Its wait may be longer than a poll. Who is awake looks anyway."""
+    """Its wait may be longer than a poll. A worker that is awake looks anyway."""
     async with running(Listening(proxy.url)) as at:
         await (at.registered if is_asleep else at.up)()
         at.calls.clear()
@@ -379,7 +381,7 @@ async def test_a_link_that_swallows_everything_is_noticed_and_replaced(
 
 @one_server
 @pytest.mark.fault
-async def test_a_database_that_is_away_at_the_start_is_waited_for(
+async def test_the_listener_waits_for_a_database_that_is_down_at_the_start(
     database: Database, proxy: Proxy, lines: Lines
 ) -> None:
     proxy.refuse()
@@ -397,7 +399,7 @@ async def test_a_database_that_is_away_at_the_start_is_waited_for(
 async def test_a_database_that_hangs_does_not_keep_the_listener_from_stopping(
     database: Database, proxy: Proxy, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Whoever waits for an answer waits for longer than the test does.
+    # Every wait for an answer lasts longer than the test.
     monkeypatch.setattr(postgres, "_CONNECT_SECONDS", 600.0)
     if moment == "connecting":
         proxy.swallow()
@@ -423,9 +425,7 @@ async def test_a_canceled_listener_leaves_nothing_behind(database: Database) -> 
 
 
 @one_server
-async def test_a_schema_that_is_not_there_yet_is_one_warning_that_says_so(
-    empty_database: Database, lines: Lines
-) -> None:
+async def test_a_missing_schema_is_one_clear_warning(empty_database: Database, lines: Lines) -> None:
     async with running(Listening(empty_database.url)) as at:
         await until(lambda: lines.outages == 1, "one warning")
         await migrate(empty_database.url, "holdfast")
@@ -434,7 +434,7 @@ async def test_a_schema_that_is_not_there_yet_is_one_warning_that_says_so(
     assert "run `holdfast migrate`" in lines.warnings[0]
 
 
-def test_behind_pgbouncer_it_needs_an_address_of_its_own(lines: Lines) -> None:
+def test_behind_pgbouncer_it_needs_a_separate_address(lines: Lines) -> None:
     direct, pooled = "postgresql://a@db/jobs", "postgresql://a@bouncer/jobs?pgbouncer=1"
     assert listener_url(direct, None) == direct
     assert listener_url(pooled, direct) == direct
@@ -443,17 +443,17 @@ def test_behind_pgbouncer_it_needs_an_address_of_its_own(lines: Lines) -> None:
     assert "HOLDFAST_LISTEN_URL" in lines.warnings[0]
 
 
-async def test_an_address_that_cannot_be_read_is_refused_at_once() -> None:
+async def test_an_invalid_address_is_refused_at_once() -> None:
     with pytest.raises(InvalidInput, match="address cannot be read"):
         Listener("postgresql://a:b@[db/jobs", "holdfast", ["default"], lambda _: None)
 
 
 @one_server
 @pytest.mark.parametrize("others", [0, 4])
-async def test_rings_that_come_too_fast_are_not_asked_for_until_it_is_quieter(
+async def test_a_listener_unregisters_during_a_storm_of_rings_until_it_is_quieter(
     database: Database, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
-    """Each of five hears a fifth of the rings, which are a hundred in a second then."""
+    """Each of five sleepers hears a fifth of the rings, which then are a hundred per second."""
     monkeypatch.setattr(postgres, "_MOST_RINGS_PER_SECOND", 1)
     monkeypatch.setattr(postgres, "_QUIET_SECONDS", 5.0)
     async with connected(database.url) as connection:
@@ -470,7 +470,7 @@ async def test_rings_that_come_too_fast_are_not_asked_for_until_it_is_quieter(
             async def has_no_rows() -> bool:
                 return HOLDER not in {row[1] for row in await rows(database.url)}
 
-            # No ring comes now. Then it looks once for all that came meanwhile, without a word from the worker.
+            # Now no rings come. Later it looks once for everything that came in the meantime, without being asked.
             await until(has_no_rows, "its rows are gone")
             await at.woken(None)
             assert at.calls.count("mail") == most

@@ -1,4 +1,4 @@
-"""Who makes a job ready rings when it commits: for one of each team that sleeps on its queue."""
+"""A transaction that makes a job ready rings on commit, for one sleeper of each team on the queue."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -11,13 +11,14 @@ import pytest
 
 from holdfast.domain.job import NewJob
 from holdfast.domain.lifecycle import Move, Transition
+from holdfast.domain.limits import RING_AHEAD
 from holdfast.store.contract import Finish
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.sql_files import statement
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from tests.databases import Database, OneConnectionStore, connected, opened_store
 from tests.store_contract.steps import BROKEN, START, job, wants
-from tests.wake.ear import MINUTE, TEAM, Ear, Ring, listening
+from tests.wake.ear import TEAM, Ear, Ring, listening
 
 
 @dataclass(frozen=True)
@@ -40,21 +41,21 @@ async def scene(database: Database) -> AsyncIterator[Scene]:
         yield Scene(database.url, store, connection, ear)
 
 
-async def test_nobody_is_rung_for_while_nobody_sleeps(scene: Scene) -> None:
+async def test_no_ring_is_sent_without_sleepers(scene: Scene) -> None:
     await scene.store.enqueue([job(), job(queue="mail")])
     await scene.store.enqueue([job(key="a")])
     await scene.connection.execute("SELECT holdfast.enqueue('work', '{}')")
     assert await scene.ear.heard() == []
 
 
-async def test_a_thousand_jobs_wake_one_sleeper_for_each_queue(scene: Scene) -> None:
+async def test_a_thousand_jobs_wake_one_sleeper_per_queue(scene: Scene) -> None:
     for _ in range(3):
         await scene.ear.asleep("mail", "default")
     await scene.store.enqueue([job(queue=queue) for queue in ("default", "mail", "default") * 333])
     assert sorted(await scene.ear.heard()) == ["default", "mail"]
 
 
-async def test_a_transaction_rings_once_for_a_sleeper_however_often_it_enqueues(scene: Scene) -> None:
+async def test_a_transaction_rings_once_no_matter_how_often_it_enqueues(scene: Scene) -> None:
     await scene.ear.asleep("default")
     async with scene.connection.transaction():
         for _ in range(3):
@@ -64,7 +65,7 @@ async def test_a_transaction_rings_once_for_a_sleeper_however_often_it_enqueues(
     assert await scene.ear.heard() == ["default"]
 
 
-async def test_whoever_sleeps_alone_is_woken_and_nobody_looks_later(scene: Scene) -> None:
+async def test_the_only_sleeper_is_woken_and_no_later_look_is_requested(scene: Scene) -> None:
     alone = await scene.ear.asleep("default")
     await scene.store.enqueue([job()])
     assert await scene.ear.rings() == [Ring(alone, "now", "default")]
@@ -83,8 +84,8 @@ async def test_jobs_are_spread_over_the_sleepers_and_one_of_them_looks_later(sce
     assert later[sleepers[0]] == 60 - woken[sleepers[0]], "the first, unless it is the one that was woken"
 
 
-async def test_of_each_team_one_is_woken(scene: Scene) -> None:
-    """Its members have the same handlers and the same shard; others may not be able to take the job."""
+async def test_one_sleeper_of_each_team_is_woken(scene: Scene) -> None:
+    """All members of a team have the same handlers and shard; workers of other teams may be unable to take the job."""
     teams = {await scene.ear.asleep("default", team=team): team for team in [TEAM, uuid4(), uuid4()] for _ in range(3)}
     await scene.store.enqueue([job()])
     rings = await scene.ear.rings()
@@ -93,8 +94,8 @@ async def test_of_each_team_one_is_woken(scene: Scene) -> None:
     assert len({ring.holder for ring in rings}) == 6
 
 
-async def test_whoever_did_not_renew_lately_is_woken_only_if_there_is_no_other(scene: Scene) -> None:
-    """It died or hangs. A row is renewed every five seconds for fifteen."""
+async def test_a_sleeper_that_did_not_renew_lately_is_woken_only_if_it_is_the_only_one(scene: Scene) -> None:
+    """Its worker died or hangs: a row is valid for fifteen seconds and renewed every five."""
     lively = [await scene.ear.asleep("default", until=timedelta(seconds=15)) for _ in range(2)]
     dead = [await scene.ear.asleep("default", until=timedelta(seconds=8)) for _ in range(8)]
     for _ in range(20):
@@ -117,7 +118,7 @@ async def test_a_ring_is_passed_on_to_two_others_of_the_team(scene: Scene) -> No
     assert {ring.holder for ring in rings} < team
 
 
-async def test_a_job_that_was_rolled_back_rings_for_nobody(scene: Scene) -> None:
+async def test_a_job_that_was_rolled_back_does_not_ring(scene: Scene) -> None:
     await scene.ear.asleep("default")
     transaction = scene.connection.transaction()
     await transaction.start()
@@ -126,7 +127,7 @@ async def test_a_job_that_was_rolled_back_rings_for_nobody(scene: Scene) -> None
     assert await scene.ear.heard() == []
 
 
-async def test_a_sleep_that_ran_out_or_is_on_another_queue_is_not_disturbed(scene: Scene) -> None:
+async def test_an_expired_sleep_or_one_on_another_queue_is_not_disturbed(scene: Scene) -> None:
     await scene.ear.asleep("default", until=timedelta(0))
     await scene.ear.asleep("mail")
     await scene.store.enqueue([job()])
@@ -134,7 +135,7 @@ async def test_a_sleep_that_ran_out_or_is_on_another_queue_is_not_disturbed(scen
     assert await scene.ear.heard() == []
 
 
-async def test_whoever_is_awake_again_is_not_rung_for(scene: Scene) -> None:
+async def test_a_worker_that_is_awake_again_is_not_woken(scene: Scene) -> None:
     holder = await scene.ear.asleep("default", "mail")
     await scene.connection.execute(statement("awake", "holdfast"), ["default", "mail"], holder)
     await scene.store.enqueue([job(), job(queue="mail")])
@@ -142,7 +143,7 @@ async def test_whoever_is_awake_again_is_not_rung_for(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("schema", ["other", "Jobs of-today"])
-async def test_each_schema_has_sleepers_of_its_own(scene: Scene, schema: str) -> None:
+async def test_each_schema_has_separate_sleepers(scene: Scene, schema: str) -> None:
     await migrate(scene.url, schema)
     async with opened_store(scene.url, schema=schema) as other, listening(scene.url, schema) as other_ear:
         await scene.ear.asleep("default")
@@ -163,25 +164,25 @@ async def test_only_a_key_that_makes_a_job_rings(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("key", [None, "a"], ids=["statement", "function"])
-async def test_a_job_that_is_due_within_a_minute_rings_and_a_later_one_does_not(scene: Scene, key: str | None) -> None:
+async def test_a_job_due_within_a_minute_rings_and_a_later_one_does_not(scene: Scene, key: str | None) -> None:
     await scene.ear.asleep("default")
     await PostgresClock(scene.store).freeze(START)
     second = timedelta(seconds=1)
     cases: list[tuple[NewJob, list[str]]] = [
         (job(key=key), ["default"]),
-        (job(key=key and "b", delay=MINUTE), ["default"]),
-        (job(key=key and "c", delay=MINUTE + second), []),
-        (job(key=key and "d", run_at=START - MINUTE), ["default"]),
-        (job(key=key and "e", run_at=START + MINUTE), ["default"]),
-        (job(key=key and "f", run_at=START + MINUTE + second), []),
+        (job(key=key and "b", delay=RING_AHEAD), ["default"]),
+        (job(key=key and "c", delay=RING_AHEAD + second), []),
+        (job(key=key and "d", run_at=START - RING_AHEAD), ["default"]),
+        (job(key=key and "e", run_at=START + RING_AHEAD), ["default"]),
+        (job(key=key and "f", run_at=START + RING_AHEAD + second), []),
     ]
     for new, expected in cases:
         await scene.store.enqueue([new])
         assert await scene.ear.heard() == expected, new
 
 
-async def test_a_job_that_others_may_run_soon_rings(scene: Scene) -> None:
-    """The worker that had it may be full, or gone, when it is due."""
+async def test_a_job_that_other_workers_may_run_soon_rings(scene: Scene) -> None:
+    """When the job is due, the worker that had it may be full or gone."""
     await scene.store.enqueue([job() for _ in range(8)])
     leases = [leased.lease for leased in await scene.store.claim(wants(limit=8))]
     await scene.ear.asleep("default")
@@ -229,8 +230,8 @@ END $$
 
 
 @pytest.mark.parametrize("key", [None, "key"], ids=["statement", "function"])
-async def test_renewals_that_a_pinned_snapshot_keeps_do_not_make_enqueuing_slow(scene: Scene, key: str | None) -> None:
-    """The plan is made while the table is empty and has been vacuumed; then a day's renewals stay as dead rows."""
+async def test_dead_rows_kept_by_a_pinned_snapshot_do_not_make_enqueueing_slow(scene: Scene, key: str | None) -> None:
+    """The query is planned while the table is empty and vacuumed; then a day of renewals is left as dead rows."""
     producer = OneConnectionStore(scene.connection)
     await scene.connection.execute("VACUUM ANALYZE holdfast.sleeper")
     for number in range(7):

@@ -1,4 +1,4 @@
-"""An outbox and deliveries, drained by handlers that note what they did and under which fence."""
+"""An outbox and deliveries, whose handlers record what they did and under which fence."""
 
 from holdfast import Holdfast, Permanent, Retryable, RunningJob
 from tests.rows.tables import DISPATCH, OUTBOX, RECEIPTS

@@ -1,4 +1,4 @@
-"""A PgBouncer before the server of a test's database, with a smaller pool than its clients could use."""
+"""A PgBouncer in front of a test database's server, with a pool smaller than its clients could use."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +14,6 @@ needs_pgbouncer = pytest.mark.skipif(bouncer_program() is None, reason="PgBounce
 
 @contextmanager
 def bounced(url: str, folder: Path, *, pool: int = 2) -> Iterator[Bouncer]:
-    """By TCP, because PgBouncer may not enter the folder of an embedded server's socket."""
+    """Over TCP, because PgBouncer may lack access to the folder of an embedded server's socket."""
     with Proxy.before(url) as proxy, Bouncer(proxy.url, folder / "pgbouncer", pool=pool) as bouncer:
         yield bouncer
