@@ -1,4 +1,4 @@
-"""The real command, run as a process in a folder with a small app, against a database of the test's own."""
+"""The real command, run as a process in a folder with a small app, against a separate database."""
 
 import fcntl
 import os
@@ -92,7 +92,7 @@ class Done:
     err: str
 
     def one_error_line(self) -> str:
-        """What a person sees when it was refused: one line, no traceback, nothing on stdout."""
+        """The output of a refused command: one line, no traceback, nothing on stdout."""
         assert self.code != 0, self.out
         assert self.out == ""
         (line,) = self.err.splitlines()
@@ -116,7 +116,7 @@ class Cli:
         return Done(code, self._read(".out"), self._read(".err"))
 
     def run_from_nothing(self, *arguments: str) -> Done:
-        """Like `run`, as a person types it: a new interpreter, the installed command."""
+        """Like `run`, but as a person types it: a new interpreter and the installed command."""
         return self.run_program(self._command(arguments))
 
     def run_program(self, program: Sequence[str]) -> Done:
@@ -126,7 +126,7 @@ class Cli:
         return Done(done.returncode, done.stdout, done.stderr)
 
     def in_terminal(self, columns: int, *arguments: str) -> list[str]:
-        """The lines that somebody sees in a terminal of that width."""
+        """The lines that a terminal of that width shows."""
         ours, theirs = os.openpty()
         try:
             fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
@@ -144,7 +144,7 @@ class Cli:
         return [line.rstrip() for line in text.splitlines()]
 
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        """Its stderr goes to the file `log`."""
+        """Start the command in the background; stderr goes to the file `log`."""
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(self._command(arguments), cwd=self.folder, env=self.environment, stderr=log)
 
@@ -156,7 +156,7 @@ class Cli:
         return (self.folder / name).read_text(encoding="utf-8")
 
     def enqueue(self, kind: str, payload: str = "{}", *options: str) -> str:
-        done = self.run("enqueue", "shop", kind, payload, *options)
+        done = self.run("enqueue", "--app", "shop", kind, payload, *options)
         assert done.code == 0, done.err
         return done.out.split()[0]
 
@@ -177,7 +177,7 @@ class Cli:
 
 
 def _read_or_nothing(terminal: int) -> bytes:
-    """Linux raises when the other end of a terminal is closed, others have nothing more to read."""
+    """Linux raises an error when the other end of a terminal is closed; other systems return nothing more."""
     try:
         return os.read(terminal, 65536)
     except OSError:

@@ -1,7 +1,7 @@
-"""Commands as processes that are forked from one in which everything is imported already.
+"""Commands as processes forked from one that has already imported everything.
 
-`python -m tests.cli.forking` reads one request a line and answers with the exit code. Importing takes most of a
-second, so a hundred commands that were each started from nothing would take a minute longer.
+`python -m tests.cli.forking` reads one request per line and answers with the exit code. Importing takes most of a
+second, so starting a hundred commands from scratch would take a minute longer.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 class Forking:
-    """The tests' end: start it once, then `run` as often as needed."""
+    """The tests' end of the connection: start it once, then call `run` as often as needed."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -32,7 +32,7 @@ class Forking:
         )
 
     def run(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], stdin: bytes) -> int:
-        """The exit code; what the command wrote is in `folder`, in the files .out and .err."""
+        """Return the exit code; the output of the command is in `folder`, in the files .out and .err."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         (folder / ".in").write_bytes(stdin)
@@ -48,7 +48,7 @@ class Forking:
 def _serve() -> None:
     for name in _IMPORTED:
         importlib.import_module(name)
-    # Or each command, at its end, would look through all that was imported, and copy the pages that it is in.
+    # Otherwise each command, when it exits, would scan all imported objects and copy their pages.
     gc.freeze()
     for line in sys.stdin:
         request = json.loads(line)
@@ -72,7 +72,7 @@ def _be_the_command(arguments: list[str], folder: Path, environment: dict[str, s
         file = os.open(name, flags, 0o600)
         os.dup2(file, number)
         os.close(file)
-    # New ones: the old standard input has read ahead, and may hold the next request.
+    # Open new streams: the old standard input has read ahead and may contain the next request.
     sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)

@@ -1,4 +1,4 @@
-"""The two commands that need nothing but themselves: they start servers and workers, and leave nothing behind."""
+"""The two commands that need no setup: they start servers and workers themselves, and leave nothing behind."""
 
 import json
 import signal
@@ -11,14 +11,14 @@ from tests.worker.harness import eventually
 
 
 def is_running(pid: int) -> bool:
-    """A process that has ended but that nobody has waited for has no command line any more."""
+    """Whether it is still running. A process that has ended but has not been reaped has an empty command line."""
     command = Path(f"/proc/{pid}/cmdline")
     return command.exists() and bool(command.read_bytes())
 
 
 @pytest.fixture
 def scratch(cli: Cli, tmp_path: Path) -> Path:
-    """The only folder in which the command can make temporary ones."""
+    """The only folder in which the command can create temporary folders."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     cli.environment["TMPDIR"] = str(folder)
@@ -30,14 +30,14 @@ def test_the_demonstration_proves_its_claims_and_leaves_nothing_behind(cli: Cli,
     assert (done.code, done.err) == (0, "")
     assert "Worker 1 was killed with kill -9" in done.out
     assert "Nothing was lost: 279 enqueued = 279 finished (277 succeeded + 1 failed + 1 dead)." in done.out
-    assert "60 invoices are in the ledger exactly once each" in done.out
+    assert "Each of the 60 invoices is in the ledger exactly once" in done.out
     assert "NO  " not in done.out
     assert "\x1b" not in done.out
     assert len(done.out.splitlines()) < 60
     assert list(scratch.iterdir()) == []
 
 
-def test_a_demonstration_that_is_ended_cleans_up(cli: Cli, scratch: Path) -> None:
+def test_a_terminated_demonstration_cleans_up(cli: Cli, scratch: Path) -> None:
     demo = cli.start("demo")
     try:
         eventually(lambda: list(scratch.glob("*/workers.log")), "the first worker starts")
@@ -52,7 +52,7 @@ def test_a_demonstration_that_is_ended_cleans_up(cli: Cli, scratch: Path) -> Non
 
 
 @pytest.mark.long
-def test_bench_gives_the_documented_figures(cli: Cli, scratch: Path) -> None:
+def test_bench_reports_the_documented_figures(cli: Cli, scratch: Path) -> None:
     arguments = ("--jobs", "20", "--workers", "1,2", "--rounds", "1", "--store", cli.url, "--json")
     done = cli.run_from_nothing("bench", *arguments)
     assert done.code == 0, done.err
@@ -90,7 +90,7 @@ def test_bench_gives_the_documented_figures(cli: Cli, scratch: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_bench_that_is_ended_cleans_up(cli: Cli, scratch: Path) -> None:
+def test_a_terminated_bench_cleans_up(cli: Cli, scratch: Path) -> None:
     bench = cli.start("bench", "--jobs", "2000", "--store", cli.url)
     try:
         eventually(lambda: list(scratch.glob("*/workers.log")), "the first worker starts")

@@ -1,4 +1,4 @@
-"""`holdfast doctor` as a command: what it prints, and what a script learns from its exit code."""
+"""`holdfast doctor` as a command: its output, and the exit code that scripts use."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ def test_a_server_that_can_lose_jobs_is_a_failure_unless_that_is_allowed(cli: Cl
     assert [line for line in allowed.out.splitlines() if line.split()[:2] == ["warning", "durability"]]
 
 
-def test_an_embedded_store_that_was_opened_without_durability_says_so(cli: Cli, tmp_path: Path) -> None:
+def test_an_embedded_store_opened_without_durability_is_reported(cli: Cli, tmp_path: Path) -> None:
     store = f"embedded:{tmp_path / 'unsafe'}?durability=off"
     cli.run("migrate", "--store", store)
     done = cli.run("doctor", "--json", "--store", store)
@@ -30,7 +30,7 @@ def test_an_embedded_store_that_was_opened_without_durability_says_so(cli: Cli, 
     assert "durability=off" in finding["next_step"]
 
 
-def test_warnings_alone_are_no_failure_unless_asked(cli: Cli) -> None:
+def test_warnings_alone_fail_only_on_request(cli: Cli) -> None:
     done = cli.run("doctor", "--allow-unsafe")
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[-1].endswith(" 1 warning")
@@ -43,7 +43,7 @@ def test_a_problem_is_a_failure_with_its_next_step(cli: Cli) -> None:
     done = cli.run("doctor", "--deep")
     assert done.code == 1
     lines = [" ".join(line.split()) for line in done.out.splitlines()]
-    assert "problem clock the store's clock is moved 1h ahead: jobs and leases go by it" in lines
+    assert "problem clock the store's clock is moved 1h ahead: jobs and leases follow it" in lines
     assert any(line.startswith("→ only tests move it.") for line in lines)
 
 
@@ -80,7 +80,7 @@ def test_memory_has_nothing_to_examine(cli: Cli) -> None:
     assert done.code == 2
 
 
-def test_what_a_job_brought_along_plays_no_tricks_on_the_terminal(cli: Cli) -> None:
+def test_text_from_a_job_cannot_control_the_terminal(cli: Cli) -> None:
     cli.rows("SELECT id FROM holdfast.enqueue('[red]greet', '{}')")
     cli.rows(
         "UPDATE holdfast.ready SET run_at = run_at - interval '1 hour', kind = E'[red]greet\\x1b[31m' RETURNING id"

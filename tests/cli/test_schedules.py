@@ -1,4 +1,4 @@
-"""`holdfast schedules …` and `holdfast runs list`, straight on the store, without an app."""
+"""`holdfast schedules …` and `holdfast runs list`, run directly on the store, without an app."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ def at_noon(cli: Cli) -> Cli:
 
 
 def in_store(cli: Cli, change: Any) -> None:  # noqa: ANN401
-    """What processes of an app would do."""
+    """Make a change in the store, as processes of an app would."""
 
     async def run() -> None:
         async with Holdfast(cli.url) as app:
@@ -50,7 +50,7 @@ def test_an_empty_store_says_so(cli: Cli) -> None:
     assert listed(cli) == json.loads(cli.run("runs", "list", "--json").out) == []
 
 
-def test_a_schedule_is_added_and_listed_in_its_own_zone(at_noon: Cli) -> None:
+def test_a_schedule_is_added_and_listed_in_its_time_zone(at_noon: Cli) -> None:
     said = add(at_noon, "--tz", "America/Santiago", "--missed", "all", "--missed-limit", "5", "--attempts", "2")
     assert said == "report  saved; next 2026-03-05 03:17:00-03:00 (in 18h)\n"
     at_noon.run(
@@ -101,7 +101,7 @@ def test_it_is_paused_run_now_resumed_and_removed(at_noon: Cli) -> None:
     assert "paused" in at_noon.run("schedules", "list").out
 
     ran = at_noon.run("schedules", "run", "report").out
-    said = "will run once, as soon as a process of the app sees it"
+    said = "will run once, when a worker or tick picks it up"
     assert ran == f"report  {said}; asked to run now, paused\n"
     assert listed(at_noon)[0]["run_now"] is True
 
@@ -121,7 +121,7 @@ def test_an_unknown_schedule_is_one_line(cli: Cli, verb: str) -> None:
     assert done.code == 2
 
 
-def test_what_code_declares_is_shown_and_cannot_be_changed(at_noon: Cli) -> None:
+def test_a_schedule_declared_in_code_is_shown_and_cannot_be_changed(at_noon: Cli) -> None:
     async def declare(app: Holdfast) -> None:
         app.runner("remind", "every 1m")(lambda: None)
         await app.opened.schedules.declare([declared.as_new(NOON) for declared in app.declarations])
@@ -134,7 +134,7 @@ def test_what_code_declares_is_shown_and_cannot_be_changed(at_noon: Cli) -> None
     assert "schedule 'remind' is declared in code" in refused.one_error_line()
 
 
-def test_runs_are_listed_with_what_came_of_them(at_noon: Cli) -> None:
+def test_runs_are_listed_with_their_results(at_noon: Cli) -> None:
     async def work(app: Holdfast) -> None:
         await app.schedules.save("report", "03:17 daily", kind="report.build", tz="America/Santiago")
         occurrence = NOON - timedelta(hours=1)
@@ -146,7 +146,7 @@ def test_runs_are_listed_with_what_came_of_them(at_noon: Cli) -> None:
     in_store(at_noon, work)
     table = at_noon.run("runs", "list").out.splitlines()
     unfinished, failed, fine = table[-3:]
-    assert "still runs" in unfinished
+    assert "still running" in unfinished
     assert "LOST: went away" in failed
     for shown in ("report", "2026-03-04 08:59:55-03:00 (5.0s ago)", "5.0s", "2026-03-04 08:00:00-03:00", "web-1"):
         assert shown in fine
@@ -188,7 +188,7 @@ def cells(line: str) -> list[str]:
     return re.split(r" {2,}", line)
 
 
-def test_a_narrow_terminal_has_one_line_for_each_schedule(at_noon: Cli) -> None:
+def test_a_narrow_terminal_shows_one_line_per_schedule(at_noon: Cli) -> None:
     in_store(at_noon, _many_things)
     for columns in (60, 80, 100):
         lines = at_noon.in_terminal(columns, "schedules", "list")
@@ -203,7 +203,7 @@ def test_a_narrow_terminal_has_one_line_for_each_schedule(at_noon: Cli) -> None:
     assert cells(halted) == ["halted", "17 3 * * *", "paused"]
 
 
-def test_a_narrow_terminal_has_one_line_for_each_run(at_noon: Cli) -> None:
+def test_a_narrow_terminal_shows_one_line_per_run(at_noon: Cli) -> None:
     in_store(at_noon, _many_things)
     for columns in (60, 80, 100, 180):
         lines = at_noon.in_terminal(columns, "runs", "list")
@@ -218,7 +218,7 @@ def test_a_narrow_terminal_has_one_line_for_each_run(at_noon: Cli) -> None:
     assert cells(queue) == ["queue", "4m ago", "4m", '{"claimed": 12}']
 
 
-def test_a_wide_terminal_and_a_pipe_have_all_columns(at_noon: Cli) -> None:
+def test_a_wide_terminal_and_a_pipe_get_all_columns(at_noon: Cli) -> None:
     in_store(at_noon, _many_things)
     for lines in (at_noon.in_terminal(250, "schedules", "list"), at_noon.run("schedules", "list").out.splitlines()):
         assert lines[0].split() == ["name", "timetable", "time", "zone", "runs", "from", "state", "next", "last"]
@@ -227,6 +227,6 @@ def test_a_wide_terminal_and_a_pipe_have_all_columns(at_noon: Cli) -> None:
     assert heading.split() == ["name", "started", "took", "occurrence", "replica", "result"]
     assert runs[0].endswith("…")
     assert len(runs) == 4
-    # Nothing is cut off where there is no width.
+    # Without a width, nothing is cut off.
     assert "…" not in at_noon.run("runs", "list").out
     assert len(at_noon.run("runs", "list").out.splitlines()) == 2 + 4

@@ -1,4 +1,4 @@
-"""`holdfast settings`: values, where they come from, and the reference page."""
+"""`holdfast settings`: values, their sources, and the reference page."""
 
 import json
 from datetime import timedelta
@@ -20,7 +20,7 @@ def cli(tmp_path: Path, forking: Forking) -> Cli:
     return Cli(tmp_path, "postgresql://127.0.0.1:1/nowhere", forking)
 
 
-def test_the_committed_page_is_what_the_class_says(cli: Cli) -> None:
+def test_the_committed_page_matches_the_class(cli: Cli) -> None:
     assert cli.run("settings", "--markdown").out == PAGE.read_text(encoding="utf-8"), (
         "run `holdfast settings --markdown > docs/settings.md`"
     )
@@ -31,12 +31,12 @@ def test_the_page_does_not_depend_on_the_environment(cli: Cli) -> None:
     assert cli.run("settings", "--markdown").out == PAGE.read_text(encoding="utf-8")
 
 
-def test_every_setting_is_shown_with_its_value_and_where_that_comes_from(cli: Cli) -> None:
+def test_every_setting_is_shown_with_its_value_and_source(cli: Cli) -> None:
     cli.environment |= {"HOLDFAST_POLL": "90s", "HOLDFAST_QUEUES": "a, b", "HOLDFAST_LISTEN": "off"}
     cli.environment["HOLDFAST_HOME"] = "/somewhere"
     values = json.loads(cli.run("settings", "--json").out)
     store, *others = (variable(name) for name in Settings.model_fields)
-    assert list(values) == [store, "HOLDFAST_HOME", *others]
+    assert list(values) == [store, "HOLDFAST_APP", "HOLDFAST_HOME", *others]
     assert values["HOLDFAST_HOME"] == {"value": "/somewhere", "from": "environment"}
     assert values["HOLDFAST_POLL"] == {"value": "1m30s", "from": "environment"}
     assert values["HOLDFAST_QUEUES"] == {"value": "a,b", "from": "environment"}
@@ -73,29 +73,33 @@ def test_no_password_is_shown(cli: Cli, options: tuple[str, ...], address: str) 
 def test_a_misspelt_variable_stops_every_command(cli: Cli) -> None:
     cli.environment["HOLDFAST_CONCURENCY"] = "8"
     said = "holdfast: HOLDFAST_CONCURENCY is not a setting; did you mean HOLDFAST_CONCURRENCY?"
-    for command in (("settings",), ("jobs", "list"), ("migrate",), ("worker", "shop"), ("tick", "shop.py:app")):
+    for command in (
+        ("settings",),
+        ("jobs", "list"),
+        ("migrate",),
+        ("worker", "--app", "shop"),
+        ("tick", "--app", "shop.py:app"),
+    ):
         assert cli.run(*command).one_error_line() == said
 
 
 @pytest.mark.parametrize(("name", "value"), [("STORE", "mysql://x"), ("SCHEMA", "pg_x")])
-def test_a_store_or_schema_that_cannot_be_used_is_refused_by_the_name_of_its_variable(
-    cli: Cli, name: str, value: str
-) -> None:
+def test_an_unusable_store_or_schema_is_refused_with_the_name_of_its_variable(cli: Cli, name: str, value: str) -> None:
     cli.environment[f"HOLDFAST_{name}"] = value
-    for command in (("settings",), ("jobs", "list"), ("worker", "shop")):
+    for command in (("settings",), ("jobs", "list"), ("worker", "--app", "shop")):
         assert cli.run(*command).one_error_line().startswith(f"holdfast: HOLDFAST_{name}: ")
 
 
 def test_an_option_that_contradicts_a_variable_is_refused(cli: Cli) -> None:
     cli.environment["HOLDFAST_RENEW"] = "10s"
-    line = cli.run("worker", "shop", "--lease", "15s").one_error_line()
+    line = cli.run("worker", "--app", "shop", "--lease", "15s").one_error_line()
     assert "HOLDFAST_RENEW (10s) is more than half of --lease (15s)" in line
 
 
 APP = "from holdfast import Holdfast\napp = Holdfast('memory:', lease='60s', concurrency=5)\napp.handler('x')(print)\n"
 
 
-def test_an_option_goes_before_the_code_and_the_code_before_the_environment(
+def test_an_option_overrides_the_code_and_the_code_overrides_the_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "coded_app.py").write_text(APP, encoding="utf-8")
@@ -108,9 +112,9 @@ def test_an_option_goes_before_the_code_and_the_code_before_the_environment(
     assert settings.poll == timedelta(seconds=3)
 
 
-def test_a_variable_may_need_what_the_code_gives(cli: Cli) -> None:
+def test_a_variable_is_checked_together_with_settings_from_code(cli: Cli) -> None:
     (cli.folder / "coded_app.py").write_text(APP, encoding="utf-8")
     cli.environment["HOLDFAST_RENEW"] = "25s"
-    assert cli.run("tick", "coded_app").code == 0
-    line = cli.run("tick", "shop").one_error_line()
+    assert cli.run("tick", "--app", "coded_app").code == 0
+    line = cli.run("tick", "--app", "shop").one_error_line()
     assert "HOLDFAST_RENEW (25s) is more than half of HOLDFAST_LEASE (30s)" in line

@@ -1,4 +1,4 @@
-"""`holdfast subscriptions …` as somebody types it."""
+"""`holdfast subscriptions …`, as typed by a person."""
 
 import json
 from typing import Any
@@ -34,7 +34,7 @@ def test_subscriptions_are_added_changed_listed_and_removed(cli: Cli) -> None:
     assert shown(cli, "remove", "greet") == {"name": "greet", "removed": True}
 
 
-def test_a_narrow_terminal_shows_what_matters(cli: Cli) -> None:
+def test_a_narrow_terminal_shows_the_important_columns(cli: Cli) -> None:
     cli.run("subscriptions", "add", "a.rather.long.name.of.a.kind.that.does.not.fit", "invoice.*")
     lines = cli.in_terminal(50, "subscriptions", "list")
     assert lines[0].split() == ["name", "events"]
@@ -42,11 +42,11 @@ def test_a_narrow_terminal_shows_what_matters(cli: Cli) -> None:
     assert lines[2].endswith("invoice.*")
 
 
-def test_what_cannot_be_done_is_one_line(cli: Cli) -> None:
+def test_a_mistake_is_one_line(cli: Cli) -> None:
     unknown = cli.run("subscriptions", "remove", "nobody").one_error_line()
     assert unknown == (
         "holdfast: subscription 'nobody' is not known; `holdfast subscriptions list` shows those in the store"
     )
     wrong = cli.run("subscriptions", "add", "greet", "invoice*").one_error_line()
-    assert wrong.startswith("holdfast: pattern: 'invoice*' is none; write a type")
+    assert wrong.startswith("holdfast: pattern: 'invoice*' is not valid; write a type")
     assert "priority" in cli.run("subscriptions", "add", "greet", "*", "--priority", "12").one_error_line()

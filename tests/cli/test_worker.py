@@ -1,4 +1,4 @@
-"""`holdfast worker` as a process: its logs, its signals, its end."""
+"""`holdfast worker` as a process: logs, signals and shutdown."""
 
 import asyncio
 import signal
@@ -22,7 +22,7 @@ class Workers:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, *options: str) -> "subprocess.Popen[bytes]":
-        process = self._cli.start("worker", "shop", "--poll", "50ms", *options)
+        process = self._cli.start("worker", "--app", "shop", "--poll", "50ms", *options)
         self._processes.append(process)
         return process
 
@@ -42,7 +42,7 @@ def workers(cli: Cli) -> Iterator[Workers]:
 
 
 def started(cli: Cli, kind: str) -> Path:
-    """Enqueue a job of this kind; the file that is returned is there as soon as its handler has started."""
+    """Enqueue a job of this kind and return the file that its handler creates when it starts."""
     file = cli.folder / "started"
     cli.enqueue(kind, f'{{"started": "{file}", "until": "{cli.folder / "end"}"}}')
     return file
@@ -50,12 +50,12 @@ def started(cli: Cli, kind: str) -> Path:
 
 def test_a_job_goes_from_enqueue_to_its_result_on_an_embedded_store(tmp_path: Path, forking: Forking) -> None:
     address = EmbeddedAddress(tmp_path / "postgres", durable=False)
-    # Another user of the server, so that it is not started and stopped by every command.
+    # Keep the server in use, so that not every command starts and stops it.
     with EmbeddedServer.start(address) as server:
         cli = Cli(tmp_path, server.url(), forking)
         store = ("--store", f"embedded:{address.folder}?durability=off")
         id = cli.enqueue("greet", '{"name": "Ann"}', "--correlation-id", "order-7", *store)
-        worker = cli.start("worker", "shop.py:app", *store)
+        worker = cli.start("worker", "--app", "shop.py:app", *store)
         try:
             eventually(lambda: cli.states() == {id: "succeeded"}, "the job succeeds")
             worker.terminate()
@@ -66,17 +66,35 @@ def test_a_job_goes_from_enqueue_to_its_result_on_an_embedded_store(tmp_path: Pa
         shown = cli.run("jobs", "show", id, *store)
     assert '"said": "hello Ann"' in shown.out
     assert "succeeded" in shown.out
-    assert f"greeting  job_id={id} correlation_id=order-7" in cli.log
+    assert f"greeting  job_id={id} kind=greet attempt=1 correlation_id=order-7" in cli.log
 
 
-def test_handlers_in_processes_of_their_own_are_found(cli: Cli, workers: Workers) -> None:
+@pytest.mark.parametrize("command", ["worker", "tick"])
+def test_a_lifespan_that_fails_to_open_ends_the_command(cli: Cli, command: str) -> None:
+    (cli.folder / "broken.py").write_text(
+        "from contextlib import asynccontextmanager\n"
+        "from holdfast import Holdfast\n"
+        "@asynccontextmanager\n"
+        "async def open_clients(app):\n"
+        "    raise ConnectionError('no clients today')\n"
+        "    yield\n"
+        "app = Holdfast(lifespan=open_clients)\n"
+        "app.handler('greet')(print)\n"
+    )
+    ended = cli.run(command, "--app", "broken")
+    assert ended.code == 1
+    assert "ConnectionError: no clients today" in ended.err
+    assert "the app's lifespan could not be opened" in ended.err
+
+
+def test_handlers_with_process_isolation_are_found(cli: Cli, workers: Workers) -> None:
     id = cli.enqueue("measure", '{"a": 1, "b": 2}')
     workers.start()
     eventually(lambda: cli.states()[id] == "succeeded", "the job succeeds")
     assert cli.rows("SELECT result::text FROM holdfast.finished") == [("2",)]
 
 
-def test_a_worker_takes_only_the_jobs_of_its_shard(cli: Cli, workers: Workers) -> None:
+def test_a_worker_runs_only_the_jobs_of_its_shard(cli: Cli, workers: Workers) -> None:
     app = Holdfast(cli.url)
 
     async def enqueue() -> None:
@@ -89,12 +107,12 @@ def test_a_worker_takes_only_the_jobs_of_its_shard(cli: Cli, workers: Workers) -
     worker.terminate()
     assert worker.wait(30) == 0
     assert set(cli.states().values()) == {"ready", "succeeded"}
-    assert cli.run("tick", "shop", "--shard", "1/2").code == 0
+    assert cli.run("tick", "--app", "shop", "--shard", "1/2").code == 0
     assert set(cli.states().values()) == {"succeeded"}
 
 
 @pytest.mark.fault
-def test_an_outage_of_the_store_is_told_without_a_traceback(cli: Cli, workers: Workers) -> None:
+def test_an_outage_of_the_store_is_logged_without_a_traceback(cli: Cli, workers: Workers) -> None:
     worker = workers.start()
     eventually(lambda: "app opened" in cli.log, "the worker starts")
     cli.enqueue("greet", '{"name": "Ann"}')
@@ -110,21 +128,21 @@ def test_an_outage_of_the_store_is_told_without_a_traceback(cli: Cli, workers: W
 
 
 @pytest.mark.fault
-def test_a_worker_that_starts_in_an_outage_waits_for_its_end(cli: Cli, workers: Workers) -> None:
+def test_a_worker_that_starts_during_an_outage_waits_for_its_end(cli: Cli, workers: Workers) -> None:
     id = cli.enqueue("greet", '{"name": "Ann"}')
     with refusing(cli.url):
         worker = workers.start()
-        eventually(lambda: "trying again" in cli.log, "the outage is told")
+        eventually(lambda: "retrying until it does" in cli.log, "the outage is told")
     eventually(lambda: cli.states() == {id: "succeeded"}, "the job succeeds")
     worker.terminate()
     assert worker.wait(30) == 0
-    assert cli.log.count("trying again") == 1
+    assert cli.log.count("retrying until it does") == cli.log.count("the store answers") == 1
     assert "Traceback" not in cli.log, cli.log
 
 
-def test_a_worker_that_waits_for_its_store_heeds_a_signal(cli: Cli, workers: Workers) -> None:
+def test_a_signal_ends_a_worker_that_waits_for_its_store(cli: Cli, workers: Workers) -> None:
     worker = workers.start("--store", "postgresql://postgres@127.0.0.1:1/nowhere")
-    eventually(lambda: "trying again" in cli.log, "the outage is told")
+    eventually(lambda: "retrying until it does" in cli.log, "the outage is told")
     worker.terminate()
     assert worker.wait(30) == 0
 
@@ -140,7 +158,7 @@ def test_the_first_signal_lets_handlers_finish(cli: Cli, workers: Workers) -> No
     assert list(cli.states().values()) == ["succeeded"]
 
 
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_second_signal_ends_it_at_once(cli: Cli, workers: Workers, number: signal.Signals, exit_code: int) -> None:
     handler_started = started(cli, "wait")
     worker = workers.start()
@@ -152,7 +170,7 @@ def test_a_second_signal_ends_it_at_once(cli: Cli, workers: Workers, number: sig
     assert list(cli.states().values()) == ["running"]
 
 
-def test_a_handler_that_blocks_the_event_loop_cannot_prevent_the_end(cli: Cli, workers: Workers) -> None:
+def test_a_handler_that_blocks_the_event_loop_cannot_prevent_the_shutdown(cli: Cli, workers: Workers) -> None:
     handler_started = started(cli, "block")
     worker = workers.start()
     eventually(handler_started.exists, "the handler starts")
@@ -166,7 +184,7 @@ def test_a_handler_that_blocks_the_event_loop_cannot_prevent_the_end(cli: Cli, w
 
 
 @pytest.mark.parametrize("kind", ["hang", "borrow", "stubborn"])
-def test_a_handler_that_cannot_be_stopped_cannot_prevent_the_end(cli: Cli, workers: Workers, kind: str) -> None:
+def test_a_handler_that_cannot_be_stopped_cannot_prevent_the_shutdown(cli: Cli, workers: Workers, kind: str) -> None:
     handler_started = started(cli, kind)
     worker = workers.start("--shutdown", "100ms")
     eventually(handler_started.exists, "the handler starts")
@@ -181,10 +199,10 @@ def test_a_signal_before_the_worker_is_ready_is_not_lost(cli: Cli, workers: Work
     assert worker.wait(30) == 0
 
 
-def test_an_application_that_has_set_up_logging_keeps_its_own(cli: Cli) -> None:
+def test_an_application_that_has_set_up_logging_keeps_its_setup(cli: Cli) -> None:
     own = 'import logging, sys\nlogging.basicConfig(format="OWN %(message)s", level="INFO")\nfrom shop import app\n'
     (cli.folder / "own.py").write_text(own)
-    worker = cli.start("worker", "own")
+    worker = cli.start("worker", "--app", "own")
     try:
         eventually(lambda: "OWN worker started" in cli.log, "the worker starts")
         worker.terminate()
@@ -195,7 +213,7 @@ def test_an_application_that_has_set_up_logging_keeps_its_own(cli: Cli) -> None:
     assert all(line.startswith("OWN ") for line in cli.log.splitlines())
 
 
-def test_a_store_is_named_without_its_password_and_an_embedded_one_by_its_folder(
+def test_the_log_names_a_store_without_its_password_and_an_embedded_one_by_its_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from holdfast.cli.options import store_of
@@ -211,3 +229,4 @@ def test_a_password_is_not_logged() -> None:
 
     assert without_password("postgresql://ann:secret@host/shop") == "postgresql://ann:…@host/shop"
     assert without_password("embedded:/folder") == "embedded:/folder"
+    assert "secret" not in without_password("postgresql://host/shop?PassWord=secret&port=1")

@@ -1,4 +1,4 @@
-"""A PostgreSQL as one would run it in production, and with what the servers of the other tests lack."""
+"""A PostgreSQL server with production settings, and with features that the other test servers lack."""
 
 from collections.abc import AsyncIterator, Iterator
 

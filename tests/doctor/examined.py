@@ -1,4 +1,4 @@
-"""What doctor finds, one check at a time."""
+"""The findings of doctor, one check at a time."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""As much of a standby as it takes to give feedback: the replication protocol by hand."""
+"""Just enough of a standby to send feedback, speaking the replication protocol directly."""
 
 import struct
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from psycopg import pq
 
 @contextmanager
 def feedback_given(url: str, slot: str | None, xmin: int) -> Iterator[None]:
-    """Says that this standby still needs what `xmin` sees, through a slot or without one."""
+    """Report that this standby still needs what `xmin` sees, through a slot or without one."""
     separator = "&" if "?" in url else "?"
     connection = pq.PGconn.connect(f"{url}{separator}replication=true&application_name=standby".encode())
     try:

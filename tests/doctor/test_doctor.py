@@ -1,5 +1,6 @@
-"""Each check of `holdfast doctor` that looks at tables, made to fire on a real PostgreSQL; the rest is in
-test_server_checks.py."""
+"""Each check of `holdfast doctor` that reads tables, triggered on a real PostgreSQL. test_server_checks.py has the
+checks of the server.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from holdfast.domain.json_text import encode
 from holdfast.store.opening import migrate
 from holdfast.store.postgres.driver import translated
 from holdfast.store.postgres.examine import Examiner
+from holdfast.store.postgres.kinds import PostgresKinds
 from holdfast.store.postgres.runs import PostgresRuns
 from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.store import PostgresStore
@@ -34,7 +36,7 @@ SELECT id, run_at, 1, 0, 'succeeded' FROM holdfast.ready
 """
 
 
-async def test_a_healthy_store_is_ok_in_every_respect(durable_database: Database) -> None:
+async def test_a_healthy_store_passes_every_check(durable_database: Database) -> None:
     async with opened_case(durable_database) as case:
         for state in (JobState.READY, JobState.RUNNING, JobState.SUCCEEDED, JobState.CANCELED):
             await in_state(case, state, kind=state.value)
@@ -43,12 +45,12 @@ async def test_a_healthy_store_is_ok_in_every_respect(durable_database: Database
     assert {finding.check for finding in findings} >= {*doctor._OF_THE_SERVER, "schema", "clock", "leases", "places"}
 
 
-async def test_an_unreachable_store_is_an_error_of_its_own() -> None:
+async def test_an_unreachable_store_is_an_error_and_not_a_finding() -> None:
     with pytest.raises(StoreUnavailable):
         await examine("postgresql://127.0.0.1:1/nowhere")
 
 
-async def test_a_missing_schema_names_the_remedy_and_the_rest_is_left_out(empty_database: Database) -> None:
+async def test_a_missing_schema_names_the_remedy_and_skips_the_other_checks(empty_database: Database) -> None:
     findings = await examine(empty_database.url)
     assert findings[-1].check == "schema"
     assert findings[-1].level is Level.PROBLEM
@@ -59,8 +61,8 @@ async def test_a_missing_schema_names_the_remedy_and_the_rest_is_left_out(empty_
 @pytest.mark.parametrize(
     ("change", "words", "step"),
     [
-        ("ALTER FUNCTION holdfast.renew SET work_mem = '1GB'", "not those of this release: renew", "holdfast migrate"),
-        ("INSERT INTO holdfast.migration VALUES (9999, 'later')", "newer than this release knows", "upgrade holdfast"),
+        ("ALTER FUNCTION holdfast.renew SET work_mem = '1GB'", "differ from this release: renew", "holdfast migrate"),
+        ("INSERT INTO holdfast.migration VALUES (9999, 'later')", "newer than this release knows", "upgrade Holdfast"),
     ],
 )
 async def test_a_schema_of_another_release_is_a_problem(database: Database, change: str, words: str, step: str) -> None:
@@ -79,7 +81,7 @@ async def test_an_older_schema_is_a_problem(database: Database, monkeypatch: pyt
     assert "holdfast migrate" in (finding.next_step or "")
 
 
-async def test_another_schema_is_examined_by_its_name(empty_database: Database) -> None:
+async def test_a_schema_with_another_name_can_be_examined(empty_database: Database) -> None:
     await migrate(empty_database.url, "Own jobs")
     store = PostgresStore(empty_database.url, "Own jobs")
     await store.open()
@@ -88,10 +90,10 @@ async def test_another_schema_is_examined_by_its_name(empty_database: Database) 
     findings = await examine(empty_database.url, "Own jobs", deep=True)
     looked_at = [finding for finding in findings if finding.check in {*doctor._OF_THE_SCHEMA, "schema", "places"}]
     assert {finding.level for finding in looked_at} == {Level.OK}
-    assert looked_at[-1].line == "every job is in exactly one state (1 looked at)"
+    assert looked_at[-1].line == "every job is in exactly one state (1 checked)"
 
 
-async def test_a_clock_that_a_test_left_moved_is_a_problem(database: Database) -> None:
+async def test_a_clock_that_a_test_did_not_reset_is_a_problem(database: Database) -> None:
     async with opened_case(database) as case:
         await case.clock.advance(timedelta(hours=-3))
         moved = await only(database, "clock")
@@ -100,10 +102,26 @@ async def test_a_clock_that_a_test_left_moved_is_a_problem(database: Database) -
         await case.clock.freeze(datetime(2030, 1, 1, tzinfo=UTC))
         assert "frozen at 2030-01-01 00:00:00" in (await only(database, "clock")).line
     await execute(database, "DELETE FROM holdfast.clock")
-    assert "nobody knows the time" in (await only(database, "clock")).line
+    assert "the store has no time" in (await only(database, "clock")).line
 
 
-async def test_leases_that_nobody_rescues_are_a_problem(database: Database) -> None:
+async def test_job_versions_newer_than_the_latest_worker_are_named(database: Database) -> None:
+    async with opened_store(database.url) as store:
+        await PostgresKinds(store).declare({"letter.send": 1, "report.build": 3})
+        headers = encode({"holdfast.version": 2})
+        await store.enqueue([job(kind=kind, headers=headers) for kind in ("letter.send", "report.build", "unknown")])
+        strange: list[object] = [{}, [1], "holdfast.version", {"holdfast.version": "x"}]
+        await store.enqueue([job(kind="letter.send", headers=encode(value)) for value in strange])
+        finding = await only(database, "versions")
+        assert (finding.level, finding.line) == (
+            Level.WARNING,
+            "jobs need a newer worker than the last one that started: 1 letter.send of version 2, not 1",
+        )
+        await PostgresKinds(store).declare({"letter.send": 2})
+        assert (await only(database, "versions")).level is Level.OK
+
+
+async def test_leases_that_are_not_rescued_are_a_problem(database: Database) -> None:
     async with opened_case(database) as case:
         await in_state(case, JobState.RUNNING)
         await execute(database, "UPDATE holdfast.lease SET until = holdfast.now() - interval '5 seconds'")
@@ -114,7 +132,7 @@ async def test_leases_that_nobody_rescues_are_a_problem(database: Database) -> N
         assert finding.line.startswith("1 lease ran out, the oldest 5m")
 
 
-async def test_jobs_that_nobody_takes_are_a_warning_with_their_kinds(database: Database) -> None:
+async def test_jobs_that_no_worker_takes_are_a_warning_with_their_kinds(database: Database) -> None:
     async with opened_case(database) as case:
         await case.store.enqueue([job(kind=kind, queue=queue) for kind in ("a", "b") for queue in ("default", "slow")])
         await case.store.enqueue([job(kind="later", delay=timedelta(hours=1))])
@@ -122,24 +140,24 @@ async def test_jobs_that_nobody_takes_are_a_warning_with_their_kinds(database: D
         await execute(database, "UPDATE holdfast.ready SET run_at = run_at - interval '10 minutes' WHERE kind <> 'b'")
         finding = await only(database, "due jobs")
         assert finding.level is Level.WARNING
-        assert finding.line.startswith("nobody takes: ")
-        assert "a for 10m" in finding.line
-        assert "a in slow for 10m" in finding.line
+        assert finding.line.startswith("no worker runs these jobs: ")
+        assert "a (due for 10m" in finding.line
+        assert "a in slow (due for 10m" in finding.line
         assert "later" not in finding.line
         assert "b" not in finding.line.partition(":")[2]
 
 
-async def test_a_backlog_is_told_from_jobs_that_nobody_takes(database: Database) -> None:
+async def test_a_backlog_differs_from_jobs_that_no_worker_takes(database: Database) -> None:
     async with opened_case(database) as case:
         await case.store.enqueue([job(), job()])
         await case.store.claim(wants(limit=1))
         await execute(database, "UPDATE holdfast.ready SET run_at = run_at - interval '10 minutes'")
         assert (await only(database, "due jobs")).line.startswith(
-            "waiting while others of their kind run: work for 10m"
+            "these jobs wait while others of their kind run: work (due for 10m"
         )
 
 
-async def test_a_lease_that_ran_out_is_not_taken_for_a_worker(database: Database) -> None:
+async def test_an_expired_lease_does_not_count_as_a_worker(database: Database) -> None:
     async with opened_case(database) as case:
         await case.store.enqueue([job(), job()])
         await case.store.claim(wants(limit=1))
@@ -148,10 +166,10 @@ async def test_a_lease_that_ran_out_is_not_taken_for_a_worker(database: Database
             "UPDATE holdfast.ready SET run_at = run_at - interval '10 minutes'",
             "UPDATE holdfast.lease SET until = holdfast.now() - interval '1 second'",
         )
-        assert (await only(database, "due jobs")).line.startswith("nobody takes: work for 10m")
+        assert (await only(database, "due jobs")).line.startswith("no worker runs these jobs: work (due for 10m")
 
 
-async def test_many_kinds_are_summed_up(database: Database) -> None:
+async def test_a_long_list_of_kinds_is_shortened(database: Database) -> None:
     async with opened_case(database) as case:
         await case.store.enqueue([job(kind=f"kind{number}") for number in range(10)])
     assert (await only(database, "due jobs", Limits(due=NOW))).line.endswith(" and 7 more")
@@ -165,6 +183,9 @@ async def test_dead_letters_are_a_warning_by_kind(database: Database) -> None:
         assert finding.level is Level.WARNING
         assert finding.line.startswith("3, the newest ")
         assert finding.line.endswith(": 2 b, 1 a")
+        assert finding.next_step is not None
+        assert "`holdfast jobs retry --all --state failed,dead`" in finding.next_step
+        assert "`holdfast jobs delete --all --state failed,dead`" in finding.next_step
         assert (await only(database, "dead letters", Limits(counted=2))).line.startswith("2 or more, ")
         assert (await only(database, "dead letters", Limits(shown=1))).line.endswith(": 2 b and 1 more")
 
@@ -175,6 +196,7 @@ async def test_schedules_that_are_late_or_paused_are_warnings(database: Database
         await schedules.declare([new_schedule(name=name) for name in ("late", "paused", "fine", "running")])
         await schedules.pause("paused")
         await PostgresRuns(store).start(NewRun("running", "here"))
+    await execute(database, "UPDATE holdfast.schedule SET next_occurrence = holdfast.now() + interval '1 minute'")
     assert (await only(database, "schedules")).line == "paused: paused"
     await execute(
         database,
@@ -189,7 +211,27 @@ async def test_schedules_that_are_late_or_paused_are_warnings(database: Database
     assert "running" in (await found(database, "schedules", Limits(run=NOW)))[0].line
 
 
-async def test_runs_that_do_not_end_are_a_warning(database: Database) -> None:
+async def test_times_written_by_a_clock_that_was_ahead_are_a_warning(database: Database) -> None:
+    async with opened_case(database) as case:
+        now = await case.schedules.now()
+        await case.schedules.declare([new_schedule(name=name, first_occurrence=now) for name in ("one", "two")])
+        assert (await only(database, "schedules")).level is Level.OK
+        assert (await only(database, "due jobs")).level is Level.OK
+        await case.clock.advance(timedelta(days=1))
+        await case.store.enqueue([job(), job()])
+        await execute(
+            database,
+            "UPDATE holdfast.schedule SET next_occurrence = holdfast.now() + interval '9 seconds' WHERE name = 'one'",
+        )
+        await case.clock.advance(-timedelta(days=1))
+        await case.store.enqueue([job(), job(delay=timedelta(days=2))])
+    schedules, jobs = await only(database, "schedules"), await only(database, "due jobs")
+    assert schedules.level is jobs.level is Level.WARNING
+    assert schedules.line.startswith("ahead of their timetables: one by ")
+    assert jobs.line.startswith("of the newest 1,000 jobs, 2 were enqueued while the clock was up to 23h ahead")
+
+
+async def test_unfinished_runs_are_a_warning(database: Database) -> None:
     async with opened_store(database.url) as store:
         await PostgresRuns(store).start(NewRun("reminders", "replica-3"))
         assert (await only(database, "runs")).level is Level.OK
@@ -201,7 +243,7 @@ async def test_runs_that_do_not_end_are_a_warning(database: Database) -> None:
         assert (await only(database, "runs")).level is Level.OK
 
 
-async def test_listeners_that_fell_silent_are_a_warning(database: Database) -> None:
+async def test_silent_listeners_are_a_warning(database: Database) -> None:
     await execute(
         database,
         "INSERT INTO holdfast.sleeper (holder, until, team, queue) "
@@ -213,9 +255,9 @@ async def test_listeners_that_fell_silent_are_a_warning(database: Database) -> N
     await execute(database, "UPDATE holdfast.sleeper SET until = until - interval '10 minutes'")
     finding = await only(database, "listeners")
     assert finding.level is Level.WARNING
-    assert finding.line.startswith("2 processes that waited for wake-ups fell silent up to 10m")
-    assert finding.line.endswith(" ago, and no process waits for them now")
-    assert (finding.next_step or "").startswith("see that a worker runs")
+    assert finding.line.startswith("2 processes stopped listening for wake-ups, the first 10m")
+    assert finding.line.endswith(" ago; no other process listens")
+    assert (finding.next_step or "").startswith("make sure a worker is running")
     await execute(
         database,
         "INSERT INTO holdfast.sleeper (holder, until, team, queue) "
@@ -223,11 +265,11 @@ async def test_listeners_that_fell_silent_are_a_warning(database: Database) -> N
     )
     finding = await only(database, "listeners")
     assert finding.level is Level.WARNING
-    assert finding.line.endswith(" ago, while 1 other process waits for them")
-    assert "see that a worker runs" not in (finding.next_step or "")
+    assert finding.line.endswith(" ago; 1 other process still listens")
+    assert "make sure a worker is running" not in (finding.next_step or "")
 
 
-async def test_missing_partitions_and_rows_in_the_default_ones_are_warnings(database: Database) -> None:
+async def test_missing_partitions_and_rows_in_default_partitions_are_warnings(database: Database) -> None:
     assert (await only(database, "partitions")).level is Level.OK
     assert len(await found(database, "partitions", Limits(partition_days=40))) == 1
     async with connected(database.url) as connection:
@@ -253,7 +295,7 @@ async def test_partitions_that_should_have_been_dropped_are_a_warning(database: 
         assert "--runners maintenance" in (overdue.next_step or "")
 
 
-async def test_a_guard_that_was_left_behind_is_a_warning(database: Database) -> None:
+async def test_a_leftover_guard_is_a_warning(database: Database) -> None:
     async with connected(database.url) as connection:
         for day in await days_with_partitions(connection):
             await connection.execute(f"DROP TABLE holdfast.job_{day:%Y%m%d}, holdfast.finished_{day:%Y%m%d}")
@@ -268,7 +310,7 @@ async def test_many_dead_rows_are_a_warning(database: Database) -> None:
     limits = Limits(dead_rows=20)
     await until(lambda: found(database, "dead rows", limits), "the statistics know it")
     findings = await found(database, "dead rows", limits)
-    # Databases are used again, and a server may report late what the test before did to the leases.
+    # Databases are reused, and a server may report dead rows in `lease` late, from the previous test.
     (finding,) = [each for each in findings if each.line.startswith("ready has")]
     assert finding.level is Level.WARNING
     assert finding.line.startswith("ready has 50 dead rows for 0 live ones")
@@ -278,9 +320,9 @@ async def test_many_dead_rows_are_a_warning(database: Database) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("DELETE FROM holdfast.ready", "jobs 1 in no state"),
-        ("DELETE FROM holdfast.job", "jobs 1 without their payload"),
-        (TWICE, "jobs 1 in two states at once"),
+        ("DELETE FROM holdfast.ready", "jobs: 1 in no state"),
+        ("DELETE FROM holdfast.job", "jobs: 1 without their payload"),
+        (TWICE, "jobs: 1 in two states at once"),
     ],
 )
 async def test_a_job_that_is_not_in_exactly_one_place_is_a_problem(database: Database, change: str, words: str) -> None:
@@ -310,19 +352,19 @@ async def test_only_a_deep_look_sees_every_job(database: Database) -> None:
     await execute(database, f"DELETE FROM holdfast.ready WHERE id = '{oldest.id}'")
     sample = await only(database, "places", Limits(sample=1))
     assert sample.level is Level.OK
-    assert "1 looked at, the newest; --deep looks at all" in sample.line
+    assert "the newest 1 checked; --deep checks all" in sample.line
     assert (await only(database, "places", Limits(sample=1), deep=True)).level is Level.PROBLEM
 
 
-async def test_a_check_that_cannot_look_does_not_stop_the_others(database: Database) -> None:
+async def test_a_failing_check_does_not_stop_the_others(database: Database) -> None:
     await execute(database, "ALTER TABLE holdfast.dead_letter RENAME TO elsewhere")
     findings = {finding.check: finding for finding in await examine(database.url)}
     assert findings["dead letters"].level is Level.UNKNOWN
-    assert findings["dead letters"].line.startswith("could not look: ")
+    assert findings["dead letters"].line.startswith("could not check: ")
     assert findings["partitions"].level is Level.OK
 
 
-async def test_a_locked_table_is_not_waited_for(database: Database) -> None:
+async def test_doctor_does_not_wait_for_a_locked_table(database: Database) -> None:
     async with connected(database.url) as other, other.transaction():
         await other.execute("LOCK TABLE holdfast.dead_letter")
         findings = {finding.check: finding for finding in await asyncio.wait_for(examine(database.url), 60)}
@@ -330,9 +372,7 @@ async def test_a_locked_table_is_not_waited_for(database: Database) -> None:
     assert findings["partitions"].level is Level.OK
 
 
-async def test_a_connection_lost_on_the_way_costs_one_check(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_lost_connection_costs_only_one_check(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     async def cut(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:
         connection = await examiner._connected()
         with translated():

@@ -1,4 +1,4 @@
-"""The checks of the server, made to fire on a real PostgreSQL."""
+"""The checks of the server, triggered on a real PostgreSQL."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -45,14 +45,14 @@ async def test_clocks_that_differ_are_a_warning(
         ({"version": "13.4", "version_number": 130004}, "server", Level.PROBLEM, "13.4 is too old"),
         ({"is_standby": True}, "server", Level.PROBLEM, "is a standby"),
         ({"autovacuum": False}, "autovacuum", Level.PROBLEM, "autovacuum is off"),
-        ({"unsafe": []}, "durability", Level.OK, "survives a crash"),
+        ({"unsafe": []}, "durability", Level.OK, "committed jobs survive a crash"),
         ({"unsafe": ["fsync"]}, "durability", Level.PROBLEM, "fsync is off"),
         ({"unsafe": ["a", "b", "c"]}, "durability", Level.PROBLEM, "a, b and c are off"),
         ({"notify_share": 0.2}, "notify queue", Level.WARNING, "20% full"),
         ({"notify_share": 0.6}, "notify queue", Level.PROBLEM, "60% full"),
     ],
 )
-async def test_what_a_test_cannot_do_to_a_server(
+async def test_findings_that_a_test_cannot_cause_on_a_server(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
     change: dict[str, object],
@@ -71,7 +71,7 @@ async def test_what_a_test_cannot_do_to_a_server(
     assert words in finding.line
 
 
-async def test_settings_that_can_lose_jobs_are_a_problem_unless_they_are_meant_so(durable_database: Database) -> None:
+async def test_settings_that_can_lose_jobs_are_a_problem_unless_allowed(durable_database: Database) -> None:
     unsafe = replace(durable_database, url=with_option(durable_database.url, "synchronous_commit=off"))
     assert (await only(durable_database, "durability")).level is Level.OK
     finding = await only(unsafe, "durability")
@@ -86,8 +86,8 @@ async def test_few_free_connections_are_a_warning(database: Database) -> None:
     assert finding.level is Level.WARNING
 
 
-async def test_a_full_queue_of_notifications_is_seen(database: Database) -> None:
-    """The listener's transaction keeps what others notify."""
+async def test_a_full_notification_queue_is_reported(database: Database) -> None:
+    """The listener's transaction keeps the notifications of others in the queue."""
     async with connected(database.url) as listener, connected(database.url) as other:
         await listener.execute("LISTEN anything")
         await listener.execute("BEGIN")
@@ -96,7 +96,7 @@ async def test_a_full_queue_of_notifications_is_seen(database: Database) -> None
         assert (await only(database, "notify queue", Limits(notify_share=0.0))).level is Level.WARNING
 
 
-async def test_a_transaction_that_pins_the_horizon_is_named_without_its_query(database: Database) -> None:
+async def test_a_transaction_that_pins_the_xmin_horizon_is_named_without_its_query(database: Database) -> None:
     async with connected(with_option(database.url, "application_name=reports")) as other:
         pid = other.get_server_pid()
         async with other.transaction(isolation="repeatable_read"):
@@ -136,7 +136,7 @@ async def test_a_prepared_transaction_is_named(durable_database: Database) -> No
         await execute(durable_database, "ROLLBACK PREPARED 'left behind'")
 
 
-async def test_a_replication_slot_and_a_standby_s_feedback_are_named(durable_database: Database) -> None:
+async def test_a_replication_slot_and_feedback_from_a_standby_are_named(durable_database: Database) -> None:
     await execute(durable_database, "SELECT pg_create_physical_replication_slot('forgotten')")
     try:
         limits = Limits(pin=NEVER, pin_transactions=0)
@@ -168,7 +168,7 @@ async def _has_finding(database: Database, limits: Limits, words: str) -> bool:
     return any(words in finding.line for finding in await found(database, "vacuum horizon", limits))
 
 
-async def test_a_role_that_may_not_see_sessions_is_told_so(database: Database) -> None:
+async def test_a_role_without_access_to_sessions_gets_a_finding(database: Database) -> None:
     role = f"reader_{database.name}"
     await execute(
         database,

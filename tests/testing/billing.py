@@ -1,4 +1,4 @@
-"""An application under test: module-level, with handlers of every isolation."""
+"""The application under test: a module-level app with handlers of every isolation."""
 
 import os
 from collections.abc import Iterator
@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from holdfast import Cancel, Holdfast, Permanent, RunningJob, Snooze, steps
+from holdfast import Cancel, Holdfast, Permanent, RunningJob, Snooze
+from holdfast.backoff import steps
 
 app = Holdfast("postgresql://nobody@nowhere.invalid/never", schema="billing")
 
@@ -46,6 +47,11 @@ def print_out(job: RunningJob[Invoice]) -> int:
     if job.payload.number < 0:
         raise LookupError(f"no invoice {job.payload.number}")
     return os.getpid()
+
+
+@app.handler("invoice.state", isolation="process")
+def use_state(job: RunningJob[None]) -> list[object]:
+    return [job.state, os.getpid()]
 
 
 @app.handler("invoice.flaky", attempts=3, backoff=steps("1m", "10m"))

@@ -1,4 +1,4 @@
-"""What the tests of the testing helpers have in common."""
+"""Shared by the tests of the testing tools."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A world in memory for handlers under the idempotency check: a service, and notes of what happened."""
+"""An in-memory outside world for handlers under the idempotency check: a service, and a record of what happened."""
 
 from collections.abc import Callable, Coroutine
 
@@ -11,7 +11,7 @@ Job = RunningJob[dict[str, object]]
 
 
 class Outside:
-    """Reached by an httpx transport, and by functions of the application's own."""
+    """Handlers reach it through an httpx transport or through functions of the application."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -51,5 +51,5 @@ async def check_outside(
 
 
 def hurt(report: IdempotencyReport) -> list[int | None]:
-    """The numbers of the steps behind which a crash hurts."""
+    """The numbers of the steps after which a crash does damage."""
     return [problem.step.number if problem.step else None for problem in report.problems]

@@ -1,4 +1,4 @@
-"""Somebody's project with tests, run by a pytest of its own, as if Holdfast were installed for it."""
+"""A user's project with tests, run in a separate pytest process, with Holdfast as if it were installed."""
 
 import os
 import subprocess
@@ -9,8 +9,8 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src"
 
 
-def run_pytest(folder: Path, *arguments: str, files: Mapping[str, str]) -> str:
-    """In a project that has no configuration."""
+def run_pytest(folder: Path, *arguments: str, files: Mapping[str, str], fails: bool = False) -> str:
+    """Run pytest in a project that has no configuration, and return what it printed."""
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     installed = folder / "installed"
@@ -30,12 +30,12 @@ def run_pytest(folder: Path, *arguments: str, files: Mapping[str, str]) -> str:
         timeout=100,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.returncode != 0) is fails, done.stdout + done.stderr
     return done.stdout
 
 
 def entry_point(folder: Path) -> None:
-    """What an installation leaves for pytest to find."""
+    """Write the metadata that an installed package provides for pytest to find."""
     about = folder / "holdfast_as_installed-1.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: holdfast-as-installed\nVersion: 1\n")

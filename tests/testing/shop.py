@@ -1,6 +1,6 @@
-"""Handlers that are wrong in three ways, each with a twin that is right; and the shop's database and payment service.
+"""Handlers with three kinds of mistakes, each with a correct twin, and the shop's database and payment service.
 
-Of each pair only the lines that matter differ.
+Each pair differs only in the lines that matter.
 """
 
 import json
@@ -30,7 +30,7 @@ Payload = dict[str, int]
 
 
 def letters(app: Holdfast, url: str) -> None:
-    """Wrong: two statements without a transaction, and nothing that makes the first of them happen once."""
+    """Wrong: two statements without a transaction, and no protection against repeating the first one."""
 
     @app.handler("letter.wrong")
     async def wrong(job: RunningJob[Payload]) -> None:
@@ -69,7 +69,7 @@ def letters(app: Holdfast, url: str) -> None:
 
 
 def payments(app: Holdfast, url: str, service: str) -> None:
-    """Wrong: money is moved before that is written down, and the service cannot know that it is the same payment."""
+    """Wrong: the payment is made before it is recorded, and the service cannot recognize a repeated payment."""
 
     def record(job: RunningJob[Payload]) -> None:
         with psycopg.connect(url) as connection:
@@ -95,14 +95,14 @@ def payments(app: Holdfast, url: str, service: str) -> None:
 
     @app.handler("payment.lost")
     def lost(job: RunningJob[Payload]) -> None:
-        """Wrong in the other direction: written down first, so that a crash in between loses the payment."""
+        """Wrong in the other direction: recorded first, so a crash in between loses the payment."""
         if not is_recorded(job):
             record(job)
             urlopen(Request(service, json.dumps(job.payload).encode(), {"Idempotency-Key": str(job.id)})).read()  # noqa: S310
 
 
 def balances(app: Holdfast, url: str) -> None:
-    """Wrong: what was committed is counted again, and the follow-up job is enqueued again."""
+    """Wrong: a committed amount is added again, and the follow-up job is enqueued again."""
     engine = create_async_engine(url.replace("postgresql://", "postgresql+asyncpg://"), poolclass=NullPool)
     add = text("UPDATE customer SET balance = balance + :amount WHERE id = 7")
 
@@ -117,7 +117,7 @@ def balances(app: Holdfast, url: str) -> None:
     async def right(job: RunningJob[Payload]) -> None:
         async with AsyncSession(engine) as session, session.begin():
             await session.execute(add, {"amount": job.payload["amount"]})
-            await app.enqueue_in(session, "receipt.send", job.payload)
+            await app.enqueue("receipt.send", job.payload, conn=session)
             await job.finish_in(session)
 
     @app.handler("receipt.wrong")
@@ -130,7 +130,7 @@ def balances(app: Holdfast, url: str) -> None:
 
 
 class PaymentService:
-    """A real HTTP server that charges once for each key, and each time without one."""
+    """A real HTTP server. It charges once per key, and for every request that has no key."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -150,7 +150,7 @@ def payment_service() -> Iterator[PaymentService]:
             self.end_headers()
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Tests have no use for an access log."""
+            """Tests do not need an access log."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         service = PaymentService(f"http://127.0.0.1:{server.server_port}/charges")

@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures without configuration, whatever runs the async tests, and cheap where nobody uses it."""
+"""The pytest plugin: fixtures that need no configuration, work with each async plugin, and cost nothing if unused."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def test_one(holdfast_memory):
     asyncio.run(app.enqueue("greet", {"name": "Ada"}))
     asyncio.run(jobs.assert_enqueued("greet", {"name": "Ada"}, count=1))
     report = asyncio.run(jobs.drain())
-    assert [job.result for job in report.succeeded] == ['"hello Ada"']
+    assert [job.result for job in report.succeeded] == ["hello Ada"]
 
 def test_two(holdfast_memory):
     asyncio.run(holdfast_memory(app).assert_nothing_enqueued())
@@ -46,7 +46,19 @@ async def test_one(holdfast_memory):
     jobs = holdfast_memory(app)
     await app.enqueue("greet", {{"name": "Ada"}})
     report = await jobs.drain()
-    assert [job.result for job in report.succeeded] == ['"hello Ada"']
+    assert [job.result for job in report.succeeded] == ["hello Ada"]
+
+{mark}
+async def test_two(holdfast_memory):
+    for _ in range(2):
+        async with holdfast_memory(app) as jobs:
+            assert app.is_open
+            await app.enqueue("greet", {{"name": "Ada"}})
+            await jobs.assert_enqueued("greet", count=1)
+        assert not app.is_open
+
+def test_three():
+    assert not app.is_open
 """
 POSTGRES = """
 import asyncio
@@ -70,7 +82,7 @@ async def enqueue_and_roll_back(jobs):
     connection = await asyncpg.connect(jobs.url)
     transaction = connection.transaction()
     await transaction.start()
-    await app.enqueue_in(connection, app.job("greet", {"name": "nobody"}))
+    await app.enqueue(app.job("greet", {"name": "nobody"}), conn=connection)
     await transaction.rollback()
     await connection.close()
 
@@ -81,16 +93,28 @@ async def test_one(holdfast_postgres):
         await jobs.assert_enqueued("greet", count=1)
         await jobs.advance("1h")
         report = await jobs.drain()
-        assert [job.result for job in report.succeeded] == ['"hello Ada"']
+        assert [job.result for job in report.succeeded] == ["hello Ada"]
 
 async def test_two(holdfast_postgres):
     async with holdfast_postgres(app) as jobs:
         await jobs.assert_nothing_enqueued()
 
+async def test_four(holdfast_database, holdfast_postgres):
+    async with holdfast_postgres(app, holdfast_database) as jobs:
+        assert jobs.url == holdfast_database
+        await app.enqueue("greet", {"name": "Ada"})
+        await jobs.assert_enqueued("greet", count=1)
+
 async def test_three(holdfast_database):
     connection = await asyncpg.connect(holdfast_database)
     assert await connection.fetchval("SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace") == 0
     await connection.close()
+"""
+FORGOTTEN = """
+from app import app
+
+def test_one(holdfast_postgres):
+    holdfast_postgres(app)
 """
 LEFTOVERS = """
 import asyncpg
@@ -125,30 +149,36 @@ def test_blocking_tests_need_no_other_plugin(tmp_path: Path) -> None:
     ("mark", "arguments"),
     [
         ("", ("-p", "no:anyio", "-o", "asyncio_mode=auto")),
-        ("@pytest.mark.anyio", ("-p", "no:asyncio", "-k", "asyncio")),
+        ("@pytest.mark.anyio", ("-p", "no:asyncio", "-k", "asyncio or three")),
     ],
     ids=["pytest-asyncio", "anyio"],
 )
-def test_async_tests_run_by_either_plugin(tmp_path: Path, mark: str, arguments: tuple[str, ...]) -> None:
-    assert "1 passed" in run_pytest(
+def test_async_tests_run_with_either_plugin(tmp_path: Path, mark: str, arguments: tuple[str, ...]) -> None:
+    assert "3 passed" in run_pytest(
         tmp_path, *arguments, files={"app.py": APP, "test_it.py": AWAITING.format(mark=mark)}
     )
 
 
-def test_a_database_of_each_tests_own_comes_from_one_server(tmp_path: Path) -> None:
-    assert "4 passed" in run_pytest(tmp_path, "-o", "asyncio_mode=auto", files={"app.py": APP, "test_it.py": POSTGRES})
+def test_one_server_provides_a_separate_database_for_each_test(tmp_path: Path) -> None:
+    assert "5 passed" in run_pytest(tmp_path, "-o", "asyncio_mode=auto", files={"app.py": APP, "test_it.py": POSTGRES})
     assert not list((tmp_path / "home").glob("**/postmaster.pid")), "the server was left running"
 
 
-def test_what_killed_sessions_left_on_the_server_is_dropped(tmp_path: Path) -> None:
+def test_a_postgres_block_that_is_never_entered_is_an_error(tmp_path: Path) -> None:
+    output = run_pytest(tmp_path, files={"app.py": APP, "test_it.py": FORGOTTEN}, fails=True)
+    assert "1 passed, 1 error" in output
+    assert "use `async with holdfast_postgres(app) as jobs:`" in output
+
+
+def test_leftover_databases_of_killed_sessions_are_dropped(tmp_path: Path) -> None:
     assert "1 passed" in run_pytest(tmp_path, "-o", "asyncio_mode=auto", files={"app.py": APP, "test_it.py": LEFTOVERS})
 
 
-def test_the_plugin_brings_nothing_into_a_session_that_does_not_use_it() -> None:
+def test_the_plugin_imports_nothing_into_a_session_that_does_not_use_it() -> None:
     loaded = "import holdfast.testing.pytest_plugin, json, sys; print(json.dumps(sorted(sys.modules)))"
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     done = subprocess.run([sys.executable, "-c", loaded], env=environment, capture_output=True, text=True, check=True)
     modules = json.loads(done.stdout)
     ours = [name for name in modules if name.startswith("holdfast")]
     assert ours == ["holdfast", "holdfast.testing", "holdfast.testing.pytest_plugin"]
-    assert not {"asyncpg", "pydantic", "psycopg", "structlog"} & set(modules)
+    assert not {"asyncpg", "pydantic", "psycopg"} & set(modules)

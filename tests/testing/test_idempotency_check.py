@@ -1,4 +1,4 @@
-"""The check finds what is wrong with a handler, at the step where a crash hurts, and passes its repaired twin."""
+"""The check finds each mistake at the step where a crash does damage, and passes the corrected handler."""
 
 from collections.abc import Iterator
 
@@ -47,7 +47,7 @@ async def test_a_row_that_is_inserted_again_is_found(url: str) -> None:
     assert first.step.place is not None
     assert first.step.place.startswith("tests/testing/shop.py:")
     assert first.differences == ("letter: 1 more of {customer: 7}",)
-    # Serial numbers and times differ between clean runs too.
+    # Serial numbers and times also differ between clean runs.
     assert report.ignored == ("letter.id", "letter.written_at")
     with pytest.raises(AssertionError, match=r"letter\.wrong is not idempotent: 3 of 4 crashes leave a trace"):
         report.raise_for_problems()

@@ -1,4 +1,4 @@
-"""What a check must not overlook, and what it must not do to the process that it runs in."""
+"""What a check must not overlook, and what it must not do to the process in which it runs."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ async def note(text: str) -> None:
 check = partial(check_outside, also=(f"{__name__}.note",))
 
 
-async def test_what_a_handler_does_after_it_returned_is_found(threads_end: None) -> None:
+async def test_steps_after_the_handler_returned_are_found(threads_end: None) -> None:
     tasks: set[asyncio.Task[None]] = set()
 
     async def send() -> None:
@@ -57,7 +57,7 @@ async def test_what_a_handler_does_after_it_returned_is_found(threads_end: None)
     assert all(task.done() for task in tasks)
 
 
-async def test_what_never_ends_is_stopped_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_that_never_ends_is_stopped_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "_SECONDS", 0.02)
     released: list[asyncio.Event] = []
     tasks: set[asyncio.Task[None]] = set()
@@ -87,7 +87,7 @@ async def test_what_never_ends_is_stopped_and_said(monkeypatch: pytest.MonkeyPat
     assert set(outside.notes) == {"PUT /file"}
 
 
-async def test_a_step_that_is_under_way_at_the_crash_does_not_bring_the_run_back_to_life() -> None:
+async def test_a_step_in_progress_at_the_crash_does_not_revive_the_run() -> None:
     async def handler(job: Job) -> None:
         crashed = asyncio.Event()
 
@@ -112,7 +112,7 @@ async def test_a_step_that_is_under_way_at_the_crash_does_not_bring_the_run_back
     )
 
 
-def test_a_pool_that_a_handler_was_the_first_to_use_serves_others_later() -> None:
+def test_a_pool_first_used_by_a_handler_still_serves_others_later() -> None:
     def send() -> None:
         httpx.Client(transport=httpx.MockTransport(outside.answer)).put("http://service/from/pool")
 
@@ -127,7 +127,7 @@ def test_a_pool_that_a_handler_was_the_first_to_use_serves_others_later() -> Non
     assert report.ok, report
 
 
-async def test_a_key_that_stands_for_two_bodies_is_found() -> None:
+async def test_a_key_used_for_two_bodies_is_found() -> None:
     async def by_attempt(job: Job) -> None:
         async with outside.client() as client:
             await client.post("/pay", headers={"Idempotency-Key": "17"}, json={"attempt": job.attempt})
@@ -146,7 +146,7 @@ async def test_a_key_that_stands_for_two_bodies_is_found() -> None:
 
 
 @pytest.mark.parametrize("client", ["requests", "urllib"])
-def test_bodies_are_compared_whatever_sends_them(client: str, threads_end: None) -> None:
+def test_bodies_are_compared_for_every_client_library(client: str, threads_end: None) -> None:
     with payment_service() as service:
 
         def post(body: dict[str, int]) -> None:
@@ -170,7 +170,7 @@ def test_bodies_are_compared_whatever_sends_them(client: str, threads_end: None)
         assert asyncio.run(check(right)).ok
 
 
-async def test_requests_is_seen_with_an_adapter_of_the_tests_own() -> None:
+async def test_requests_is_observed_with_a_custom_adapter() -> None:
     class Answering(HTTPAdapter):
         def send(self, request: requests.PreparedRequest, *_: object, **__: object) -> requests.Response:
             response = requests.Response()
@@ -193,12 +193,12 @@ async def test_a_handler_without_any_step_is_not_called_idempotent() -> None:
     report = await check(handler)
     assert report.ok
     assert str(report).splitlines()[0] == (
-        "checked took no step that the check can see, so there was nothing to die between"
+        "checked took no step that the check can see, so there was no place to crash"
     )
 
 
 class Mailer:
-    """Every way to write a function that a class has."""
+    """Has every kind of function that a class can have."""
 
     @staticmethod
     def static(text: str) -> None:
@@ -246,7 +246,7 @@ async def test_one_check_at_a_time() -> None:
     assert httpx.AsyncClient.send is send
 
 
-async def test_what_cannot_mean_anything_is_refused_in_one_line() -> None:
+async def test_a_meaningless_call_is_refused_in_one_line() -> None:
     app = Holdfast("memory:")
 
     @app.handler("checked")
@@ -264,7 +264,7 @@ async def test_what_cannot_mean_anything_is_refused_in_one_line() -> None:
     for options, message in mistakes:
         with pytest.raises(InvalidInput, match=message):
             await unchecked(app, "checked", **options)
-    with pytest.raises(InvalidInput, match="has its payload already"):
+    with pytest.raises(InvalidInput, match="already has its payload"):
         await check_idempotency(app, app.job("checked"), {"a": 1})
     with pytest.raises(InvalidInput, match="name a database and its tables"):
         Tables("postgresql:///", "")

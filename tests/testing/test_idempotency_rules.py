@@ -1,4 +1,4 @@
-"""What counts as a step, what a crash lets happen, and what is compared; no server needed unless a test names one."""
+"""What counts as a step, what a crash lets happen, and what is compared. Only tests with `server` need a server."""
 
 import asyncio
 import threading
@@ -24,7 +24,7 @@ async def note(text: str) -> None:
 check = partial(check_outside, also=(f"{__name__}.note",))
 
 
-async def test_nothing_that_comes_after_the_crash_takes_effect() -> None:
+async def test_nothing_after_the_crash_takes_effect() -> None:
     async def handler(job: Job) -> None:
         if job.attempt > 1:
             await note("second attempt")
@@ -45,7 +45,7 @@ async def test_nothing_that_comes_after_the_crash_takes_effect() -> None:
     assert "http://service/finally: sent never instead of once" in " ".join(after_the_first.differences)
 
 
-async def test_a_handler_that_catches_everything_and_goes_on_gets_no_further() -> None:
+async def test_a_handler_that_catches_everything_gets_no_further() -> None:
     async def handler(job: Job) -> None:
         for text in ("one", "two"):
             try:
@@ -88,14 +88,15 @@ def test_threads_of_a_handler_belong_to_it() -> None:
     assert hurt(report) == [1, 2, None]
 
 
+async def note_here(job: Job) -> None:
+    await note("here")
+
+
 async def test_a_handler_with_process_isolation_is_checked_in_this_process() -> None:
-    async def handler(job: Job) -> None:
-        await note("here")
-
-    assert hurt(await check(handler, isolation="process")) == [1, None]
+    assert hurt(await check(note_here, isolation="process")) == [1, None]
 
 
-async def test_requests_that_only_read_may_be_repeated_and_so_may_those_that_are_idempotent() -> None:
+async def test_read_only_and_idempotent_requests_may_be_repeated() -> None:
     async def handler(job: Job) -> None:
         async with outside.client() as client:
             await client.get("/read")
@@ -109,7 +110,7 @@ async def test_requests_that_only_read_may_be_repeated_and_so_may_those_that_are
     assert len(report.steps) == 3
 
 
-async def test_a_key_that_is_new_with_each_attempt_is_as_good_as_none() -> None:
+async def test_a_key_that_changes_with_each_attempt_counts_as_no_key() -> None:
     async def handler(job: Job) -> None:
         async with outside.client() as client:
             await client.post("/pay", headers={"Idempotency-Key": str(uuid4())})
@@ -117,7 +118,7 @@ async def test_a_key_that_is_new_with_each_attempt_is_as_good_as_none() -> None:
     assert hurt(await check(handler, ignore=("notes",))) == [1, None]
 
 
-async def test_a_request_that_does_no_harm_can_be_named() -> None:
+async def test_a_harmless_request_can_be_excluded() -> None:
     async def handler(job: Job) -> None:
         async with outside.client() as client:
             await client.post("/log")
@@ -128,7 +129,7 @@ async def test_a_request_that_does_no_harm_can_be_named() -> None:
     assert (await check_idempotency(app, "checked", harmless=lambda request: request.url.endswith("/log"))).ok
 
 
-async def test_what_differs_between_clean_runs_is_not_compared() -> None:
+async def test_values_that_differ_between_clean_runs_are_not_compared() -> None:
     state: list[dict[str, object]] = []
 
     async def handler(job: Job) -> None:
@@ -143,7 +144,7 @@ async def test_what_differs_between_clean_runs_is_not_compared() -> None:
     assert report.ignored == ("rows.attempt", "rows.id")
 
 
-async def test_a_second_run_that_fails_is_a_problem_of_its_own() -> None:
+async def test_a_second_run_that_fails_is_a_problem() -> None:
     done: list[bool] = []
 
     async def handler(job: Job) -> None:
@@ -163,7 +164,7 @@ async def test_a_second_run_that_fails_is_a_problem_of_its_own() -> None:
     )
 
 
-async def test_a_second_run_that_succeeds_at_last_is_none() -> None:
+async def test_a_second_run_that_succeeds_after_retries_is_no_problem() -> None:
     tries: list[int] = []
 
     async def handler(job: Job) -> None:
@@ -179,7 +180,7 @@ async def test_a_second_run_that_succeeds_at_last_is_none() -> None:
     assert report.ok, report
 
 
-async def test_what_cannot_be_checked_is_said() -> None:
+async def test_a_handler_that_cannot_be_checked_is_reported() -> None:
     async def fails(job: Job) -> None:
         raise LookupError("no such customer")
 
@@ -201,11 +202,11 @@ async def test_what_cannot_be_checked_is_said() -> None:
     with pytest.raises(InvalidInput, match="names no function"):
         await check_idempotency(app, "checked", also=("tests.testing.nowhere.function",))
     async with in_memory(app):
-        with pytest.raises(InvalidInput, match="open already"):
+        with pytest.raises(InvalidInput, match="already open"):
             await check_idempotency(app, "checked")
 
 
-async def test_the_report_can_be_read() -> None:
+async def test_the_report_is_readable() -> None:
     async def handler(job: Job) -> None:
         await note("mail")
 
@@ -222,7 +223,7 @@ async def test_the_report_can_be_read() -> None:
 
 
 @pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
-async def test_every_way_to_speak_to_the_database_is_seen_and_rolled_back(database: Database) -> None:
+async def test_statements_of_every_driver_are_observed_and_rolled_back(database: Database) -> None:
     async with connected(database.url) as connection:
         await connection.execute("CREATE TABLE entry (way text)")
     pool = await asyncpg.create_pool(database.url, min_size=1, max_size=1)

@@ -1,18 +1,22 @@
-"""An app in memory: the user's own app object, its own handlers, nothing of its settings."""
+"""An app in memory: the user's app object with its handlers, but none of its settings."""
 
 import asyncio
+import contextlib
 import os
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from unittest.mock import AsyncMock, MagicMock
+from typing import Any
+from unittest.mock import MagicMock
 
+import asyncpg
 import pytest
 
 from holdfast import Cancel, Holdfast, InvalidInput, JobState, Permanent, RunningJob, Snooze
-from holdfast.testing import EndlessDrain, HandlerFailed, attempt, in_memory
-from tests.testing.billing import Invoice, app
+from holdfast.testing import EndlessDrain, HandlerFailed, LifespanFailed, attempt, in_memory
+from tests.testing.billing import Invoice, app, use_state
 
 
-async def test_the_app_is_open_in_the_block_and_as_before_afterwards() -> None:
+async def test_the_app_is_open_in_the_block_and_unchanged_afterwards() -> None:
     settings = app.settings
     async with in_memory(app) as jobs:
         await app.enqueue("invoice.send", Invoice(17))
@@ -27,7 +31,7 @@ async def test_the_app_is_open_in_the_block_and_as_before_afterwards() -> None:
 async def test_an_app_that_is_open_already_is_refused_and_left_alone() -> None:
     async with in_memory(app) as jobs:
         await app.enqueue("invoice.send", Invoice(17))
-        with pytest.raises(InvalidInput, match="open already"):
+        with pytest.raises(InvalidInput, match="already open"):
             async with in_memory(app):
                 pytest.fail("the inner block must not be entered")
         await jobs.assert_enqueued("invoice.send", count=1)
@@ -47,20 +51,20 @@ async def test_an_error_in_the_block_closes_the_app() -> None:
     assert not app.is_open
 
 
-async def test_drain_runs_what_is_due_and_what_that_enqueues_by_the_apps_own_handlers(sent: list[str]) -> None:
+async def test_drain_runs_due_jobs_and_the_jobs_they_enqueue_with_the_apps_handlers(sent: list[str]) -> None:
     async with in_memory(app) as jobs:
         await app.enqueue("invoice.send", Invoice(17))
         await app.enqueue("invoice.remind", Invoice(3), queue="elsewhere")
         report = await jobs.drain()
         assert sent == ["invoice 17", "reminder 3"]
         assert [job.kind for job in report.succeeded] == ["invoice.send", "invoice.remind"]
-        assert report.succeeded[0].result == '{"sent":1}'
+        assert report.succeeded[0].result == {"sent": 1}
         assert report.endings == {"succeed": 2}
         (waits,) = await jobs.enqueued(state="ready")
         assert (waits.kind, waits.key) == ("invoice.remind", "17")
 
 
-async def test_drain_moves_the_clock_only_if_asked(sent: list[str]) -> None:
+async def test_drain_moves_the_clock_only_on_request(sent: list[str]) -> None:
     async with in_memory(app) as jobs:
         start = datetime(2026, 3, 2, 10, 0, tzinfo=UTC)
         await jobs.freeze(start)
@@ -100,7 +104,7 @@ async def test_a_failing_handler_fails_the_test_with_its_own_exception_as_the_ca
         assert (len(failure.value.report.succeeded), len(failure.value.report.waiting)) == (1, 1)
 
 
-async def test_snoozing_and_canceling_are_no_failures() -> None:
+async def test_snoozing_and_canceling_are_not_failures() -> None:
     async with in_memory(app) as jobs:
         await app.enqueue("invoice.signal", {"signal": "snooze"})
         await app.enqueue("invoice.signal", {"signal": "cancel"})
@@ -112,14 +116,14 @@ async def test_snoozing_and_canceling_are_no_failures() -> None:
         assert len(report.failed) == 1
 
 
-async def test_a_job_that_never_ends_is_found_out(sent: list[str]) -> None:
+async def test_a_job_that_never_ends_is_detected(sent: list[str]) -> None:
     async with in_memory(app) as jobs:
         await app.enqueue("invoice.again")
         with pytest.raises(EndlessDrain, match=r"4 attempts .* invoice\.again \(4 times\).* until="):
             await jobs.drain(move_time=True, most=4)
 
 
-async def test_a_job_without_a_handler_is_reported_and_stays(sent: list[str]) -> None:
+async def test_a_job_without_a_handler_is_reported_and_kept(sent: list[str]) -> None:
     async with in_memory(app) as jobs:
         await app.enqueue("somebody.elses")
         report = await jobs.drain()
@@ -128,7 +132,7 @@ async def test_a_job_without_a_handler_is_reported_and_stays(sent: list[str]) ->
         await jobs.assert_enqueued("somebody.elses")
 
 
-async def test_schedules_make_their_jobs_on_the_way(sent: list[str]) -> None:
+async def test_schedules_make_their_jobs_while_the_clock_moves(sent: list[str]) -> None:
     async with in_memory(app) as jobs:
         await jobs.freeze(datetime(2026, 3, 2, 10, 30, tzinfo=UTC))
         report = await jobs.drain(until="3h", schedules=True)
@@ -144,9 +148,39 @@ async def test_handlers_with_process_isolation_run_in_real_processes() -> None:
         await app.enqueue("invoice.print", Invoice(-1))
         report = await jobs.drain(raise_errors=False)
         (printed,) = report.succeeded
-        assert printed.result not in (None, str(os.getpid()))
+        assert printed.result not in (None, os.getpid())
         (error,) = report.errors
         assert (error.message, error.exception) == ("LookupError: no invoice -1", None)
+
+
+@contextlib.asynccontextmanager
+async def open_fakes(app: Holdfast[Any]) -> AsyncIterator[str]:
+    yield "fakes"
+
+
+@pytest.mark.parametrize(
+    "fake", [lambda app: contextlib.nullcontext("fakes"), open_fakes], ids=["lambda", "importable"]
+)
+async def test_handlers_with_process_isolation_find_the_fakes_of_a_replaced_lifespan(
+    monkeypatch: pytest.MonkeyPatch, fake: object
+) -> None:
+    monkeypatch.setattr(app, "lifespan", fake)
+    async with in_memory(app) as jobs:
+        await app.enqueue("invoice.state")
+        await app.enqueue("invoice.send", Invoice(17))
+        report = await jobs.drain(until="1h", schedules=True)
+        assert [job.result for job in report.succeeded if job.kind == "invoice.state"] == [["fakes", os.getpid()]]
+        assert await jobs.run("invoice.send", Invoice(18)) == {"sent": 1}
+        assert await jobs.run("invoice.state") == ["fakes", os.getpid()]
+
+
+async def test_draining_fails_if_the_process_of_a_handler_cannot_open_the_lifespan() -> None:
+    shop = Holdfast("memory:", lifespan=open_fakes)
+    shop.handler("invoice.state", isolation="process")(use_state)
+    async with in_memory(shop) as jobs:
+        await shop.enqueue("invoice.state")
+        with pytest.raises(LifespanFailed, match=r"the process of .invoice\.state. finds no app with it"):
+            await jobs.drain(raise_errors=False)
 
 
 async def test_run_gives_the_result_of_one_handler_or_raises_its_exception(sent: list[str]) -> None:
@@ -171,7 +205,7 @@ async def test_run_gives_the_result_of_one_handler_or_raises_its_exception(sent:
         assert (await jobs.drain()).jobs == ()
 
 
-async def test_run_finds_its_job_behind_any_number_of_others(sent: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_run_finds_its_job_among_any_number_of_others(sent: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt, "_AT_ONCE", 2)
     async with in_memory(app) as jobs:
         for number in range(5):
@@ -194,62 +228,49 @@ async def test_run_passes_options_on_to_the_job() -> None:
 
 
 class Blocking:
-    """Stands for a connection that a unit test has no database for."""
+    """Stands in for a connection, because a unit test has no database."""
+
+    def close(self) -> None: ...
 
 
 class Async:
     async def execute(self, sql: str) -> None: ...
 
 
-async def test_what_a_transaction_would_enqueue_is_there_at_once() -> None:
+async def test_jobs_enqueued_in_a_transaction_exist_at_once() -> None:
     other = Holdfast()
 
     @other.on("paid", name="receipt")
     async def receipt(job: RunningJob[dict[str, object]]) -> None: ...
 
     async with in_memory(other) as jobs:
-        assert other.enqueue_in(Blocking(), "one").is_new
-        assert (await other.enqueue_in(Async(), "one")).is_new
-        assert len(other.enqueue_many_in(Blocking(), [other.job("many"), other.job("many")])) == 2
-        assert len(await other.enqueue_many_in(Async(), [other.job("many")])) == 1
-        assert [job.subscription for job in other.publish_in(Blocking(), "paid").jobs] == ["receipt"]
-        assert (await other.publish_in(Async(), "paid")).jobs
+        assert other.sync.enqueue("one", conn=Blocking()).is_new
+        assert (await other.enqueue("one", conn=Async())).is_new
+        assert len(other.sync.enqueue_many([other.job("many"), other.job("many")], conn=Blocking())) == 2
+        assert len(await other.enqueue_many([other.job("many")], conn=Async())) == 1
+        assert [job.subscription for job in other.sync.publish("paid", conn=Blocking()).jobs] == ["receipt"]
+        assert (await other.publish("paid", conn=Async())).jobs
         for kind, count in (("one", 2), ("many", 3), ("receipt", 2)):
             await jobs.assert_enqueued(kind, count=count)
 
 
-async def test_a_forgotten_await_is_found_in_memory_too() -> None:
-    other = Holdfast()
+async def test_a_blocking_call_refuses_an_async_connection_in_memory_too() -> None:
+    other: Any = Holdfast()
+    real: Any = MagicMock(spec=asyncpg.Connection)
     async with in_memory(other) as jobs:
-        forgotten = other.enqueue_in(Async(), "one")
+        with pytest.raises(InvalidInput, match=r"is async; use await app\.enqueue$"):
+            other.sync.enqueue("one", conn=real)
         await jobs.assert_nothing_enqueued()
-        await forgotten
-        await jobs.assert_enqueued("one")
-    with pytest.raises(
-        AssertionError, match=r"enqueue_in at .*test_memory_app\.py:\d+: the answer was neither awaited"
-    ):
-        async with in_memory(other):
-            other.enqueue_in(object(), "one")
-    with pytest.raises(AssertionError, match="enqueue_many_in at"):
-        async with in_memory(other):
-            other.enqueue_many_in(object(), [other.job("one")])
-    with pytest.raises(AssertionError, match="publish_in at"):
-        async with in_memory(other):
-            other.publish_in(object(), "paid")
-    async with in_memory(other):
-        await asyncio.to_thread(other.enqueue_in, object(), "one")
-        other.enqueue_in(MagicMock(), "one")
-        await other.enqueue_in(AsyncMock(), "one")
-        assert list(other.enqueue_many_in(object(), [other.job("one")]))
 
 
-async def test_what_production_refuses_is_refused_in_memory_too() -> None:
+async def test_calls_that_production_refuses_are_refused_in_memory_too() -> None:
+    sync: Any = app.sync
     async with in_memory(app) as jobs:
         built = app.job("invoice.remind", Invoice(17))
-        with pytest.raises(InvalidInput, match="has its payload and options already"):
-            app.enqueue_in(Blocking(), built, Invoice(18))
-        with pytest.raises(InvalidInput, match="has its payload and options already"):
-            app.enqueue_in(Blocking(), built, key="17")
+        with pytest.raises(InvalidInput, match="already has its payload and options"):
+            sync.enqueue(built, Invoice(18), conn=Blocking())
+        with pytest.raises(InvalidInput, match="already has its payload and options"):
+            sync.enqueue(built, conn=Blocking(), key="17")
         await jobs.assert_nothing_enqueued()
 
 
@@ -301,7 +322,7 @@ async def test_a_payload_matches_by_its_parts(expected: dict[str, object], match
                 await jobs.assert_enqueued("free", expected)
 
 
-async def test_two_tests_of_different_apps_may_run_side_by_side() -> None:
+async def test_tests_of_different_apps_may_run_at_the_same_time() -> None:
     other = Holdfast("memory:")
 
     async def enqueue(one: Holdfast, kind: str) -> list[str]:
@@ -314,7 +335,7 @@ async def test_two_tests_of_different_apps_may_run_side_by_side() -> None:
     assert (one, two) == (["one"], ["two"])
 
 
-async def test_states_can_be_asked_for_by_name() -> None:
+async def test_states_can_be_requested_by_name() -> None:
     async with in_memory(app) as jobs:
         await app.enqueue("invoice.signal", {"signal": "cancel"})
         await jobs.drain()

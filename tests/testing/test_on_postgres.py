@@ -1,4 +1,4 @@
-"""The same app on a real PostgreSQL, where transactions mean something."""
+"""The same app on a real PostgreSQL, where transactions have an effect."""
 
 import asyncpg
 import pytest
@@ -19,7 +19,7 @@ async def schemas(url: str) -> set[str]:
     return {row["nspname"] for row in rows}
 
 
-async def test_a_test_gets_a_schema_of_its_own_beside_the_applications_tables(
+async def test_a_test_gets_a_separate_schema_next_to_the_applications_tables(
     database: Database, sent: list[str]
 ) -> None:
     async with on_postgres(app, database.url) as jobs:
@@ -41,9 +41,7 @@ async def test_a_handler_finishes_its_job_in_its_own_transaction(database: Datab
         connection = await asyncpg.connect(database.url)
         async with connection.transaction():
             await connection.execute("INSERT INTO payment VALUES ($1)", job.payload["amount"])
-            enqueued = paying.enqueue_in(connection, paying.job("receipt"))
-            assert enqueued is not None
-            await enqueued
+            await paying.enqueue("receipt", conn=connection)
             await job.finish_in(connection, result={"paid": True})
         await connection.close()
 
@@ -53,12 +51,12 @@ async def test_a_handler_finishes_its_job_in_its_own_transaction(database: Datab
         assert await jobs.run("pay", {"amount": 5}) == {"paid": True}
         await jobs.assert_enqueued("receipt", count=1)
         await paying.enqueue("pay", {"amount": 7})
-        assert [job.result for job in (await jobs.drain()).succeeded] == ['{"paid":true}']
+        assert [job.result for job in (await jobs.drain()).succeeded] == [{"paid": True}]
         async with connected(database.url) as connection:
             assert await connection.fetchval("SELECT sum(amount) FROM payment") == 12
 
 
-async def test_an_app_may_be_in_memory_after_it_was_on_postgres(database: Database) -> None:
+async def test_an_app_can_run_in_memory_after_it_was_on_postgres(database: Database) -> None:
     async with on_postgres(app, database.url):
         await app.enqueue("invoice.send", Invoice(17))
     async with in_memory(app) as jobs:
@@ -66,7 +64,7 @@ async def test_an_app_may_be_in_memory_after_it_was_on_postgres(database: Databa
         await jobs.assert_nothing_enqueued()
 
 
-async def test_a_drain_of_jobs_that_a_transaction_holds_ends_and_names_them(
+async def test_a_drain_of_jobs_locked_by_a_transaction_ends_and_names_them(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drain, "_FRUITLESS_ROUNDS", 3)
