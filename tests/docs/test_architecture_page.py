@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md: its road and its directions lead to files that exist."""
+"""ARCHITECTURE.md: the files on its road and in its directions exist."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ def road() -> list[str]:
     return re.findall(r"^\| \d* ?\| `([^`]+)` \|", section("The road"), re.MULTILINE)
 
 
-def test_the_road_is_short_and_passes_no_file_twice() -> None:
+def test_the_road_is_short_and_lists_no_file_twice() -> None:
     files = road()
     assert len(files) - 1 <= 15
     assert len(set(files)) == len(files)

@@ -1,4 +1,4 @@
-"""What docs/events.md says is what happens: its code, its SQL, its commands, its table of patterns."""
+"""docs/events.md is true: its code, its SQL, its commands and its table of patterns."""
 
 import os
 import re
@@ -67,7 +67,7 @@ async def test_the_commands_of_the_page(database: Database) -> None:
     for line in blocks("console")[0].strip().splitlines():
         command = shlex.split(line.removeprefix("$ "))
         done = subprocess.run(  # noqa: ASYNC221 - nothing else happens in this test
-            [sys.executable, "-m", "holdfast.cli", *command[1:]], env=environment, capture_output=True, text=True
+            [sys.executable, "-m", "holdfast", *command[1:]], env=environment, capture_output=True, text=True
         )
         assert (done.returncode, done.stderr) == (0, ""), line
         assert re.search(r"book_order|archive\.store|^1 canceled$", done.stdout), line

@@ -1,4 +1,4 @@
-"""What docs/keys.md says is what happens: its code, its SQL, and every cell of its table."""
+"""docs/keys.md is true: its code, its SQL, and every cell of its table."""
 
 import asyncio
 import os
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.domain.enqueued import Enqueued
 from holdfast.domain.job import IfExists, JobState
-from holdfast.store.contract import Enqueued
 from holdfast.store.memory.maintenance import MemoryMaintenance
 from holdfast.store.memory.schedules import MemoryRuns, MemorySchedules
 from holdfast.store.memory.store import MemoryStore
@@ -20,9 +20,10 @@ from tests.store_contract.steps import START, Options, in_state, job
 PAGE = (Path(__file__).parents[2] / "docs" / "keys.md").read_text(encoding="utf-8")
 WINDOW = timedelta(days=30)
 RETENTION = timedelta(days=7)
-# The options of the job that is there, those of the call, and how long after it that comes.
+# The options of the existing job, the options of the call, and the time between the two.
 COLUMNS: list[tuple[Options, Options, timedelta]] = [
     ({}, {}, timedelta(days=8)),
+    ({}, {"if_exists": IfExists.KEEP_LIVE}, timedelta(days=8)),
     ({}, {"if_exists": IfExists.REPLACE}, timedelta(days=8)),
     ({"window": WINDOW}, {"window": WINDOW}, timedelta(days=8)),
     ({"window": WINDOW}, {"window": WINDOW}, WINDOW),
@@ -51,7 +52,7 @@ async def test_every_cell_of_the_table_is_true(row: list[str]) -> None:
 
 
 async def _what_happens(there: str, first: Options, options: Options, passed: timedelta) -> str:
-    """By the memory store; tests/store_contract says that the others do the same."""
+    """What the memory store does; tests/store_contract shows that the other stores do the same."""
     memory = MemoryStore()
     await memory.clock.freeze(START)
     runs = MemoryRuns(memory)

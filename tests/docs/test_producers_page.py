@@ -1,5 +1,6 @@
-"""The code of docs/producers.md is run as it stands, with the libraries that it names."""
+"""The code of docs/producers.md runs unchanged, with the libraries that it names."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,10 +14,12 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from holdfast import Enqueued, Holdfast
+from holdfast import Enqueued, Holdfast, SyncEnqueued
+from holdfast.django.framework import DjangoFramework
 from tests.databases import Database, connected
 from tests.producer.connection_kinds import READ_COMMITTED, settled
 from tests.producer.orm_kinds import async_engine, django_databases, engine
+from tests.worker.harness import working
 
 PAGE = (Path(__file__).parents[2] / "docs" / "producers.md").read_text(encoding="utf-8")
 
@@ -29,7 +32,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture
 def page(database: Database, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Everything that the page defines, one block after the other."""
+    """Everything that the page defines, from its blocks in order."""
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
     names: dict[str, Any] = {}
     for block in blocks("python"):
@@ -43,7 +46,7 @@ def page(database: Database, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 @asynccontextmanager
 async def first_arguments(url: str) -> AsyncIterator[dict[object, Any]]:
-    """By the type that a function of the page asks for."""
+    """The first argument for a function of the page, by the type that it expects."""
     async with AsyncExitStack() as opened:
         opened.enter_context(django_databases(url, READ_COMMITTED))
         yield {
@@ -71,7 +74,7 @@ async def test_every_order_of_the_page_is_written_with_its_job(database: Databas
     orders = [function for name, function in page.items() if name.startswith("order") and name != "order_many"]
     assert len(orders) == 8
     async with first_arguments(database.url) as given:
-        answers: list[Enqueued] = []
+        answers: list[Enqueued | SyncEnqueued] = []
         for number, order in enumerate(orders):
             first, *rest = signature(order).parameters.values()
             answers.append(await settled(order(given[first.annotation], number) if rest else order(number)))
@@ -85,7 +88,7 @@ async def test_every_order_of_the_page_is_written_with_its_job(database: Databas
     assert await numbers_of_jobs(database) == expected
 
 
-async def test_what_the_orm_has_flushed_has_its_key_in_the_job(database: Database, page: dict[str, Any]) -> None:
+async def test_the_job_contains_the_key_of_a_flushed_orm_object(database: Database, page: dict[str, Any]) -> None:
     with engine("psycopg", database.url, READ_COMMITTED).begin() as connection:
         page["Base"].metadata.create_all(connection)
     with Session(engine("psycopg", database.url, READ_COMMITTED)) as session:
@@ -93,11 +96,21 @@ async def test_what_the_orm_has_flushed_has_its_key_in_the_job(database: Databas
     assert await numbers_of_jobs(database) == await rows(database, "SELECT id FROM customer_order") == [1]
 
 
-async def test_a_blocking_program_enqueues_without_a_transaction_of_its_own(
-    database: Database, page: dict[str, Any]
-) -> None:
-    enqueued = page["enqueue_alone"](database.url)
-    assert await rows(database, "SELECT id FROM holdfast.ready") == [enqueued.id]
+async def test_the_producer_and_the_worker_share_only_a_kind(database: Database, page: dict[str, Any]) -> None:
+    worker = Holdfast(database.url)
+    worker.handler(page["SEND"])(lambda job: page["Sent"](f"<{job.payload.number}>"))
+    async with worker, working(worker):
+        assert await page["send_and_wait"](17) == "<17>"
+
+
+async def test_a_function_that_blocks_needs_nothing_opened(database: Database, page: dict[str, Any]) -> None:
+    worker = Holdfast(database.url)
+    worker.handler("invoice.remind")(lambda job: None)
+    try:
+        async with worker, working(worker):
+            assert await asyncio.to_thread(page["send_reminder"], 17) == "succeeded"
+    finally:
+        page["app"].sync.close()
 
 
 async def test_the_sql_of_the_page_works_from_any_language(database: Database, page: dict[str, Any]) -> None:
@@ -111,7 +124,7 @@ async def test_the_sql_of_the_page_works_from_any_language(database: Database, p
     assert await numbers_of_jobs(database) == [17, 18]
 
 
-async def test_the_options_of_the_page_are_those_of_the_code(database: Database, page: dict[str, Any]) -> None:
+async def test_the_page_lists_the_options_in_the_code(database: Database, page: dict[str, Any]) -> None:
     table = PAGE.split("\n## Options\n")[1].split("\n## ")[0]
     written = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", table, re.MULTILINE)
     assert [python for python, _ in written] == list(
@@ -123,6 +136,7 @@ async def test_the_options_of_the_page_are_those_of_the_code(database: Database,
 
 async def test_the_handler_of_the_page_finishes_in_its_transaction(database: Database, page: dict[str, Any]) -> None:
     app: Holdfast = page["app"]
+    app._framework = DjangoFramework("default")
     with django_databases(database.url, READ_COMMITTED):
         page["order_django"](7)
         async with app:

@@ -1,4 +1,4 @@
-"""The README's code is run as it stands: its modules, its commands and its SQL."""
+"""The README's code runs unchanged: its modules, its commands and its SQL."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from holdfast.store.opening import server_url
 README = Path(__file__).parents[2] / "README.md"
 
 
-# What the README's examples leave to their reader.
+# What the README's examples leave to the reader.
 ORDER = """
 import asyncio, sys
 from tasks import Invoice, app
@@ -32,10 +32,17 @@ async def main():
 
 asyncio.run(main())
 """
+REMIND = """
+from tasks import Invoice, app
+
+{remind}
+
+remind(18, "bob@example.com")
+"""
 EVENTS = """
 import asyncio, sys
 import asyncpg
-from tasks import Invoice, app, pay
+from tasks import Invoice, app, pay, send_invoice
 
 {send_now}
 
@@ -56,7 +63,7 @@ def blocks(language: str) -> list[str]:
 
 
 class Reader:
-    """Somebody with an empty folder, the README and the `holdfast` command."""
+    """A person with an empty folder, the README and the `holdfast` command."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,7 +72,7 @@ class Reader:
             "HOLDFAST_HOME": str(folder / "home"),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
-        # Another user of the server keeps it running between the commands, which makes the test faster.
+        # The test uses the server too, which keeps it running between the commands and makes the test faster.
         self.store = f"embedded:{folder / 'home' / 'postgres'}"
 
     def run(self, *command: str) -> str:
@@ -90,30 +97,34 @@ def reader(tmp_path: Path) -> Reader:
     return reader
 
 
-async def test_the_readme_works_when_it_is_followed(reader: Reader) -> None:
+async def test_following_the_readme_works(reader: Reader) -> None:
     (session,) = blocks("console")
-    enqueue, work, list_jobs = [shlex.split(line.removeprefix("$ ")) for line in session.strip().splitlines()]
+    export, enqueue, work, list_jobs = [
+        shlex.split(line.removeprefix("$ "), comments=True) for line in session.strip().splitlines()
+    ]
+    variable, _, app = export[1].partition("=")
+    reader.environment[variable] = app
     async with server_url(reader.store) as server:
         reader.run(*enqueue)
-        reader.run(sys.executable, "-c", blocks("python")[1])
-        reader.run(sys.executable, "-c", ORDER.format(order=blocks("python")[2]), server)
+        reader.run(sys.executable, "-c", ORDER.format(order=blocks("python")[1]), server)
         connection = await asyncpg.connect(server)
         (sql,) = blocks("sql")
         await connection.execute(sql)
         await connection.close()
         (reader.folder / "tasks.py").write_text(blocks("python")[0] + blocks("python")[4], encoding="utf-8")
         worker = reader.start(*work)
-        said = reader.run(sys.executable, "-c", EVENTS.format(send_now=blocks("python")[3]), server)
+        said = reader.run(sys.executable, "-c", EVENTS.format(send_now=blocks("python")[2]), server)
         assert said == "{'sent': 22}\n"
         while set(reader.states().values()) != {"succeeded"}:
             assert worker.poll() is None, "the worker ended by itself"
         worker.send_signal(signal.SIGTERM)
         worker.communicate(timeout=30)
         assert worker.returncode == 0
-        assert len(reader.states()) == 6
+        assert len(reader.states()) == 5
         assert "succeeded" in reader.run(*list_jobs)
-        (reader.folder / "tasks.py").write_text(blocks("python")[0] + blocks("python")[5], encoding="utf-8")
-        report = json.loads(reader.run("holdfast", "tick", "tasks:app", "--json"))
-        assert [part["runner"] for part in report["runners"]] == ["schedules", "queue", "reminders", "maintenance"]
-        declared = json.loads(reader.run("holdfast", "schedules", "list", "--json"))
-        assert [schedule["name"] for schedule in declared] == ["close_the_day", "reminders"]
+        reader.run(sys.executable, "-c", REMIND.format(remind=blocks("python")[3]))
+        assert sorted(reader.states().values()) == ["ready", *["succeeded"] * 5]
+        report = json.loads(reader.run("holdfast", "tick", "--json"))
+        assert [part["runner"] for part in report["runners"]] == ["schedules", "queue", "maintenance"]
+        (declared,) = json.loads(reader.run("holdfast", "schedules", "list", "--json"))
+        assert declared["name"] == "close_the_day"

@@ -1,4 +1,4 @@
-"""What docs/rows.md says is what happens: its tables and mappings, checked, migrated and drained."""
+"""docs/rows.md is true: its tables and mappings can be checked, migrated and drained."""
 
 import re
 from datetime import timedelta

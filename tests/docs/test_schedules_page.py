@@ -1,4 +1,4 @@
-"""What docs/schedules.md says is what happens: its code, its commands, its table of jumps, its lock."""
+"""docs/schedules.md is true: its code, its commands, its table of clock jumps and its lock."""
 
 import os
 import re
@@ -28,14 +28,14 @@ def block(language: str) -> str:
 
 
 def rows(heading: str) -> list[list[str]]:
-    """The cells of the table that follows the heading."""
+    """The cells of the table after the heading."""
     section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     table = [line for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
 
 
 @pytest.mark.parametrize("row", rows("Where the clock jumps"), ids=lambda row: row[0])
-def test_the_table_of_jumps_is_true(row: list[str]) -> None:
+def test_the_table_of_clock_jumps_is_true(row: list[str]) -> None:
     timetable = parse_timetable(row[0].strip("`"), "Europe/Berlin")
     for day, said in zip(("2025-03-30", "2025-10-26"), row[1:], strict=True):
         occurrence, found = datetime.fromisoformat(f"{day} 01:15").replace(tzinfo=BERLIN), []
@@ -45,7 +45,7 @@ def test_the_table_of_jumps_is_true(row: list[str]) -> None:
         assert (", ".join(found) or "none") == said
 
 
-def test_every_timetable_of_the_page_is_one() -> None:
+def test_every_timetable_of_the_page_is_valid() -> None:
     written = [text for cell, _ in rows("Timetables") for text in re.findall(r"`([^`]+)`", cell)]
     assert len(written) == 8
     for text in written:
@@ -68,7 +68,7 @@ async def test_the_code_of_the_page_runs_at_its_occurrences(database: Database) 
         ]  # fmt: skip
         assert await app.runs.list(None, 10) == []
 
-        # 08:00 UTC of a weekday comes with `sales`, and 09:30 UTC of a Thursday with `costs`; the night in between too.
+        # `sales` runs at 08:00 UTC on weekdays and `costs` at 09:30 UTC on Thursdays; the nightly run is in between.
         await app.clock.freeze(datetime(2026, 3, 5, 9, 30, tzinfo=UTC))
         report = await app.tick()
         assert report.is_fine, report
@@ -90,7 +90,7 @@ async def test_the_commands_and_the_lock_of_the_page(database: Database) -> None
     for line in block("console").strip().splitlines():
         command = shlex.split(line.removeprefix("$ "))
         done = subprocess.run(  # noqa: ASYNC221 - nothing else happens in this test
-            [sys.executable, "-m", "holdfast.cli", *command[1:]], env=environment, capture_output=True, text=True
+            [sys.executable, "-m", "holdfast", *command[1:]], env=environment, capture_output=True, text=True
         )
         assert (done.returncode, done.stderr) == (0, ""), line
         assert "monthly" in done.stdout

@@ -1,4 +1,4 @@
-"""docs/testing.md is a project that works: its first block is the application, the others are its tests."""
+"""docs/testing.md is a working project: its first block is the application, and the others are its tests."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
-# The tests print what the page shows of a report.
+# The tests print the report that the page shows.
 PRINTED = """
 async def test_the_report_of_the_page():
     print(await check_idempotency(app, "order.ship", {"order": 17}))
@@ -22,8 +22,9 @@ async def test_the_report_of_the_page():
 def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     application, *tests = blocks("python")
     source = "\n\n".join([*tests, PRINTED])
-    options = ("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function", "-W", "error")
-    output = run_pytest(tmp_path, *options, "-s", files={"shop.py": application, "test_shop.py": source})
+    (settings,) = blocks("toml")
+    files = {"pyproject.toml": settings, "shop.py": application, "test_shop.py": source}
+    output = run_pytest(tmp_path, "-W", "error", "-s", files=files)
     assert f"{source.count('def test_')} passed" in output
     (report,) = blocks("text")
     assert report in output

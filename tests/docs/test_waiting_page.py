@@ -1,4 +1,4 @@
-"""What docs/waiting.md says is what happens: its endpoint answers as it promises, its command is one."""
+"""docs/waiting.md is true: its endpoint answers as described, and its command is valid."""
 
 import re
 import shlex
@@ -29,13 +29,13 @@ async def test_the_endpoint_of_the_page_answers_as_it_says(database: Database) -
     app.settings = app.settings.model_copy(update={"store": database.url})
     async with app:
         early = await app.enqueue("invoice.pdf", {"invoice": 7}, key="invoice-7")
-        assert module["answer"](await app.wait(early.id, "0s")) == (202, {"status": "PENDING", "retryAfterMs": 1000})
+        assert module["response"](await app.wait(early.id, "0s")) == (202, {"status": "PENDING", "retryAfterMs": 1000})
         async with working(app):
             assert await module["invoice_pdf"](7) == (200, {"status": "READY", "url": "/files/invoice-7.pdf"})
             assert await module["invoice_pdf"](0) == (422, {"error": "NO_SUCH_INVOICE"})
 
 
-def test_the_command_of_the_page_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_of_the_page_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_STORE", "postgresql://127.0.0.1:1/nowhere")
     holdfast, jobs, *arguments = shlex.split(block("console").removeprefix("$ "))
     assert (holdfast, jobs) == ("holdfast", "jobs")
