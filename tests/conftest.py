@@ -1,8 +1,8 @@
 """Fixtures for every test: PostgreSQL servers, databases and stores.
 
-`database` and `store_case` give each test something of its own and fail when it leaves a connection, a task or a
-thread behind. With HOLDFAST_TEST_URL set, everything runs against that server as well; with
-HOLDFAST_TEST_PGBOUNCER_URL, the address of a PgBouncer before that server, the stores run through it too.
+`database` and `store_case` give each test its own database or store, and fail if the test leaves a connection, a task
+or a thread behind. With HOLDFAST_TEST_URL set, everything also runs against that server. Where PgBouncer is installed,
+the stores run through one too.
 """
 
 import gc
@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from hypothesis import settings
 
+from holdfast_lab.faults.bouncer import bouncer_program
 from tests.databases import (
     Database,
     DatabaseMaker,
@@ -22,25 +23,24 @@ from tests.databases import (
     opened_case,
 )
 
-# How long an example takes says more about this machine than about the code.
+# The duration of an example depends more on this machine than on the code.
 settings.register_profile("holdfast", deadline=None, print_blob=True)
-# `pytest --hypothesis-profile soak`, when nobody waits for it.
+# For `pytest --hypothesis-profile soak`, a long and thorough run.
 settings.register_profile("soak", settings.get_profile("holdfast"), max_examples=2_000)
 settings.load_profile("holdfast")
 
 _URL = os.environ.get("HOLDFAST_TEST_URL") or None
-_POOLER_URL = os.environ.get("HOLDFAST_TEST_PGBOUNCER_URL") or None
 SERVERS = (
     pytest.param("embedded-16", marks=pytest.mark.long),
     "embedded-18",
     *([pytest.param("url", marks=pytest.mark.long)] if _URL else []),
 )
-STORES = (*SERVERS, *([pytest.param("pgbouncer", marks=pytest.mark.long)] if _URL and _POOLER_URL else []))
+STORES = (*SERVERS, *([pytest.param("pgbouncer", marks=pytest.mark.long)] if bouncer_program() else []))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What was collected stays to the end, so that no search for garbage need go through it again and again."""
+    """Freeze collected objects: they live to the end, so the garbage collector need not scan them repeatedly."""
     gc.disable()
     try:
         return (yield)
@@ -50,16 +50,24 @@ def pytest_collection() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """All servers of this test session, each started by whichever test needs it first."""
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """All servers of this test session. The first test that needs a server starts it."""
     base = tmp_path_factory.getbasetemp()
-    # Below xdist every worker has a folder of its own, and the parent is common to all.
+    # Under xdist each worker has its own folder, and all of them share the parent.
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    servers = Servers(shared, _URL, _POOLER_URL)
+    servers = Servers(shared, base, _URL)
     try:
+        if any(_is_pooled(item) for item in request.session.items):
+            # Start it before any test counts threads and processes, because it leaves one of each.
+            servers.get("pgbouncer")
         yield servers
     finally:
         servers.close()
+
+
+def _is_pooled(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and "pgbouncer" in callspec.params.values()
 
 
 @pytest.fixture
@@ -76,7 +84,7 @@ def server(request: pytest.FixtureRequest, servers: Servers) -> DatabaseMaker:
 
 @pytest.fixture
 async def database(threads_end: None, server: DatabaseMaker) -> AsyncIterator[Database]:
-    """A migrated database of the test's own, as good as new."""
+    """A migrated database for this test alone, equivalent to a new one."""
     with server.emptied_database() as database:
         async with no_task_left():
             yield database
@@ -84,7 +92,7 @@ async def database(threads_end: None, server: DatabaseMaker) -> AsyncIterator[Da
 
 @pytest.fixture
 async def empty_database(threads_end: None, server: DatabaseMaker) -> AsyncIterator[Database]:
-    """A database of the test's own without any schema of Holdfast's."""
+    """A database for this test alone, without any Holdfast schema."""
     with server.fresh_database(migrated=False) as database:
         async with no_task_left():
             yield database

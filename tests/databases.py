@@ -1,4 +1,4 @@
-"""PostgreSQL servers and throwaway databases for tests, and what every test must have given back when it ends.
+"""PostgreSQL servers and throwaway databases for tests, and checks that each test has released everything it used.
 
 Each server runs once per test session and is shared by all xdist workers. Each database is a copy of a template.
 """
@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import LiteralString, Protocol
@@ -25,7 +25,7 @@ from holdfast.store.embedded import EmbeddedAddress, EmbeddedServer
 from holdfast.store.memory.schedules import MemoryRuns, MemorySchedules
 from holdfast.store.memory.store import MemoryStore
 from holdfast.store.opening import migrate
-from holdfast.store.postgres.driver import translated
+from holdfast.store.postgres.driver import Address, translated
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.runs import PostgresRuns
 from holdfast.store.postgres.schedules import PostgresSchedules
@@ -35,11 +35,13 @@ from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from holdfast.store.rows.mapping import Rows
 from holdfast.store.rows.store import RowStore
 from holdfast.store.schedules import RunStore, ScheduleStore
+from tests.bouncers import bounced
 from tests.emptying import Original
 from tests.rows.tables import DELIVERIES_TABLE, DISPATCH, LOCK_COLUMNS, MORE_STATES, OUTBOX, OUTBOX_TABLE, WHOLE
 
 _TEMPLATE_LOCK = 0x74656D706C617465
 _PATIENCE = 30.0
+_POOL = 8
 
 
 class Server(Protocol):
@@ -47,7 +49,7 @@ class Server(Protocol):
 
 
 class NamedServer:
-    """A server that somebody else runs. Its user must be allowed to create databases."""
+    """An external server. Its user must be allowed to create databases."""
 
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
@@ -57,20 +59,25 @@ class NamedServer:
 
 
 class Servers:
-    """Starts each server when the first test asks for it; `close` leaves them all."""
+    """Starts each server when the first test asks for it. `close` releases them all."""
 
-    def __init__(self, folder: Path, url: str | None, pooler_url: str | None = None) -> None:
+    def __init__(self, folder: Path, own_folder: Path, url: str | None) -> None:
+        """`folder` is shared by all workers of the session, and `own_folder` is not."""
         self._folder = folder
+        self._own_folder = own_folder
         self._url = url
-        self._pooler_url = pooler_url
         self._running: dict[str, DatabaseMaker] = {}
-        self._embedded: list[EmbeddedServer] = []
+        self._exits = ExitStack()
 
     def get(self, name: str) -> "DatabaseMaker":
         if name not in self._running:
-            pooler = NamedServer(self._pooler_url) if name == "pgbouncer" and self._pooler_url else None
-            self._running[name] = DatabaseMaker(self._start("url" if pooler else name), pooler)
+            is_pooled = name == "pgbouncer"
+            server = self._start("embedded-18" if is_pooled else name)
+            self._running[name] = DatabaseMaker(server, self._pooler(server) if is_pooled else None)
         return self._running[name]
+
+    def _pooler(self, server: Server) -> Server:
+        return NamedServer(self._exits.enter_context(bounced(server.url(), self._own_folder, pool=_POOL)).url)
 
     def _start(self, name: str) -> Server:
         if name == "url":
@@ -78,20 +85,18 @@ class Servers:
                 raise LookupError("HOLDFAST_TEST_URL is not set")
             return NamedServer(self._url)
         version = int(name.removeprefix("embedded-"))
-        server = EmbeddedServer.start(EmbeddedAddress(self._folder / f"postgres-{version}", version, durable=False))
-        self._embedded.append(server)
-        return server
+        address = EmbeddedAddress(self._folder / f"postgres-{version}", version, durable=False)
+        return self._exits.enter_context(EmbeddedServer.start(address))
 
     def close(self) -> None:
         for maker in self._running.values():
             maker.close()
-        while self._embedded:
-            self._embedded.pop().close()
+        self._exits.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """A database of one test, with the newest schema in it."""
+    """A database for one test, with the newest schema."""
 
     url: str
     name: str
@@ -99,7 +104,7 @@ class Database:
 
 @dataclass(frozen=True, slots=True)
 class StoreCase:
-    """One open store seen through each of its protocols."""
+    """One open store, accessible through each of its protocols."""
 
     name: str
     store: Store
@@ -111,7 +116,7 @@ class StoreCase:
 
 @dataclass(frozen=True, slots=True)
 class RowCase:
-    """An application's table, and the mapping through which the behaviour suite sees it."""
+    """An application's table, and the mapping through which the behavior suite sees it."""
 
     tables: LiteralString
     rows: Rows
@@ -119,9 +124,9 @@ class RowCase:
 
 ROW_CASES = {
     "rows-outbox": RowCase(OUTBOX_TABLE, OUTBOX),
-    # Not what the outbox has, but what a table can have.
+    # More states than the outbox has, to cover everything a table can have.
     "rows-whole": RowCase(f"{OUTBOX_TABLE}; {MORE_STATES}", WHOLE),
-    # The suite enqueues jobs with a payload, so this one has a column for it in place of its query.
+    # The suite enqueues jobs with a payload, so this mapping has a payload column instead of its query.
     "rows-deliveries": RowCase(
         f"{DELIVERIES_TABLE}; {LOCK_COLUMNS}", replace(DISPATCH, kind="work", payload="details", payload_query="")
     ),
@@ -131,7 +136,7 @@ ROW_CASES = {
 class DatabaseMaker:
     """Makes and drops databases on one server, which tests reach through `pooler` if there is one.
 
-    Its connection blocks: it outlives the event loops of the single tests.
+    Its connection is synchronous, because it outlives the event loops of individual tests.
     """
 
     def __init__(self, server: Server, pooler: Server | None = None) -> None:
@@ -150,7 +155,7 @@ class DatabaseMaker:
 
     @contextmanager
     def fresh_database(self, *, migrated: bool = True) -> Iterator[Database]:
-        """A new database; leaving the block fails if somebody is still connected to it."""
+        """A new database. Leaving the block fails if a connection to it is still open."""
         name = self._create(self._migrated_template() if migrated else "template0")
         try:
             yield Database((self._pooler or self).url(name), name)
@@ -161,9 +166,9 @@ class DatabaseMaker:
 
     @contextmanager
     def emptied_database(self, tables: LiteralString = "") -> Iterator[Database]:
-        """A migrated database that may have been another test's before, and is as good as new (tests/emptying.py).
+        """A migrated database, possibly reused from an earlier test but equivalent to a new one (tests/emptying.py).
 
-        `tables`: SQL for an application's tables in it.
+        `tables`: SQL that adds an application's tables.
         """
         emptied = self._emptied.setdefault(tables, [])
         name = emptied.pop() if emptied else self._create_with(tables)
@@ -190,7 +195,7 @@ class DatabaseMaker:
 
     def _create(self, template: str) -> str:
         name = f"holdfast_test_{uuid4().hex}"
-        # A plain copy of files takes half as long as the default, which writes every block to the log.
+        # Copying the files takes half as long as the default strategy, which writes every block to the WAL.
         self._execute(SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY"), name, template)
         return name
 
@@ -202,7 +207,7 @@ class DatabaseMaker:
             return self._originals[name].restored(connection)
 
     def _migrated_template(self) -> str:
-        """Made by whichever test worker comes first."""
+        """The template's name. The first test worker to get here creates it."""
         if self._template is None:
             name = f"holdfast_template_{schema_files().digest[:16]}"
             self._admin.execute("SELECT pg_advisory_lock(%s)", (_TEMPLATE_LOCK,))
@@ -216,17 +221,20 @@ class DatabaseMaker:
         building = f"{name}_building"
         self._execute(SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)"), building)
         self._execute(SQL("CREATE DATABASE {} TEMPLATE template0"), building)
-        # In a thread, because this one may be running an event loop.
+        # Run in a thread, because this thread may already be running an event loop.
         with ThreadPoolExecutor(1) as pool:
             pool.submit(asyncio.run, migrate(self.url(building), "holdfast")).result()
         assert not self._wait_until_left(building), "the migrator left connections open"
         self._execute(SQL("ALTER DATABASE {} RENAME TO {}"), building, name)
 
     def _wait_until_left(self, name: str) -> list[str]:
-        """What the connections that stay did last. A client's close returns before its server process is gone."""
+        """Wait until all connections are gone, and return the last statements of those that stay open.
+
+        A close returns before its server process has ended.
+        """
         query = (
             "SELECT state || ': ' || query FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend'"
-            # A pooler keeps its own.
+            # A pooler keeps its own connections open.
             + (" AND state <> 'idle'" if self._pooler else "")
         )
         deadline = time.monotonic() + _PATIENCE
@@ -241,14 +249,14 @@ class DatabaseMaker:
 
 
 def impatient(url: str, milliseconds: int) -> str:
-    """The same database for a client that fails when it has to wait for a lock."""
+    """The address of the same database, for a client that fails when it has to wait for a lock."""
     separator = "&" if "?" in url else "?"
     return f"{url}{separator}lock_timeout={milliseconds}&statement_timeout=10000"
 
 
 @contextmanager
 def refusing(url: str) -> Iterator[None]:
-    """The database has thrown everybody out and lets nobody in."""
+    """Close all connections to the database and refuse new ones."""
     parts = urlsplit(url)
     name = parts.path.removeprefix("/")
     with psycopg.connect(urlunsplit(parts._replace(path="/postgres")), autocommit=True) as admin:
@@ -263,7 +271,8 @@ def refusing(url: str) -> Iterator[None]:
 
 @asynccontextmanager
 async def connected(url: str) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
-    connection = await asyncpg.connect(url)
+    address = Address.parse(url)
+    connection = await asyncpg.connect(address.dsn, statement_cache_size=address.statement_cache_size)
     try:
         yield connection
     finally:
@@ -271,7 +280,7 @@ async def connected(url: str) -> "AsyncIterator[asyncpg.Connection[asyncpg.Recor
 
 
 class LookingStore(PostgresStore):
-    """Looks before each claim, so that no floor hides anything and a claim is as exact as in memory."""
+    """Looks before each claim, so that no floor hides a job and claims are as exact as in memory."""
 
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
         await self.look(request.queues, list(request.kinds), shard=request.shard)
@@ -291,7 +300,7 @@ async def opened_store(
 
 
 class OneConnectionStore(LookingStore):
-    """A store on a given connection, without the pool."""
+    """A store on one given connection, without the pool."""
 
     def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         super().__init__("postgresql://")
@@ -308,7 +317,7 @@ class OneConnectionStore(LookingStore):
 
 @asynccontextmanager
 async def opened_case(name: str, servers: Servers) -> AsyncIterator[StoreCase]:
-    """The store of this name, empty."""
+    """Open the store of this name, empty."""
     if name == "memory":
         memory = MemoryStore()
         runs = MemoryRuns(memory)
@@ -330,7 +339,7 @@ async def opened_case(name: str, servers: Servers) -> AsyncIterator[StoreCase]:
 
 @asynccontextmanager
 async def no_task_left() -> AsyncIterator[None]:
-    """Fails if a task that the block started is still there when it ends."""
+    """Fail if a task that the block started still exists when it ends."""
     before = asyncio.all_tasks()
     yield
     left = asyncio.all_tasks() - before - {asyncio.current_task()}
@@ -339,7 +348,7 @@ async def no_task_left() -> AsyncIterator[None]:
 
 @contextmanager
 def no_thread_left() -> Iterator[None]:
-    """Fails if a thread that the block started is still there when it ends."""
+    """Fail if a thread that the block started still exists when it ends."""
     before = set(threading.enumerate())
     yield
     deadline = time.monotonic() + _PATIENCE

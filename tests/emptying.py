@@ -1,9 +1,9 @@
-"""How a database that one test has used becomes another's.
+"""Empties a database after one test and hands it to another.
 
-Making a database copies hundreds of files and dropping it removes them: on a busy machine half a second, where removing
-its rows takes ten milliseconds. So the rows go, and with them what they leave in files, because the next test may look
-at costs or read a table without an order. What else a test may have changed is not undone but found: such a database
-is not used again.
+Creating a database copies hundreds of files and dropping it removes them, which takes half a second on a busy machine;
+deleting its rows takes ten milliseconds. So the rows are deleted, and the files they leave are emptied, because the
+next test may measure costs or read a table without an order. Any other change by a test is detected, not undone, and a
+database with such a change is not reused.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ _AT_FIRST = """
 UPDATE holdfast.clock SET moved = '0', frozen_at = NULL WHERE moved <> '0' OR frozen_at IS NOT NULL;
 SELECT setval(seqrelid, seqstart, false) FROM pg_sequence
 """
-# Whoever changes an object writes a row here, and a new row's xmin is above all others. The statistics tell that a
+# Every change of an object writes a row here, and a new row's xmin is above all others. The statistics show that a
 # table was analyzed.
 _CATALOGUES = (
     "pg_attrdef",
@@ -51,7 +51,7 @@ Table = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """How a database was when it was made: the tables that had rows, with these, and everything that is not a row."""
+    """The original state of a database: the tables that had rows, their rows, and everything that is not a row."""
 
     rows: dict[Table, list[TupleRow]]
     rest: list[TupleRow]
@@ -61,7 +61,7 @@ class Original:
         return cls(_rows(connection, _used_tables(connection)), _rest(connection))
 
     def restored(self, connection: Connection) -> bool:
-        """Remove the rows that were not there at first; False if the database differs in anything else."""
+        """Delete the rows of tables that were originally empty; return False if anything else differs."""
         if _rest(connection) != self.rest:
             return False
         tables = [Identifier(*table) for table in _used_tables(connection) if table not in self.rows]

@@ -1,4 +1,4 @@
-"""The limits of the benchmark do the work that Holdfast does, or the comparison would mean nothing."""
+"""The benchmark's limits must do the same work as Holdfast; otherwise the comparison would mean nothing."""
 
 import asyncpg
 import pytest
@@ -33,7 +33,7 @@ async def fetched(database: Database, sql: str) -> list[tuple[object, ...]]:
 
 
 async def written(database: Database, jobs: int = _JOBS) -> list[tuple[object, ...]]:
-    """Both rows of every job, in the order of enqueuing, with what differs from run to run left out."""
+    """Both rows of every job, in the order of enqueueing, without the values that differ between runs."""
     rows = await fetched(
         database,
         "SELECT (to_jsonb(job) - ARRAY['id', 'created_at', 'correlation_id']) "
@@ -79,19 +79,19 @@ async def test_bare_insert_writes_the_rows_of_single_enqueue(database: Database)
     expected = await enqueued_by_holdfast(database)
     spent = await InsertEach(database.url, "holdfast", _JOBS).run()
     assert spent.jobs == _JOBS
-    # The first one warms up, and is like the others but for its number.
+    # The first job is a warm-up and differs from the others only in its number.
     assert (await written(database, _JOBS + 1))[:_JOBS] == expected
 
 
 @pytest.mark.parametrize("is_overlapping", [False, True])
-async def test_bare_claim_and_finish_works_off_the_whole_backlog(database: Database, is_overlapping: bool) -> None:
+async def test_bare_claim_and_finish_drains_the_whole_backlog(database: Database, is_overlapping: bool) -> None:
     await Copy(database.url, "holdfast", _JOBS).run()
     spent = await ClaimAndFinish(database.url, "holdfast", _BATCH, is_overlapping=is_overlapping).run()
     assert spent.jobs == _JOBS
     assert await states(database) == [(0, 0, _JOBS)]
 
 
-async def test_the_one_table_queue_is_worked_off_and_removed(database: Database) -> None:
+async def test_the_one_table_queue_is_drained_and_removed(database: Database) -> None:
     spent = await OneTableQueue(database.url, "holdfast", _JOBS, _BATCH).run()
     assert spent.jobs == _JOBS
     assert await fetched(database, "SELECT to_regclass('holdfast.bare_queue')") == [(None,)]

@@ -1,4 +1,4 @@
-"""Which of several measurements are compared; what they measure is up to the server."""
+"""Which measurements are compared with each other. The measured values themselves depend on the server."""
 
 from pathlib import Path
 from unittest.mock import AsyncMock, create_autospec
@@ -23,7 +23,7 @@ def bench(tmp_path: Path) -> measure._Bench:
     return measure._Bench(place, measure.Size(1_000, (1,), 2), create_autospec(object))
 
 
-async def test_the_limit_of_a_drain_is_the_faster_way_of_each_round(
+async def test_the_limit_of_a_drain_is_the_faster_method_in_each_round(
     bench: measure._Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drains = AsyncMock(side_effect=[rate(70_000), rate(60_000), rate(50_000), rate(65_000)])
@@ -45,6 +45,6 @@ def test_all_rounds_have_the_load_of_the_first(bench: measure._Bench) -> None:
     assert first == bench._batch_at_half_load == 25
 
 
-def test_the_rate_with_making_counts_both_times() -> None:
+def test_the_rate_including_making_jobs_counts_both_times() -> None:
     enqueued = Enqueued(100, 0.5, 1.5)
     assert (enqueued.jobs_per_second, enqueued.with_making_per_second) == (200, 50)

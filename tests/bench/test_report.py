@@ -1,4 +1,4 @@
-"""How a run's figures are shown: medians over rounds, ratios within a round, and tables that fit their terminal."""
+"""How a run's figures are shown: medians over rounds, ratios within rounds, and tables that fit the terminal."""
 
 import io
 
@@ -50,12 +50,12 @@ def test_the_ratio_is_the_median_of_the_ratios_in_each_round() -> None:
     assert (measure.of_limit.lowest, measure.of_limit.highest) == pytest.approx((0.5, 0.8))
 
 
-def test_percentiles_are_those_of_all_rounds_together() -> None:
+def test_percentiles_cover_all_rounds_together() -> None:
     assert percentiles([[3.0, 1.0], [2.0, 4.0]]) == (2.0, 4.0, 4.0)
     assert percentiles([[7.0]]) == (7.0, 7.0, 7.0)
 
 
-def test_what_the_server_did_is_given_for_each_job() -> None:
+def test_the_work_of_the_server_is_shown_per_job() -> None:
     counted = Rate.between(Counters(1_000, 500), Counters(7_000, 700), 10, 2.0)
     assert (counted.per_second, counted.wal_bytes_per_job, counted.buffers_per_job) == (5.0, 600.0, 20.0)
     assert Rate.between(Counters(0, None), Counters(1, None), 10, 2.0).buffers_per_job is None
@@ -74,7 +74,7 @@ def test_the_tables_fit_a_terminal_and_lose_no_figure(width: int, rounds: int) -
     assert idle.split() == ["idle", "2.0", "6.0", "6.0", "1.0", "3.0", "2.0", "×"]
 
 
-def test_the_spread_is_shown_where_there_is_one_and_room_for_it() -> None:
+def test_the_spread_is_shown_if_it_exists_and_fits() -> None:
     assert "100,000–130,000" in shown(report(rounds=3), 100)
     assert "100,000–130,000" not in shown(report(rounds=3), 70)
     assert "spread" not in shown(report(rounds=1), 100)
@@ -88,5 +88,5 @@ def test_buffers_that_the_server_could_not_count_are_left_out() -> None:
     assert single["buffers_per_job"] is None
 
 
-def test_what_making_the_jobs_costs_is_said_beside_the_rate_without_it() -> None:
+def test_the_cost_of_making_jobs_is_shown_next_to_the_rate_without_it() -> None:
     assert "with app.job timed too: 48,000 jobs/s." in shown(report(rounds=1), 200)

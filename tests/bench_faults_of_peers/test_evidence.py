@@ -1,4 +1,4 @@
-"""Histories of a peer's jobs, and what the judge makes of them."""
+"""Histories of a peer's jobs, and what the judge finds in them."""
 
 from uuid import UUID, uuid4
 
@@ -44,7 +44,7 @@ PAUSED = [
 
 
 @pytest.mark.parametrize("state", ["succeeded", "successful", "completed"])
-def test_a_job_that_ran_once_is_fine_whatever_the_peer_calls_that(state: str) -> None:
+def test_a_job_that_ran_once_is_fine_under_any_name_for_success(state: str) -> None:
     assert found([*enqueued(), start(1, "a", 10), end(2, "a", 10)], (state, 2.1)) == {}
 
 
@@ -52,7 +52,7 @@ def test_a_job_that_is_final_while_a_newer_attempt_runs_was_written_by_a_stale_o
     assert found([*PAUSED, end(8, "b", 11)], ("successful", 6.2)) == {STALE_WRITE: 1}
 
 
-def test_a_stale_write_is_seen_also_when_the_newer_attempt_never_ends() -> None:
+def test_a_stale_write_is_found_even_if_the_newer_attempt_never_ends() -> None:
     assert found(PAUSED, ("successful", 6.2)) == {STALE_WRITE: 1}
 
 
@@ -97,15 +97,15 @@ def test_attempts_are_numbered_in_the_order_of_their_starts() -> None:
 
 
 def _steady(ends_from: float) -> list[Note]:
-    """Ten jobs accepted a second from second 10 on; workers do as many from some moment on."""
+    """Accept ten jobs per second from second 10 on; workers finish as many from `ends_from` on."""
     accepted = [Note(10 + n / 10, What.ACCEPTED, 1, uuid4()) for n in range(100)]
     ends = [Note(ends_from + n / 10, What.END, 2, uuid4(), more={"how": DONE}) for n in range(60)]
     return sorted([*accepted, *ends], key=lambda note: note.at)
 
 
-def test_workers_are_at_their_rate_when_they_do_as_much_as_is_accepted() -> None:
+def test_workers_are_at_their_rate_when_they_finish_as_many_jobs_as_are_accepted() -> None:
     assert at_rate_after(_steady(12), moment=10, seconds=8) == pytest.approx(2, abs=0.2)
 
 
-def test_workers_that_begin_too_late_are_not_at_their_rate() -> None:
+def test_workers_that_start_too_late_are_not_at_their_rate() -> None:
     assert at_rate_after(_steady(19), moment=10, seconds=8) is None

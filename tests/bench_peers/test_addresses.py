@@ -1,4 +1,4 @@
-"""The address of another database of the same server, as every driver of the peers reads it."""
+"""The address of another database on the same server, in a form that every peer's driver reads."""
 
 import psycopg
 import pytest

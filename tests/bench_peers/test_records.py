@@ -1,4 +1,4 @@
-"""A record holds figures that may be set beside each other, and only a complete one comes onto the page."""
+"""A record contains only comparable figures, and only a complete record gets onto the page."""
 
 import argparse
 import json
@@ -53,7 +53,7 @@ def _complete(path: Path, **changes: Any) -> Record:  # noqa: ANN401
         ({"server": {"fsync": "off"}}, "server"),
     ],
 )
-def test_a_run_is_not_carried_on_with_something_else(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
+def test_a_run_is_not_continued_under_different_conditions(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
     path = tmp_path / "results.jsonl"
     Record.open(path).begin(_facts())
     before = path.read_text()
@@ -63,7 +63,7 @@ def test_a_run_is_not_carried_on_with_something_else(tmp_path: Path, changes: di
     assert path.read_text() == before
 
 
-def test_a_run_that_is_carried_on_keeps_every_command_and_the_most_turns(tmp_path: Path) -> None:
+def test_a_continued_run_keeps_every_command_and_the_highest_number_of_turns(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     Record.open(path).begin(_facts(pairs=7, rounds=0, commands=["run --pairs-only"]))
     Record.open(path).begin(_facts(pairs=1, rounds=3, commands=["run --pairs 1"]))
@@ -75,7 +75,7 @@ def test_a_run_that_is_carried_on_keeps_every_command_and_the_most_turns(tmp_pat
 
 
 @pytest.mark.parametrize("text", ["no results", "3", "{}", '{"facts": {}}', '{"facts": 1}', "\udcff"])
-def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_with_other_content_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "results.jsonl"
     path.write_bytes(text.encode(errors="surrogateescape"))
 
@@ -83,7 +83,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
         Record.open(path)
 
 
-def test_the_command_says_everything_but_the_address() -> None:
+def test_the_recorded_command_omits_only_the_address() -> None:
     options = argparse.Namespace(
         rounds=2, pairs=5, pairs_only=True, only="awa", measures="drain", share=0.5, url="postgresql://me:secret@host/x"
     )
@@ -92,24 +92,24 @@ def test_the_command_says_everything_but_the_address() -> None:
     assert command(options) == words
 
 
-def test_nothing_speaks_against_a_complete_record(tmp_path: Path) -> None:
+def test_a_complete_record_has_no_objections(tmp_path: Path) -> None:
     assert publishing.objections(SETTINGS, _complete(tmp_path / "results.jsonl")) == []
 
 
 @pytest.mark.parametrize(
     ("changes", "objection"),
     [
-        ({"share": 0.5}, "it is a try-out with 0.5 of the sizes"),
+        ({"share": 0.5}, "it is a trial with 0.5 of the sizes"),
         ({"settings": {}}, "settings.toml has changed since"),
         ({"pairs": 2}, "no drain of holdfast/default with 1 (pairs)"),
         ({"rounds": 2}, "no bulk of awa (rounds)"),
     ],
 )
-def test_what_is_no_result_is_named(tmp_path: Path, changes: dict[str, Any], objection: str) -> None:
+def test_an_unsuitable_record_gets_an_objection(tmp_path: Path, changes: dict[str, Any], objection: str) -> None:
     assert objection in publishing.objections(SETTINGS, _complete(tmp_path / "results.jsonl", **changes))
 
 
-def test_a_part_that_was_left_out_is_named_and_one_that_failed_is_not(tmp_path: Path) -> None:
+def test_a_missing_part_is_an_objection_and_a_failed_one_is_not(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     _complete(path)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -123,7 +123,7 @@ def test_a_part_that_was_left_out_is_named_and_one_that_failed_is_not(tmp_path: 
     assert "does not count: single of holdfast." in tables.section(SETTINGS, record)
 
 
-def test_a_peer_that_is_not_installed_is_no_gap_and_the_page_says_why(tmp_path: Path) -> None:
+def test_a_peer_that_is_not_installed_is_no_objection_and_the_page_says_why(tmp_path: Path) -> None:
     record = Record.open(tmp_path / "results.jsonl")
     record.begin(_facts(missing={peer.slug: "pip failed" for peer in SETTINGS.peers}))
 
@@ -131,7 +131,7 @@ def test_a_peer_that_is_not_installed_is_no_gap_and_the_page_says_why(tmp_path: 
     assert "PgQueuer was not measured here: `pip failed`" in tables.section(SETTINGS, record)
 
 
-def test_the_page_says_that_changes_were_not_committed(tmp_path: Path) -> None:
+def test_the_page_mentions_uncommitted_changes(tmp_path: Path) -> None:
     clean = tables.section(SETTINGS, _complete(tmp_path / "clean.jsonl"))
     dirty = tables.section(SETTINGS, _complete(tmp_path / "dirty.jsonl", holdfast_commit="1234567-dirty"))
 
@@ -140,7 +140,7 @@ def test_the_page_says_that_changes_were_not_committed(tmp_path: Path) -> None:
     assert f"`1234567` {words}" in " ".join(dirty.split())
 
 
-def test_the_tables_replace_what_is_between_the_marks() -> None:
+def test_the_tables_replace_the_text_between_the_marks() -> None:
     page = f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n"
 
     assert tables.put(page, "new") == f"before\n{tables.BEGIN}\n\nnew\n\n{tables.END}\nafter\n"

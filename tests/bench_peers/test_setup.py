@@ -1,4 +1,4 @@
-"""One peer that cannot be installed costs its own figures, not everybody's."""
+"""A peer that cannot be installed costs only its own figures."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ case "$*" in *broken*) echo "no such package" >&2; exit 1;; esac
 
 @pytest.fixture(autouse=True)
 def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that knows every package that is not called broken."""
+    """An npm that knows every package except the one named broken."""
     program = tmp_path / "bin" / "npm"
     program.parent.mkdir()
     program.write_text(_NPM)
@@ -44,6 +44,6 @@ def test_a_peer_that_cannot_be_installed_is_left_out_with_the_reason(
     assert "no such package" in (environments.missing(bad) or "")
 
 
-def test_with_nobody_to_compare_with_setup_fails(tmp_path: Path) -> None:
+def test_setup_fails_if_no_peer_can_be_installed(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="no peer could be installed"):
         setup(_settings(_peer("own"), _peer("bad", "broken@1")), Environments(tmp_path))

@@ -1,4 +1,4 @@
-"""The sides of a comparison: which sources and interpreter they have, and what cannot be compared."""
+"""The sides of a comparison: their sources and interpreters, and what cannot be compared."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from bench.targets.against.checkouts import Interpreter, Unusable, check_out, co
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Of one commit that can be measured."""
+    """A repository with one commit that can be measured."""
     folder = tmp_path / "repository"
     (folder / "src").mkdir(parents=True)
     (folder / "src" / "text").write_text("committed")
@@ -31,7 +31,7 @@ def commit(folder: Path) -> None:
     git(folder, "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "--quiet", "--all", "--message=a")
 
 
-def test_one_side_is_the_commit_and_the_other_the_files_as_they_are(repository: Path, tmp_path: Path) -> None:
+def test_one_side_is_the_commit_and_the_other_the_working_tree(repository: Path, tmp_path: Path) -> None:
     (repository / "src" / "text").write_text("changed")
     (repository / "src" / "__pycache__").mkdir()
     old = check_out(commit_of("HEAD", repository), tmp_path / "old", repository)
@@ -41,7 +41,7 @@ def test_one_side_is_the_commit_and_the_other_the_files_as_they_are(repository: 
     assert not (new / "src" / "__pycache__").exists()
 
 
-def test_a_commit_is_named_in_any_way_that_git_knows(repository: Path) -> None:
+def test_a_commit_may_be_named_in_any_way_that_git_accepts(repository: Path) -> None:
     whole = commit_of("HEAD", repository)
     assert commit_of(whole[:7], repository) == whole
     for name in ("nothing", "--all", "HEAD:src"):
@@ -77,7 +77,7 @@ def test_an_interpreter_has_to_run(tmp_path: Path) -> None:
         (["--against", "HEAD", "--python", "/nothing/python"], "error: --python /nothing/python: No such file"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line_of_error(
+def test_an_impossible_comparison_is_a_one_line_error(
     words: list[str], error: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["bench.targets", *words])
@@ -91,7 +91,7 @@ def test_what_cannot_be_compared_is_one_line_of_error(
     "words",
     [["--measures", "drain"], ["--python", "python"], ["--against", "HEAD", "--only", "bulk"]],
 )
-def test_options_that_do_not_go_together_are_refused(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contradictory_options_are_refused(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["bench.targets", *words])
     with pytest.raises(SystemExit, match="2"):
         main()

@@ -1,4 +1,4 @@
-"""What a figure of bench.targets comes to, and when its target is met."""
+"""The values of the figures in bench.targets, and when their targets are met."""
 
 from pathlib import Path
 
@@ -15,11 +15,11 @@ _HUNDRED = [float(number) for number in range(1, 101)]
 @pytest.mark.parametrize(
     ("part", "expected"), [(0.0, 1.0), (0.005, 1.0), (0.01, 1.0), (0.5, 50.0), (0.99, 99.0), (0.991, 100.0), (1, 100.0)]
 )
-def test_a_share_is_the_smallest_value_that_so_many_do_not_exceed(part: float, expected: float) -> None:
+def test_a_percentile_is_the_smallest_value_that_this_share_does_not_exceed(part: float, expected: float) -> None:
     assert share(_HUNDRED, part) == expected
 
 
-def test_every_share_of_one_value_is_that_value() -> None:
+def test_every_percentile_of_one_value_is_that_value() -> None:
     assert {share([7.0], part) for part in (0.0, 0.5, 0.99, 1.0)} == {7.0}
 
 
@@ -44,24 +44,24 @@ def test_a_figure_without_a_bound_is_only_reported() -> None:
     assert Figure("", [1.0]).verdict == "reported"
 
 
-def test_the_ratio_of_pairs_is_taken_within_each() -> None:
+def test_ratios_are_taken_within_each_pair() -> None:
     pairs = [Pair(Run(100, 1, 0, 0), Run(100, seconds, 0, 0)) for seconds in (0.5, 2.0, 1.0)]
     figure = ratios("", pairs, None)
     assert (figure.values, figure.value) == ([0.5, 2.0, 1.0], 1.0)
 
 
 def claims(*windows: float) -> Claims:
-    """A hundred claims in each ten seconds, all of them as slow as given."""
+    """A hundred claims in each ten-second window, all of the given duration."""
     return Claims([[milliseconds] * 100 for milliseconds in windows])
 
 
-def test_the_first_ten_seconds_are_never_among_the_later_ones() -> None:
+def test_the_first_ten_seconds_never_count_as_later_claims() -> None:
     assert claims(9, 1, 2, 3, 4).later_p99(1) == 4
     assert claims(9, 1).later_p99(1) == 1
     assert claims(9, 1).later_p99(0.25) == 1
 
 
-def test_the_last_part_is_that_of_the_time() -> None:
+def test_the_last_part_is_a_share_of_the_time() -> None:
     assert claims(1, 9, 9, 2).later_p99(0.25) == 2
     assert claims(1, 9, 9, 2).later_p99(0.75) == 9
 
@@ -75,30 +75,28 @@ def test_the_last_part_is_that_of_the_time() -> None:
         ((1, 1, 1, 1, 1, 1, 1, 9), "missed"),
     ],
 )
-def test_a_snapshot_that_slows_claims_down_at_any_time_misses_its_target(
-    windows: tuple[float, ...], verdict: str
-) -> None:
+def test_a_snapshot_that_slows_claims_at_any_time_misses_its_target(windows: tuple[float, ...], verdict: str) -> None:
     judged, *beside = claims(*windows).figures("idle reader")
     assert judged.bound == at_most(MOST_TIMES_SLOWER)
     assert judged.verdict == verdict
     assert {figure.verdict for figure in beside} == {"reported"}
 
 
-def test_beside_all_later_claims_stand_the_last_quarter_and_the_worst_ten_seconds() -> None:
+def test_the_last_quarter_and_the_worst_ten_seconds_are_shown_with_all_later_claims() -> None:
     found = {figure.name: figure.value for figure in claims(2, 2, 2, 10, 2, 2, 4, 4).figures("idle reader")}
     assert found["idle reader: claim p99, last quarter"] == 4
     assert found["idle reader: claim p99, worst 10 s"] == 10
     assert found["idle reader: claim p99, worst 10 s against the first 10 s"] == 5
 
 
-def test_a_time_without_claims_cannot_be_judged() -> None:
+def test_a_period_without_claims_cannot_be_judged() -> None:
     with pytest.raises(Stuck, match="no claim was sent"):
         Claims([[], [1.0]]).figures("idle reader")
     with pytest.raises(Stuck, match="no claim was sent"):
         Claims([[1.0], []]).figures("idle reader")
 
 
-def test_claims_are_read_by_ten_seconds_and_those_that_found_nothing_are_counted(tmp_path: Path) -> None:
+def test_claims_are_grouped_by_ten_seconds_and_empty_claims_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "claims"
     file.write_text("99.0 9 1\n100.0 0.002 5\n109.9 0.001 0\n110.0 0.004 0\n129.9 0.003 7\n130.0 9 1\n")
     read = Claims.read(file, since=100.0, until=130.0)
@@ -107,13 +105,13 @@ def test_claims_are_read_by_ten_seconds_and_those_that_found_nothing_are_counted
 
 
 @pytest.mark.parametrize("bare", [0.0, -0.2])
-def test_a_bare_pick_up_that_took_no_time_is_no_measure(bare: float) -> None:
+def test_a_bare_pick_up_that_took_no_time_is_not_measured(bare: float) -> None:
     assert against(1.5, 1.0) == 1.5
     with pytest.raises(Stuck, match="nothing can be measured"):
         against(-1.0, bare)
 
 
-def test_the_claim_of_a_job_is_the_last_one_that_brought_something_before_its_handler_started() -> None:
+def test_the_claim_of_a_job_is_the_last_nonempty_one_before_its_handler_started() -> None:
     returns = claim_returns("100.0 0.5 1\n102.0 0.25 1\n101.0 0.5 0\n")
     assert returns == [100.5, 102.25]
     assert claim_before(returns, 102.2) == 100.5

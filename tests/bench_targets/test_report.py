@@ -1,4 +1,4 @@
-"""The section of the page that bench.targets writes, and that it touches nothing else."""
+"""bench.targets writes its section of the page and touches nothing else."""
 
 import json
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_targets_are_judged_and_the_rest_is_folded(page: Path) -> None:
     assert "against COPY" not in folded
 
 
-def test_only_what_is_between_the_marks_is_replaced(page: Path) -> None:
+def test_only_the_text_between_the_marks_is_replaced(page: Path) -> None:
     first = written(page, measured(_JUDGED))
     page.write_text(f"{first}\n## Written later\n")
     second = written(page, measured(Figure("another", [1.0], at_least(0.8))))
@@ -74,7 +74,7 @@ def test_only_what_is_between_the_marks_is_replaced(page: Path) -> None:
     assert written(page, measured(Figure("another", [1.0], at_least(0.8)))) == second
 
 
-def test_a_later_file_has_the_lines_that_were_measured_again(page: Path) -> None:
+def test_a_later_file_replaces_the_lines_that_were_measured_again(page: Path) -> None:
     again = measured(Figure("against COPY", [0.9], at_least(0.8)))
     broken = measured(broken={"idle": "Stuck: nothing"})
     idle = measured(Figure("queries", [1.0], at_least(1)), name="idle")
@@ -95,7 +95,7 @@ def test_a_page_with_odd_marks_is_left_alone(page: Path, marks: str) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", '{"lines": {}}', _ODD])
-def test_a_file_of_something_else_is_one_line_of_error(
+def test_a_file_with_other_content_is_a_one_line_error(
     tmp_path: Path, content: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "figures.json"

@@ -1,4 +1,4 @@
-"""In which order the sides of a comparison are measured, when it ends, and what a measure that breaks does."""
+"""The order in which a comparison measures its sides, when it ends, and what happens when a measure fails."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ _VALUES = {NEW: [100.0], OLD: [200.0]}
 
 
 class Recorder:
-    """Measures that take note of each time they are taken, on a clock of which each takes a second."""
+    """Measures that record each time they are taken, on a clock that advances by one second each time."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []
@@ -42,7 +42,7 @@ class Recorder:
         return self.now
 
 
-async def test_sides_take_turns_in_being_first_and_measures_take_turns_in_pairs() -> None:
+async def test_sides_alternate_in_going_first_and_measures_alternate_in_pairs() -> None:
     recorder = Recorder()
     one, other = recorder.measure("one"), recorder.measure("other")
     await take_rounds([one, other], 3, Pace())
@@ -53,7 +53,7 @@ async def test_sides_take_turns_in_being_first_and_measures_take_turns_in_pairs(
     assert one.rows[0].ratios == [0.5, 0.5, 0.5]
 
 
-async def test_what_takes_long_is_measured_less_often() -> None:
+async def test_slow_measures_are_taken_less_often() -> None:
     recorder = Recorder()
     seldom, rare = recorder.measure("seldom", most_pairs=2), recorder.measure("rare", most_old=1)
     await take_rounds([seldom, rare], 3, Pace())
@@ -61,7 +61,7 @@ async def test_what_takes_long_is_measured_less_often() -> None:
     assert [reading.old for reading in rare.rows[0].readings] == [200.0, None, None]
 
 
-async def test_the_rounds_end_before_the_time_is_over() -> None:
+async def test_the_rounds_end_within_the_time_limit() -> None:
     recorder, rounds = Recorder(), list[int]()
     await take_rounds(
         [recorder.measure("one")], 100, Pace(5.5, recorder.clock), lambda: rounds.append(len(recorder.taken))
@@ -69,7 +69,7 @@ async def test_the_rounds_end_before_the_time_is_over() -> None:
     assert rounds == [1, 2, 3, 4, 5]
 
 
-async def test_a_measure_that_breaks_is_not_tried_again_and_stops_no_other() -> None:
+async def test_a_failing_measure_is_not_repeated_and_does_not_stop_others() -> None:
     recorder = Recorder()
     broken, whole = recorder.measure("broken", breaks=True), recorder.measure("whole")
     await take_rounds([broken, whole], 2, Pace())
@@ -79,7 +79,7 @@ async def test_a_measure_that_breaks_is_not_tried_again_and_stops_no_other() -> 
 
 
 @pytest.mark.parametrize(("least", "pairs", "expected"), [(0.5, 6, 0), (0.98, 6, MISSED), (0.5, 5, UNCLEAR)])
-async def test_the_exit_code_is_that_of_the_worst_verdict(least: float, pairs: int, expected: int) -> None:
+async def test_the_exit_code_reflects_the_worst_verdict(least: float, pairs: int, expected: int) -> None:
     measure = Recorder().measure("judged", threshold=RatioAtLeast(least))
     await take_rounds([Recorder().measure("shown"), measure], pairs, Pace())
     assert exit_code([measure], is_judged=True) == expected

@@ -1,4 +1,4 @@
-"""The program that each side of a comparison runs does what it is told, on the sources as they are."""
+"""The program that each side of a comparison runs works with the current sources."""
 
 import sys
 from pathlib import Path
@@ -29,7 +29,7 @@ async def value(database: Database, sql: str) -> object:
         await connection.close()
 
 
-async def test_two_workers_drain_what_was_filled_in(empty_database: Database, log: Path, tmp_path: Path) -> None:
+async def test_two_workers_drain_the_enqueued_jobs(empty_database: Database, log: Path, tmp_path: Path) -> None:
     url, shared = empty_database.url, tmp_path / "shared"
     shared.write_bytes(bytes(32))
     await done(_SIDE, log, "migrate", url)
@@ -71,9 +71,9 @@ async def test_a_fresh_worker_times_its_first_claim(database: Database, log: Pat
     assert cold > 0
 
 
-async def test_a_program_that_fails_says_so_with_its_last_words(database: Database, log: Path) -> None:
+async def test_a_failing_program_is_reported_with_its_last_log_line(database: Database, log: Path) -> None:
     with pytest.raises(Stuck, match=r"new: fill ended with 1; the last line of its log: ValueError"):
         await done(_SIDE, log, "fill", database.url, "many", "1", "1", "1")
-    with pytest.raises(Stuck, match="new ended by itself; the last line of its log: not known"):
+    with pytest.raises(Stuck, match="new ended by itself; the last line of its log: unknown command"):
         async with started(_SIDE, log, "dance"):
             pass

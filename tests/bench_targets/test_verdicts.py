@@ -1,4 +1,4 @@
-"""What paired readings say: the exact interval of a median, and when a threshold is met, missed or unclear."""
+"""What paired readings show: the exact interval of a median, and when a threshold is met, missed or unclear."""
 
 import math
 
@@ -11,11 +11,11 @@ _STEADY = [1.0] * 12
 
 
 @pytest.mark.parametrize(("number", "rank"), [(6, 1), (8, 1), (9, 2), (11, 2), (12, 3), (15, 4), (17, 5), (20, 6)])
-def test_the_interval_is_the_narrowest_pair_of_order_statistics_that_has_the_confidence(number: int, rank: int) -> None:
+def test_the_interval_is_the_narrowest_pair_of_order_statistics_with_the_confidence(number: int, rank: int) -> None:
     estimate = Estimate.of([float(value) for value in range(number, 0, -1)])
     assert (estimate.low, estimate.high) == (rank, number + 1 - rank)
     assert estimate.is_certain
-    # A value lies below the true median as a coin shows heads, and the interval misses when too few or too many do.
+    # Values fall below the true median like coin tosses; the interval misses it if too few or too many of them do.
     outside = [2 * sum(math.comb(number, below) for below in range(most)) / 2**number for most in (rank, rank + 1)]
     assert outside[0] <= 1 - CONFIDENCE < outside[1]
 
@@ -40,7 +40,7 @@ def test_fewer_than_six_values_are_never_certain(values: list[float]) -> None:
         (0.9, 0.5, 0.979, "missed"),
     ],
 )
-def test_at_least_asks_for_the_median_and_for_a_lower_bound_not_far_below(
+def test_at_least_requires_the_median_and_a_lower_bound_not_far_below(
     median: float, low: float, high: float, verdict: str
 ) -> None:
     threshold = RatioAtLeast(0.98)
@@ -51,7 +51,7 @@ def test_at_least_asks_for_the_median_and_for_a_lower_bound_not_far_below(
 @pytest.mark.parametrize(
     ("low", "high", "verdict"), [(4, 5, "met"), (4, 5.1, "unclear"), (5, 9, "unclear"), (5.1, 9, "missed")]
 )
-def test_at_most_asks_for_the_whole_interval(low: float, high: float, verdict: str) -> None:
+def test_at_most_requires_the_whole_interval(low: float, high: float, verdict: str) -> None:
     assert MillisecondsAtMost(5).verdict(Estimate(4.9, low, high, is_certain=True)) == verdict
 
 
@@ -95,6 +95,6 @@ def test_the_table_has_median_interval_pairs_both_values_threshold_and_verdict()
     assert cells(as_table([missed], is_judged=False))[3] == ""
 
 
-def test_the_table_marks_an_interval_that_is_not_of_95_percent() -> None:
+def test_the_table_marks_an_interval_below_95_percent() -> None:
     few = Row("a measure", Unit.RATE, None, [Reading(1, 1, "new"), Reading(3, 1, "new")])
     assert cells(as_table([few], is_judged=True))[5] == "(1.000–3.000)"

@@ -1,4 +1,4 @@
-"""Liveness and readiness, as values and over HTTP; also when the loop, the store or a client does not behave."""
+"""Liveness and readiness, as values and over HTTP, even when the loop, the store or a client misbehaves."""
 
 import asyncio
 import http.client
@@ -99,7 +99,7 @@ async def test_a_healthy_process_answers_200_with_its_checks(threads_end: None) 
         }
 
 
-async def test_answers_are_json_that_nobody_keeps_and_without_a_banner() -> None:
+async def test_answers_are_json_that_is_not_cached_and_name_no_server() -> None:
     async with serving() as server:
         for path in ("/live", "/nowhere"):
             headers = (await get(server, path)).headers
@@ -108,7 +108,7 @@ async def test_answers_are_json_that_nobody_keeps_and_without_a_banner() -> None
             assert "Server" not in headers
 
 
-async def test_what_is_not_ready_is_503_and_still_alive() -> None:
+async def test_a_process_that_is_not_ready_answers_503_and_is_still_alive() -> None:
     async with serving(always(POOR)) as server:
         answer = await get(server, "/ready")
         assert answer.status == 503
@@ -119,7 +119,7 @@ async def test_what_is_not_ready_is_503_and_still_alive() -> None:
         assert (await get(server, "/health")).status == 503
 
 
-async def test_head_gives_the_status_without_a_body() -> None:
+async def test_head_returns_the_status_without_a_body() -> None:
     async with serving(always(POOR)) as server:
         answer = await get(server, "/ready", "HEAD")
         assert (answer.status, answer.body) == (503, None)
@@ -127,7 +127,7 @@ async def test_head_gives_the_status_without_a_body() -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/live/", "/metrics", "/lives", "/../live"])
-async def test_anything_else_is_404(path: str) -> None:
+async def test_any_other_path_is_404(path: str) -> None:
     async with serving() as server:
         assert (await get(server, path)).status == 404
 
@@ -160,7 +160,7 @@ async def test_nonsense_is_refused_and_the_next_probe_is_answered(sent: bytes) -
 
 
 @pytest.mark.parametrize("line", ["GET /live HTTP/9.9", "GET /live HTTP/2.0", "GET /live HTTP/3", "GET", "A b c d"])
-async def test_what_cannot_be_read_is_answered_with_a_status_of_the_client_s_mistake(line: str) -> None:
+async def test_an_unreadable_request_is_answered_with_a_client_error(line: str) -> None:
     def talk(port: int) -> bytes:
         with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
             client.sendall(f"{line}\r\n\r\n".encode())
@@ -170,7 +170,7 @@ async def test_what_cannot_be_read_is_answered_with_a_status_of_the_client_s_mis
         assert (await asyncio.to_thread(talk, server.port)).startswith(b"HTTP/1.0 400 ")
 
 
-async def test_while_stopping_it_is_not_ready_but_alive_even_without_its_keeper() -> None:
+async def test_a_stopping_process_is_not_ready_but_alive_even_without_its_keeper() -> None:
     stopping = False
     async with serving(is_stopping=lambda: stopping, keeper_alive=lambda: not stopping) as server:
         assert (await get(server, "/ready")).status == 200
@@ -181,12 +181,12 @@ async def test_while_stopping_it_is_not_ready_but_alive_even_without_its_keeper(
         assert (await get(server, "/live")).status == 200
 
 
-async def test_without_its_lease_keeper_a_process_is_not_alive() -> None:
+async def test_a_process_without_its_lease_keeper_is_not_alive() -> None:
     async with serving(keeper_alive=lambda: False) as server:
         assert (await get(server, "/live")).status == 503
 
 
-async def test_a_blocked_loop_is_not_ready_at_once_and_not_alive_after_a_while(
+async def test_a_blocked_loop_is_at_once_not_ready_and_after_a_while_not_alive(
     monkeypatch: pytest.MonkeyPatch, threads_end: None
 ) -> None:
     monkeypatch.setattr(health_server, "_ANSWER_SECONDS", 0.1)
@@ -205,7 +205,7 @@ async def test_a_blocked_loop_is_not_ready_at_once_and_not_alive_after_a_while(
 
         probing = threading.Thread(target=probe)
         probing.start()
-        # The loop does not turn until the probes are done.
+        # The loop is blocked until the probes are done.
         probing.join(60)
         assert statuses == [200, 503, 503]
         await until(lambda: _status(server, "/live", 200), "the loop turns again")
@@ -216,15 +216,15 @@ async def _status(server: HealthServer, path: str, status: int) -> bool:
     return (await get(server, path)).status == status
 
 
-async def test_a_process_that_was_paused_is_alive_as_soon_as_its_loop_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_paused_process_is_alive_as_soon_as_its_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(stalled_after=60.0) as server:
         assert server._pulse is not None
-        # As after an hour's suspension: the last beat is old, and the probe comes before the next one.
+        # As after an hour's suspension: the last beat is old, and the probe arrives before the next one.
         server._pulse._turned -= 3600
         assert (await get(server, "/live")).status == 200
 
 
-async def test_a_storm_of_probes_is_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_storm_of_probes_causes_one_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health_server, "_CACHED_SECONDS", float("inf"))
     questions = 0
 
@@ -240,7 +240,7 @@ async def test_a_storm_of_probes_is_one_question(monkeypatch: pytest.MonkeyPatch
     assert questions == 1
 
 
-async def test_an_answer_is_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_is_cached_only_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health_server, "_CACHED_SECONDS", 0.0)
     now = POOR
 
@@ -253,7 +253,7 @@ async def test_an_answer_is_forgotten_after_a_while(monkeypatch: pytest.MonkeyPa
         assert (await get(server, "/ready")).status == 200
 
 
-async def test_a_question_that_fails_is_not_ready() -> None:
+async def test_a_check_that_raises_means_not_ready() -> None:
     async def ready() -> Health:
         raise ZeroDivisionError
 
@@ -263,7 +263,7 @@ async def test_a_question_that_fails_is_not_ready() -> None:
         assert "ZeroDivisionError" in answer.body["checks"][0]["detail"]
 
 
-async def test_silent_clients_do_not_keep_a_probe_from_its_answer(threads_end: None) -> None:
+async def test_silent_clients_do_not_block_other_probes(threads_end: None) -> None:
     async with serving() as server:
         silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
         try:
@@ -279,7 +279,7 @@ async def test_silent_clients_do_not_keep_a_probe_from_its_answer(threads_end: N
                 client.close()
 
 
-async def test_a_client_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch, threads_end: None) -> None:
+async def test_a_client_that_sends_too_slowly_is_cut_off(monkeypatch: pytest.MonkeyPatch, threads_end: None) -> None:
     monkeypatch.setattr(health_server, "_CONNECTION_SECONDS", 0.3)
 
     def drip(port: int) -> bool:
@@ -311,12 +311,12 @@ async def test_a_port_in_use_is_one_clear_line() -> None:
             HealthServer("127.0.0.1", server.port, ready=always(FINE)).start()
 
 
-async def test_a_host_that_is_not_here_is_one_clear_line() -> None:
+async def test_a_host_of_another_machine_is_one_clear_line() -> None:
     with pytest.raises(InvalidInput, match=r"^the health port .* cannot be opened: .*HOLDFAST_HEALTH_HOST"):
         HealthServer("nowhere.invalid", 0, ready=always(FINE)).start()
 
 
-async def test_a_stopped_server_leaves_its_port_and_no_thread(threads_end: None) -> None:
+async def test_a_stopped_server_frees_its_port_and_leaves_no_thread(threads_end: None) -> None:
     async with serving() as server:
         port = server.port
         assert (await get(server, "/live")).status == 200
@@ -346,7 +346,7 @@ async def test_a_store_in_memory_is_ready() -> None:
         assert [check.name for check in health.checks] == ["store", "schema", "retention"]
 
 
-async def test_a_database_is_ready_until_its_schema_is_another(database: Database) -> None:
+async def test_a_database_is_ready_until_its_schema_changes(database: Database) -> None:
     async with opened_app(database.url) as app, connected(database.url) as connection:
         assert (await readiness(app)).ok
         await connection.execute("INSERT INTO holdfast.migration (version, name) VALUES (9999, 'later')")
@@ -356,7 +356,7 @@ async def test_a_database_is_ready_until_its_schema_is_another(database: Databas
         assert "is version 9999, newer than this release knows" in schema.detail
 
 
-async def test_a_retention_that_is_behind_is_told_and_costs_no_readiness(database: Database) -> None:
+async def test_late_retention_is_reported_but_does_not_affect_readiness(database: Database) -> None:
     async with opened_app(database.url) as app, connected(database.url) as connection:
         (*_, retention) = (await readiness(app)).checks
         assert (retention.name, retention.ok, retention.detail) == ("retention", True, "nothing is overdue")
@@ -367,7 +367,7 @@ async def test_a_retention_that_is_behind_is_told_and_costs_no_readiness(databas
 
 
 @pytest.mark.parametrize(("connected", "ok"), [(True, True), (False, False)])
-async def test_a_broker_counts_when_it_is_asked_for(connected: bool, ok: bool) -> None:
+async def test_a_broker_is_checked_if_configured(connected: bool, ok: bool) -> None:
     async with opened_app("memory:") as app:
         health = await readiness(app, broker_connected=lambda: connected)
         assert health.ok is ok
@@ -376,7 +376,7 @@ async def test_a_broker_counts_when_it_is_asked_for(connected: bool, ok: bool) -
 
 @pytest.mark.fault
 @ONE_SERVER
-async def test_a_database_that_is_gone_and_comes_back(proxy: Proxy) -> None:
+async def test_readiness_follows_a_database_that_fails_and_returns(proxy: Proxy) -> None:
     async with opened_app(proxy.url) as app:
         assert (await readiness(app)).ok
         proxy.refuse()
@@ -388,7 +388,7 @@ async def test_a_database_that_is_gone_and_comes_back(proxy: Proxy) -> None:
 
 
 @pytest.mark.fault
-async def test_a_database_that_lets_nobody_in_is_not_available(
+async def test_a_database_that_refuses_connections_is_not_available(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened_app(database.url) as app:
@@ -411,7 +411,7 @@ async def _is_ready(app: Holdfast) -> bool:
 
 @pytest.mark.fault
 @ONE_SERVER
-async def test_a_database_that_hangs_is_asked_once_and_answered_for_in_time(proxy: Proxy) -> None:
+async def test_a_hanging_database_is_queried_once_and_probes_are_answered_in_time(proxy: Proxy) -> None:
     async with opened_app(proxy.url) as app:
         probe = ReadinessProbe(app, seconds=0.05)
         proxy.swallow()
@@ -429,7 +429,7 @@ async def _looks_ready(probe: ReadinessProbe) -> bool:
     return (await probe.look()).ok
 
 
-def test_liveness_asks_nobody() -> None:
+def test_liveness_does_not_ask_the_store() -> None:
     assert liveness(1.0).ok
     assert liveness(30.0, keeper_alive=True).ok
     assert not liveness(30.1, keeper_alive=True).ok

@@ -1,4 +1,4 @@
-"""The leak checks of the worker's tests."""
+"""Use the leak checks of the worker's tests."""
 
 from tests.worker.conftest import no_task_leaks, no_thread_or_process_leaks
 

@@ -1,13 +1,13 @@
-"""The maintenance runner: when it is due, and that no chore stands in the way of another."""
+"""The maintenance runner: when it is due, and that one chore does not block another."""
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import AsyncGenerator
 from datetime import date, timedelta
 
 import pytest
-from structlog.testing import capture_logs
 
 from holdfast.domain.budget import Budget
 from holdfast.domain.errors import StoreUnavailable
@@ -21,7 +21,7 @@ KEEP = Retention(jobs=7 * DAY, dead_letters=14 * DAY, runs=30 * DAY)
 
 
 class Scripted:
-    """A store that notes what it was asked for, and fails where it is told to."""
+    """A store that records its calls and fails where the test wants it to."""
 
     def __init__(self, *, fails: str = "", error: Exception | None = None) -> None:
         self.asked: list[tuple[str, timedelta | None]] = []
@@ -70,7 +70,7 @@ class Scripted:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The machine's monotonic clock, to be moved."""
+    """The machine's monotonic clock, which the test can move."""
     at = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: at[0])
     return at
@@ -92,7 +92,7 @@ async def test_all_chores_are_done_in_order_and_reported() -> None:
     assert report.processed == 14
 
 
-async def test_dead_letters_are_kept_for_ever_unless_a_retention_is_set() -> None:
+async def test_dead_letters_are_kept_unless_a_retention_is_set() -> None:
     maintenance = Scripted()
     await Maintenance(maintenance, Retention(7 * DAY, None, 30 * DAY)).run(Budget(), to_end=True)
     assert "prune_dead_letters" not in [name for name, _ in maintenance.asked]
@@ -105,7 +105,7 @@ async def test_dead_letters_are_kept_for_ever_unless_a_retention_is_set() -> Non
         (ZeroDivisionError("a bug"), "prune jobs: ZeroDivisionError: a bug"),
     ],
 )
-async def test_a_step_that_fails_is_reported_and_the_others_are_done(
+async def test_a_failed_step_is_reported_and_the_other_steps_are_done(
     clock: list[float], error: Exception, said: str
 ) -> None:
     maintenance = Scripted(fails="prune_jobs", error=error)
@@ -117,7 +117,9 @@ async def test_a_step_that_fails_is_reported_and_the_others_are_done(
     assert runner.due_in() == AGAIN_SECONDS
 
 
-async def test_a_store_that_is_gone_ends_the_pass_and_is_told_once(clock: list[float]) -> None:
+async def test_an_outage_of_the_store_ends_the_pass_and_is_reported_once(
+    clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
     class Dying(Scripted):
         def prune_jobs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
             self.is_gone = True
@@ -125,18 +127,18 @@ async def test_a_store_that_is_gone_ends_the_pass_and_is_told_once(clock: list[f
 
     maintenance = Dying(fails="prune_jobs", error=StoreUnavailable("the server is gone"))
     runner = Maintenance(maintenance, KEEP)
-    with capture_logs() as logs:
-        report = await runner.run(Budget(), to_end=True)
+    caplog.set_level(logging.DEBUG)
+    report = await runner.run(Budget(), to_end=True)
     assert [name for name, _ in maintenance.asked] == ["add_partitions", "prune_jobs"]
     assert (report.error, report.is_outage) == ("prune jobs: the server is gone", True)
-    assert logs == [], "who asked for the pass tells it"
+    assert caplog.messages == [], "who asked for the pass tells it"
     clock[0] += AGAIN_SECONDS
     again = await runner.run(Budget(), to_end=True)
     assert (again.error, again.is_outage) == ("the server is gone", True)
     assert len(maintenance.asked) == 2
 
 
-async def test_what_another_process_did_of_late_is_not_repeated(clock: list[float]) -> None:
+async def test_recent_work_of_another_process_is_not_repeated(clock: list[float]) -> None:
     maintenance = Scripted()
     names = ["partitions", "prune jobs", "prune dead letters", "prune runs", "compact counts"]
     maintenance.ago = dict.fromkeys(names, timedelta(minutes=9))
@@ -155,17 +157,17 @@ async def test_what_another_process_did_of_late_is_not_repeated(clock: list[floa
     assert maintenance.marked == names[1:] + names
 
 
-async def test_a_step_that_failed_or_was_left_to_another_is_not_marked_as_done(clock: list[float]) -> None:
+async def test_a_step_that_failed_or_was_left_to_another_process_is_not_marked_as_done(clock: list[float]) -> None:
     class Meeting(Scripted):
         def prune_runs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
-            return self._step("prune_runs", retention, Batch(skipped="another process is at it", is_busy=True))
+            return self._step("prune_runs", retention, Batch(skipped="another process is doing it", is_busy=True))
 
     maintenance = Meeting(fails="compact_counts", error=ZeroDivisionError())
     await Maintenance(maintenance, KEEP).run(Budget(), to_end=True)
     assert maintenance.marked == ["partitions", "prune jobs", "prune dead letters"]
 
 
-async def test_it_is_due_within_a_minute_and_then_every_ten(clock: list[float]) -> None:
+async def test_it_is_due_within_a_minute_and_then_every_ten_minutes(clock: list[float]) -> None:
     maintenance = Scripted()
     firsts = [Maintenance(maintenance, KEEP).due_in() or 0 for _ in range(50)]
     assert all(0 <= first <= SPREAD_SECONDS for first in firsts)
@@ -180,7 +182,7 @@ async def test_it_is_due_within_a_minute_and_then_every_ten(clock: list[float]) 
     assert runner.due_in() == 0
 
 
-async def test_before_its_time_it_asks_nothing(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_sends_no_query_before_it_is_due(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "uniform", lambda _low, high: high)
     maintenance = Scripted()
     runner = Maintenance(maintenance, KEEP)
@@ -205,7 +207,7 @@ class Slow(Scripted):
             yield Batch({"jobs_pruned": 1000})
 
 
-async def test_a_step_that_would_take_all_the_time_leaves_the_others_their_share(clock: list[float]) -> None:
+async def test_a_long_step_leaves_the_others_their_share_of_the_time(clock: list[float]) -> None:
     maintenance = Slow(clock)
     report = await Maintenance(maintenance, KEEP).run(Budget(seconds=32, items=1), to_end=True)
     assert report.counts == {"partitions_added": 2, "jobs_pruned": 2000, "entries_merged": 5}
@@ -213,7 +215,7 @@ async def test_a_step_that_would_take_all_the_time_leaves_the_others_their_share
     assert maintenance.marked == ["partitions", "prune dead letters", "prune runs", "compact counts"]
 
 
-async def test_in_the_background_it_has_the_time_that_it_needs(clock: list[float]) -> None:
+async def test_it_has_enough_time_in_the_background(clock: list[float]) -> None:
     maintenance = Slow(clock)
     signals = Signals()
     runner, woken = Maintenance(maintenance, KEEP, signals), signals.changed
@@ -226,7 +228,7 @@ async def test_in_the_background_it_has_the_time_that_it_needs(clock: list[float
 
 
 class Held(Scripted):
-    """Prunes one batch, and the second when it is let go."""
+    """Prunes one batch, and a second one when the test releases it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -249,7 +251,7 @@ async def started_in_background(maintenance: Held) -> tuple[Maintenance, asyncio
     return runner, woken
 
 
-async def test_in_the_background_no_tick_waits_for_it() -> None:
+async def test_ticks_do_not_wait_for_it_in_the_background() -> None:
     maintenance = Held()
     runner, woken = await started_in_background(maintenance)
     assert runner.due_in() is None
@@ -263,7 +265,7 @@ async def test_in_the_background_no_tick_waits_for_it() -> None:
     assert await runner.close(0) is None
 
 
-async def test_a_stop_ends_it_after_the_batch_that_is_under_way() -> None:
+async def test_a_stop_ends_it_after_the_current_batch() -> None:
     maintenance = Held()
     runner, _ = await started_in_background(maintenance)
     runner.stop()
@@ -275,7 +277,7 @@ async def test_a_stop_ends_it_after_the_batch_that_is_under_way() -> None:
     assert (await runner.run(Budget(), to_end=False)).counts == {}
 
 
-async def test_a_batch_that_does_not_end_is_canceled_at_the_end() -> None:
+async def test_a_batch_that_does_not_end_is_finally_canceled() -> None:
     runner, _ = await started_in_background(Held())
     runner.stop()
     report = await runner.close(0)

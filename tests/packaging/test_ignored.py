@@ -1,4 +1,4 @@
-"""What a developer's use of the project leaves in its folder is not to be committed."""
+"""Files that the project creates in a developer's folder must not be committed."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""What users install: the product alone, without its tests and its laboratory."""
+"""What users install: the product without its tests and laboratory."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> ZipFile:
     return ZipFile(path)
 
 
-def test_the_wheel_has_the_product_and_nothing_else(wheel: ZipFile) -> None:
+def test_the_wheel_contains_only_the_product(wheel: ZipFile) -> None:
     names = wheel.namelist()
     assert {name.split("/")[0].removesuffix(".dist-info").split("-")[0] for name in names} == {"holdfast"}
     source = ROOT / "src"
@@ -35,7 +35,7 @@ def test_the_wheel_has_the_product_and_nothing_else(wheel: ZipFile) -> None:
     }
 
 
-def test_the_product_alone_needs_neither_a_postgresql_server_nor_the_laboratory(wheel: ZipFile) -> None:
+def test_the_product_requires_neither_a_postgresql_server_nor_the_laboratory(wheel: ZipFile) -> None:
     (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
     required = HeaderParser().parsestr(wheel.read(metadata).decode()).get_all("Requires-Dist", [])
     always = [line for line in required if "extra ==" not in line]

@@ -1,4 +1,4 @@
-"""Floors, as plain values: which lanes a claim reads, where in each, and what moves a floor."""
+"""Floors as plain values: which lanes a claim reads, where it starts in each, and what moves a floor."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -30,7 +30,7 @@ def lane(number: int) -> Lane:
     return Lane("default", False, 5, f"kind {number:04}")
 
 
-def test_nothing_is_known_before_the_first_look_nor_after_jobs_came_back() -> None:
+def test_floors_are_unknown_before_the_first_look_and_after_jobs_came_back() -> None:
     floors = Floors()
     assert not floors.has_looked(["default"])
     floors = having(First(WORK, at(HOUR)))
@@ -41,7 +41,7 @@ def test_nothing_is_known_before_the_first_look_nor_after_jobs_came_back() -> No
     assert floors.starts(wants()).lanes == []
 
 
-def test_a_claim_reads_the_wanted_lanes_that_exist_most_urgent_first() -> None:
+def test_a_claim_reads_the_existing_wanted_lanes_most_urgent_first() -> None:
     firsts = [First(each, at(HOUR)) for each in (WORK, OTHER, SUSPECT, URGENT, ELSEWHERE)]
     floors = having(*firsts, queues=("default", "mail"))
     assert floors.starts(wants()).lanes == [URGENT, WORK]
@@ -61,14 +61,14 @@ def test_a_claim_starts_just_before_the_first_job_and_never_within_the_margin() 
     assert starts[OTHER] == Position(NOW - MARGIN, UUID(int=0)), "a job of the future hides nothing before it"
 
 
-def test_a_claim_leaves_its_floor_for_the_next_one() -> None:
+def test_a_claim_sets_the_floor_for_the_next_one() -> None:
     floors = having(First(WORK, at(HOUR)))
     starts = floors.starts(BOTH)
     floors.left(starts, {WORK: at(HOUR / 2)})
     assert floors.starts(BOTH).floors == [at(HOUR / 2)]
 
 
-def test_a_claim_from_before_a_look_moves_no_floor() -> None:
+def test_a_claim_that_began_before_a_look_moves_no_floor() -> None:
     floors = having(First(WORK, at(HOUR)))
     starts = floors.starts(BOTH)
     floors.looked(["default"], [First(WORK, at(2 * HOUR))], NOW, floors.generation)
@@ -76,7 +76,7 @@ def test_a_claim_from_before_a_look_moves_no_floor() -> None:
     assert floors.starts(BOTH).floors[0] < at(2 * HOUR)
 
 
-def test_a_look_from_before_jobs_came_back_says_nothing() -> None:
+def test_a_look_that_began_before_jobs_came_back_is_ignored() -> None:
     floors = having(First(WORK, at(HOUR)))
     generation = floors.generation
     floors.forget()
@@ -91,7 +91,7 @@ def test_a_look_changes_nothing_in_queues_that_it_did_not_read() -> None:
     assert (starts.lanes, starts.floors[0] < at(HOUR)) == ([ELSEWHERE], True)
 
 
-def test_a_lane_that_became_empty_is_still_read_because_the_next_job_may_come_there() -> None:
+def test_an_empty_lane_is_still_read_because_the_next_job_may_appear_there() -> None:
     floors = having(First(WORK, at(HOUR)), First(OTHER, at(HOUR)))
     assert floors.claimed(floors.starts(BOTH), {}, BOTH) is False
     assert set(floors.starts(BOTH).lanes) == {WORK, OTHER}
@@ -99,7 +99,7 @@ def test_a_lane_that_became_empty_is_still_read_because_the_next_job_may_come_th
     assert set(floors.starts(BOTH).lanes) == {WORK, OTHER}
 
 
-def test_of_many_lanes_a_claim_reads_those_with_the_earliest_jobs_and_the_others_when_these_are_empty() -> None:
+def test_with_many_lanes_a_claim_reads_the_earliest_jobs_first_and_other_lanes_when_these_are_empty() -> None:
     request = wants(*(lane(number).kind for number in range(200)), limit=10)
     floors = having(*(First(lane(number), at(HOUR - timedelta(seconds=number))) for number in range(200)))
     seen: list[Lane] = []
@@ -113,7 +113,7 @@ def test_of_many_lanes_a_claim_reads_those_with_the_earliest_jobs_and_the_others
     assert len(seen) == 200
 
 
-def test_of_many_empty_lanes_a_claim_reads_those_that_had_a_job_most_recently() -> None:
+def test_with_many_empty_lanes_a_claim_reads_the_most_recently_used() -> None:
     request = wants(*(lane(number).kind for number in range(300)))
     floors = having(*(First(lane(number), at(HOUR)) for number in range(300)))
     floors.looked(["default"], [First(lane(7), at(HOUR))], NOW, floors.generation)
@@ -122,7 +122,7 @@ def test_of_many_empty_lanes_a_claim_reads_those_that_had_a_job_most_recently() 
     assert len(starts.lanes) <= 101
 
 
-def test_a_claim_does_not_read_its_whole_limit_from_each_of_many_lanes() -> None:
+def test_a_claim_does_not_read_its_full_limit_from_each_of_many_lanes() -> None:
     kinds = [lane(number).kind for number in range(40)]
     floors = having(*(First(lane(number), at(HOUR)) for number in range(40)))
     starts = floors.starts(wants(*kinds, limit=200))
@@ -131,7 +131,7 @@ def test_a_claim_does_not_read_its_whole_limit_from_each_of_many_lanes() -> None
     assert floors.starts(wants("kind 0001", limit=200)).share == 200
 
 
-def test_a_lane_that_gave_its_whole_share_is_read_again() -> None:
+def test_a_lane_that_returned_its_full_share_is_read_again() -> None:
     floors = having(First(WORK, at(HOUR)), First(OTHER, at(HOUR)))
     request = wants("work", "other", limit=1000)
     starts = floors.starts(request)
@@ -144,7 +144,7 @@ def test_a_lane_that_gave_its_whole_share_is_read_again() -> None:
     assert floors.claimed(starts, {WORK: starts.share}, many) is True
 
 
-def test_a_look_answers_when_the_first_job_and_the_first_suspect_may_run() -> None:
+def test_a_look_returns_when_the_first_job_and_the_first_suspect_may_run() -> None:
     firsts = [First(WORK, at(-HOUR)), First(OTHER, at(HOUR)), First(SUSPECT, at(-2 * HOUR))]
     answer = looked(firsts, ["work"], NOW)
     assert (answer.due_in, answer.suspect_due_in) == (HOUR, 2 * HOUR)

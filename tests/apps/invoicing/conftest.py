@@ -1,9 +1,10 @@
 """A database with Holdfast's schema and the service's tables, and the API on a real socket."""
 
 import asyncio
+import logging
 import shutil
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from tests.apps.invoicing.mail_server import MailServer, mail_server
 from tests.apps.invoicing.steps import Client
 from tests.databases import Database, DatabaseMaker, Servers, no_task_left
 
-# Those that refer to others come first: who empties a database for the next test does not look at that.
+# In foreign-key order: the deletion that empties a database between tests does not sort out dependencies.
 TABLES = (
     "invoicing.reminder",
     "invoicing.class_bill",
@@ -42,14 +43,25 @@ TOKEN = "a token of these tests"
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests may have a service of his own configured."""
+    """Unset the service's variables, in case the person running the tests has a service configured."""
     for name in Settings.model_fields:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
+@pytest.fixture(autouse=True)
+def logging_is_restored() -> Iterator[None]:
+    """The service sets up logging, in a test's process if the test calls it there."""
+    loggers = [logging.getLogger(name) for name in (None, "asyncpg.pool", "httpx")]
+    before = [(each, each.handlers[:], each.level) for each in loggers]
+    yield
+    for each, handlers, level in before:
+        each.handlers[:] = handlers
+        each.setLevel(level)
+
+
 @pytest.fixture
 def server(servers: Servers) -> DatabaseMaker:
-    """One version is enough here: what differs between them is Holdfast's business."""
+    """One PostgreSQL version is enough here: Holdfast's own tests cover the differences between versions."""
     return servers.get("embedded-18")
 
 
@@ -75,7 +87,7 @@ def settings(database: Database, tmp_path: Path) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """An API that runs, and a client of it."""
+    """A running API and a client for it."""
 
     url: str
     client: Client
@@ -85,7 +97,7 @@ class Api:
 
 @asynccontextmanager
 async def running_api(settings: Settings) -> AsyncIterator[Api]:
-    """In this process, on a port of its own; leaving the block stops it as a signal would."""
+    """Serve the API in this process on a free port. Leaving the block stops it, like a signal."""
     api = create_api(settings)
     server = ApiServer(api)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -108,7 +120,7 @@ async def api(settings: Settings) -> AsyncIterator[Api]:
 
 @pytest.fixture
 def templates(tmp_path: Path) -> Path:
-    """A copy of the service's own, for tests to spoil."""
+    """A copy of the service's templates that a test may break."""
     return Path(shutil.copytree(Settings.model_fields["templates_folder"].default, tmp_path / "templates"))
 
 
@@ -120,7 +132,7 @@ async def mails() -> AsyncIterator[MailServer]:
 
 @pytest.fixture
 async def bench(database: Database, mails: MailServer, templates: Path, tmp_path: Path) -> AsyncIterator[Bench]:
-    """The worker, which is given its ticks one by one."""
+    """The worker. Tests run its ticks one at a time."""
     given = {"smtp_url": mails.url, "templates_folder": templates, "outbox_retry_jitter_ms": 0}
     async with opened_bench(worker_settings(database.url, tmp_path, **given)) as bench:
         yield bench

@@ -1,8 +1,8 @@
-"""Issued invoices, made by SQL as the API makes them, and an open worker's app to work on them."""
+"""Issued invoices, created with the same SQL that the API uses, and an open worker app to process them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -24,7 +24,9 @@ from apps.invoicing.money import Line, totals
 from apps.invoicing.settings import Settings
 from apps.invoicing.tools import Tools
 from apps.invoicing.worker import build_app
-from holdfast import Holdfast, Job, JobFilter, TickReport
+from holdfast import Holdfast, Job
+from holdfast.store.contract import JobFilter
+from holdfast.types import TickReport
 from tests.apps.invoicing.patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ async def issue(
     recipient: str = "accounts@example.com",
     reminder_level: int = 0,
 ) -> Issued:
-    """One transaction: the business rows and the jobs. The keys are those that the API gives."""
+    """Write the business rows and the jobs in one transaction, with the keys that the API uses."""
     invoice, person, file, document, delivery = (uuid4() for _ in range(5))
     text, message_id, key = f"2026-{number:05}", f"<{delivery}@corely.example>", f"invoices/{invoice}.pdf"
     summed = totals(lines)
@@ -85,8 +87,8 @@ async def issue(
         await connection.execute(
             "INSERT INTO platform.file (id, storage_key, content_type) VALUES ($1, $2, 'application/pdf')", file, key
         )
-        render = await app.enqueue_in(
-            connection, RENDER_PDF, RenderPdf(document), key=str(document), priority=RENDER_FIRST
+        render = await app.enqueue(
+            RENDER_PDF, RenderPdf(document), conn=connection, key=str(document), priority=RENDER_FIRST
         )
         await connection.execute(
             "INSERT INTO platform.document (id, kind, subject_id, file_id, job_id) VALUES ($1, $2, $3, $4, $5)",
@@ -102,17 +104,17 @@ async def issue(
                 "INSERT INTO invoicing.reminder (invoice_id, level, delivery_id) VALUES ($1, $2, $3)",
                 *(invoice, reminder_level, delivery),
             )
-        tax = await app.enqueue_in(connection, SNAPSHOT_TAX, SnapshotTax(invoice), key=str(invoice))
-        email = await app.enqueue_in(connection, SEND_EMAIL, SendEmail(delivery), key=str(delivery))
+        tax = await app.enqueue(SNAPSHOT_TAX, SnapshotTax(invoice), conn=connection, key=str(invoice))
+        email = await app.enqueue(SEND_EMAIL, SendEmail(delivery), conn=connection, key=str(delivery))
         await connection.execute("UPDATE invoicing.email_delivery SET job_id = $2 WHERE id = $1", delivery, email.id)
     return Issued(invoice, text, document, delivery, message_id, key, render.id, email.id, tax.id)
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """An open app of the worker, for tests that run its ticks themselves."""
+    """An open worker app for tests that run its ticks themselves."""
 
-    app: Holdfast
+    app: Holdfast[Tools]
     tools: Tools
     settings: Settings
 
@@ -121,11 +123,11 @@ class Bench:
             return await issue(connection, self.app, number, **given)
 
     async def work(self, *runners: str) -> TickReport:
-        """What is due now."""
+        """Run the jobs that are due now."""
         return await self.app.tick(runners=runners or ("queue",))
 
     async def work_off(self, most: int = 20) -> None:
-        """What is due now, and what is due when the clock has moved on, until nothing waits."""
+        """Run due jobs, moving the clock ahead each time, until no job is waiting."""
         for _ in range(most):
             await self.work()
             waiting = [
@@ -140,8 +142,8 @@ class Bench:
         raise AssertionError(f"there is still something to do after {most} ticks")
 
     async def work_off_but_mails(self) -> None:
-        """PDFs and taxes are done, and mails are due."""
-        waiting = [job.id for job in await self.app.jobs.list(JobFilter(kind=SEND_EMAIL), 1000)]
+        """Run the jobs for PDFs and taxes, and leave the mails due."""
+        waiting = [job.id for job in await self.app.jobs.list(JobFilter(kind=SEND_EMAIL.name), 1000)]
         await self.app.cancel(waiting)
         await self.work_off()
         await self.app.retry(waiting)
@@ -178,7 +180,7 @@ class Bench:
 
 
 def worker_settings(url: str, folder: Path, **given: object) -> Settings:
-    """Of a worker whose files are in the folder; the database may be emptied by a test, so it is not the default."""
+    """Settings of a worker whose files are in the folder. A test may empty its database, so there is no default."""
     usual = {"database_url": url, "files_url": f"file:{folder}/files", "smtp_url": "smtp://127.0.0.1:1"}
     return Settings.load(**{**usual, **given})
 
@@ -187,7 +189,8 @@ def worker_settings(url: str, folder: Path, **given: object) -> Settings:
 async def opened_bench(settings: Settings) -> AsyncIterator[Bench]:
     tools = Tools(settings)
     app = build_app(settings, tools)
-    async with app, tools.opened(app.opened.url):
+    app.lifespan = lambda _app: nullcontext(tools)
+    async with app, tools.opened(app.url):
         yield Bench(app, tools, settings)
 
 

@@ -1,4 +1,4 @@
-"""An SMTP server of a test's own."""
+"""An SMTP server for one test."""
 
 import asyncio
 import email
@@ -13,14 +13,14 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 
 @dataclass
 class MailServer:
-    """Keeps what it accepts. `refuse` is what it answers to the recipients, as long as it is set."""
+    """Keeps the mails that it accepts. While `refuse` is set, every recipient is answered with it."""
 
     url: str = ""
     refuse: str | None = None
     hold: asyncio.Event = field(default_factory=asyncio.Event)
-    """Not set: mails wait for it before they are accepted."""
+    """If not set, mails wait for it before they are accepted."""
     accept_and_hold: bool = False
-    """Mails are accepted and wait then: their senders do not hear of it."""
+    """Mails are accepted, but the answer to the sender is held back."""
     at_once: int = 0
     most_at_once: int = 0
     mails: list[EmailMessage] = field(default_factory=list)
@@ -55,7 +55,7 @@ class MailServer:
 
 @dataclass
 class CurtServer:
-    """`url` has a user and a password in it; `heard` are all the lines that came, but those of a mail."""
+    """`url` contains a user and a password; `heard` has every line received, except the lines of mails."""
 
     url: str
     heard: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class CurtServer:
 
 @asynccontextmanager
 async def curt_server(**replies: str) -> AsyncIterator[CurtServer]:
-    """One that says `replies` to these commands (`greeting` among them) and 250 to others."""
+    """A server that answers the given commands (including `greeting`) with `replies`, and all others with 250."""
 
     heard: list[str] = []
     serving: list[asyncio.Task[None] | None] = []

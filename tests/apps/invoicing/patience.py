@@ -1,4 +1,4 @@
-"""To wait for what another process or task does."""
+"""Wait for a condition that another process or task brings about."""
 
 import asyncio
 import inspect

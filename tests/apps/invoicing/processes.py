@@ -1,4 +1,4 @@
-"""The service as real processes."""
+"""The service, run as real processes."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def environment(**variables: object) -> dict[str, str]:
-    """That of a process in which nothing is set but `variables`, by their names in small letters."""
+    """The environment of a process with only `variables` set; their names are given in lowercase."""
     known = {name.upper() for name in Settings.model_fields}
     usual = {
         name: value for name, value in os.environ.items() if name not in known and not name.startswith("HOLDFAST_")
@@ -29,7 +29,7 @@ def command(*arguments: str) -> list[str]:
 
 
 async def finished(*arguments: str, **variables: object) -> "subprocess.CompletedProcess[str]":
-    """A process that ends by itself."""
+    """Run a process that ends on its own."""
     return await asyncio.to_thread(
         subprocess.run,
         command(*arguments),
@@ -44,7 +44,7 @@ async def finished(*arguments: str, **variables: object) -> "subprocess.Complete
 
 @contextmanager
 def started(log: Path, *arguments: str, **variables: object) -> "Iterator[subprocess.Popen[bytes]]":
-    """A process that is killed at the end of the block, unless it has ended before."""
+    """Start a process; kill it at the end of the block if it is still running."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command(*arguments), env=environment(**variables), cwd=ROOT, stdout=output, stderr=output
@@ -57,6 +57,6 @@ def started(log: Path, *arguments: str, **variables: object) -> "Iterator[subpro
 
 
 async def stopped(process: "subprocess.Popen[bytes]") -> int:
-    """The exit code after a SIGTERM."""
+    """Send SIGTERM and return the exit code."""
     process.send_signal(signal.SIGTERM)
     return await asyncio.to_thread(process.wait, PATIENCE)

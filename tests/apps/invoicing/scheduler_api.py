@@ -1,4 +1,4 @@
-"""A stand-in for the API's internal endpoints, on a socket of its own."""
+"""A stand-in for the API's internal endpoints, on a separate socket."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ TOKEN = "a-service-token-of-these-tests"
 
 @dataclass
 class SchedulerApi:
-    """Has `left` items to make for each path, as many at once as it is asked for."""
+    """Has `left` items to create for each path, and creates as many per call as the caller asks for."""
 
     url: str = ""
     left: dict[str, int] = field(default_factory=dict)
@@ -20,11 +20,11 @@ class SchedulerApi:
     calls: list[str] = field(default_factory=list)
     status: int = 200
     refused: set[str] = field(default_factory=set)
-    """Paths that are answered with 500, whatever the status of the others is."""
+    """Paths that are answered with 500, regardless of the status of the others."""
     hold: asyncio.Event = field(default_factory=asyncio.Event)
-    """Not set: requests wait for it."""
+    """If not set, requests wait for it."""
     waiting: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once a request has come."""
+    """Set once a request has arrived."""
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What tests of the service do over and over: call the API, look into the tables, stand in for the worker."""
+"""Steps shared by the tests of the service: call the API, read the tables, stand in for the worker."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ LINE = {"description": "Lessons", "quantity": "3", "unitPrice": "33.35", "taxRat
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Calls that must succeed return the body; `http` is there for all others."""
+    """Methods for calls that must succeed return the body; use `http` for all others."""
 
     http: httpx.AsyncClient
     token: str
@@ -78,12 +78,12 @@ async def execute(url: str, query: str, *arguments: object) -> None:
 
 
 async def jobs_of(url: str) -> list[str]:
-    """The kinds of all jobs that there are, sorted."""
+    """The kinds of all existing jobs, sorted."""
     return [kind for (kind,) in await rows(url, "SELECT kind FROM holdfast.job ORDER BY kind")]
 
 
 def rendering_app(url: str, files: Files) -> Holdfast:
-    """Stands in for the worker's handler: the tables are written as it writes them."""
+    """An app that stands in for the worker: its handler writes to the tables just as the worker's does."""
     app = Holdfast(url)
 
     @app.handler(RENDER_PDF)
@@ -107,7 +107,7 @@ async def set_ready(connection: Any, files: Files, document_id: UUID) -> None:  
 
 @asynccontextmanager
 async def working(app: Holdfast) -> AsyncIterator[None]:
-    """A worker of this app, until the block is left."""
+    """Run a worker of this app until the block ends."""
     async with app:
         worker = app.worker()
         running = asyncio.create_task(worker.run())

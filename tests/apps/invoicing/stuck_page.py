@@ -1,4 +1,4 @@
-"""A template whose page is never done: it reads what nobody writes."""
+"""A template whose page never finishes, because it reads from a FIFO that is never written."""
 
 import os
 import select
@@ -12,7 +12,7 @@ STUCK = "stuck"
 
 
 class StuckPage:
-    """`templates` are those of the service and one more, named STUCK."""
+    """`templates` holds the service's templates and one more, named STUCK."""
 
     def __init__(self, folder: Path) -> None:
         self.templates = Path(shutil.copytree(Settings.model_fields["templates_folder"].default, folder / "templates"))
@@ -23,22 +23,22 @@ class StuckPage:
         self._writer: int | None = None
 
     def has_begun(self) -> bool:
-        """A page is being rendered, and waits."""
+        """Whether a page is being rendered and is waiting."""
         if self._writer is None:
-            # ENXIO, if nobody reads. Kept open, or the reader would go on.
+            # ENXIO if there is no reader. Keep the FIFO open, or the reader would continue.
             with suppress(OSError):
                 self._writer = os.open(self._fifo, os.O_WRONLY | os.O_NONBLOCK)
         return self._writer is not None
 
     def is_gone(self) -> bool:
-        """Nobody renders it any more."""
+        """Whether the process that rendered the page is gone."""
         assert self._writer is not None
         poll = select.poll()
         poll.register(self._writer, select.POLLERR)
         return any(events & select.POLLERR for _, events in poll.poll(0))
 
     def let_go(self) -> None:
-        """What waits is done soon, and so is every later page."""
+        """Let the waiting page finish, and every later page as well."""
         self._fifo.unlink()
         self._fifo.touch()
         self.close()

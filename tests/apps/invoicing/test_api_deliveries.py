@@ -1,4 +1,4 @@
-"""Mails are asked for once, however often that is said; what failed, again."""
+"""A repeated request does not send a second mail. A failed mail can be requested again."""
 
 import asyncio
 from datetime import timedelta
@@ -7,7 +7,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast import JobFilter, JobState
+from holdfast import JobState
+from holdfast.store.contract import JobFilter
 from tests.apps.invoicing.conftest import Api
 from tests.apps.invoicing.issuing import Bench
 from tests.apps.invoicing.mail_server import MailServer
@@ -18,7 +19,7 @@ from tests.databases import Database
 SEND = "invoice.email.requested"
 
 
-async def test_asking_again_answers_with_the_same_delivery(api: Api, database: Database) -> None:
+async def test_a_repeated_request_returns_the_same_delivery(api: Api, database: Database) -> None:
     invoice = (await api.client.issued())["id"]
     path = f"/invoices/{invoice}/email"
     responses = await asyncio.gather(*(api.client.post(path, status=202) for _ in range(10)))
@@ -40,7 +41,7 @@ async def test_another_recipient_is_another_delivery(api: Api, database: Databas
     assert (await jobs_of(database.url)).count(SEND) == 2
 
 
-async def test_a_key_of_the_client_decides(api: Api, database: Database) -> None:
+async def test_the_clients_key_identifies_the_delivery(api: Api, database: Database) -> None:
     invoice, other = (await api.client.issued())["id"], (await api.client.issued())["id"]
 
     async def ask(of: str, key: str, body: object = None, status: int = 202) -> str:
@@ -51,7 +52,7 @@ async def test_a_key_of_the_client_decides(api: Api, database: Database) -> None
     first = await ask(invoice, "monday")
     assert await ask(invoice, "monday") == first
     assert await ask(invoice, "tuesday") != first
-    # A key that means something else already is a mistake, not a wish.
+    # Reusing a key for a different request is a mistake, so it is refused.
     assert await ask(other, "monday", status=409) == "IDEMPOTENCY_KEY_REUSED"
     assert await ask(invoice, "monday", {"recipient": "bo@example.com"}, status=409) == "IDEMPOTENCY_KEY_REUSED"
     for wrong in ("", "a b", "x" * 201):
@@ -59,7 +60,7 @@ async def test_a_key_of_the_client_decides(api: Api, database: Database) -> None
     assert (await jobs_of(database.url)).count(SEND) == 2
 
 
-async def test_what_cannot_be_sent_is_refused(api: Api) -> None:
+async def test_a_mail_that_cannot_be_sent_is_refused(api: Api) -> None:
     draft = await api.client.draft()
     assert (await api.client.post(f"/invoices/{draft}/email", status=409))["error"] == "INVOICE_IS_DRAFT"
     assert (await api.client.post(f"/invoices/{uuid4()}/email", status=404))["error"] == "INVOICE_NOT_FOUND"
@@ -71,14 +72,14 @@ async def test_what_cannot_be_sent_is_refused(api: Api) -> None:
         assert (await api.client.post(f"/invoices/{draft}/email", body, status=422))["error"] == "INVALID_REQUEST"
 
 
-async def test_a_delivery_whose_job_has_ended_without_a_word_has_failed(api: Api, database: Database) -> None:
+async def test_a_delivery_whose_job_ended_without_recording_it_has_failed(api: Api, database: Database) -> None:
     invoice = (await api.client.issued())["id"]
     delivery = await api.client.post(f"/invoices/{invoice}/email", status=202)
     ((job,),) = await rows(database.url, "SELECT job_id FROM invoicing.email_delivery")
     assert await api.service.app.cancel([job]) == ["canceled"]
     failed = await api.client.get(f"/deliveries/{delivery['id']}")
     assert (failed["id"], failed["status"], failed["errorCode"]) == (delivery["id"], "FAILED", "JOB_CANCELED")
-    # Nobody had looked at it before it was asked for again.
+    # As if no request had read the delivery before the mail was requested again.
     await execute(database.url, "UPDATE invoicing.email_delivery SET status = 'PENDING', error_code = NULL")
     assert await api.client.post(f"/invoices/{invoice}/email", status=202) == delivery
     assert await waiting_mails(api) == [job]
@@ -89,7 +90,7 @@ async def waiting_mails(api: Api) -> list[UUID]:
 
 
 async def refused_once(api: Api, bench: Bench, mails: MailServer) -> Any:  # noqa: ANN401
-    """A delivery whose mail the server would not have, and would now."""
+    """A delivery that the mail server refused and would now accept."""
     invoice = (await api.client.issued(send_email=True))["id"]
     mails.refuse = "550 no such user"
     await bench.work_off()
@@ -110,10 +111,10 @@ async def refused_once(api: Api, bench: Bench, mails: MailServer) -> Any:  # noq
         "UPDATE invoicing.email_delivery SET job_id = NULL",
     ],
 )
-async def test_many_who_ask_for_what_failed_lead_to_one_mail(
+async def test_many_requests_for_a_failed_mail_send_one_mail(
     api: Api, bench: Bench, mails: MailServer, database: Database, damage: str | None
 ) -> None:
-    """Whether its job is still there, or is not."""
+    """Whether or not its job still exists."""
     failed = await refused_once(api, bench, mails)
     if damage is not None:
         await execute(database.url, damage)
@@ -129,7 +130,7 @@ async def test_many_who_ask_for_what_failed_lead_to_one_mail(
     assert (sent["id"], sent["status"], await waiting_mails(api)) == (failed["id"], "SENT", [])
 
 
-async def test_many_who_ask_while_a_worker_works_lead_to_one_mail(api: Api, bench: Bench, mails: MailServer) -> None:
+async def test_many_requests_while_a_worker_runs_send_one_mail(api: Api, bench: Bench, mails: MailServer) -> None:
     failed = await refused_once(api, bench, mails)
     path = f"/invoices/{failed['invoiceId']}/email"
 
@@ -147,7 +148,7 @@ async def test_many_who_ask_while_a_worker_works_lead_to_one_mail(api: Api, benc
     assert (await api.client.get(f"/deliveries/{failed['id']}"))["status"] == "SENT"
 
 
-async def test_a_mail_that_fails_again_can_be_asked_for_again(api: Api, bench: Bench, mails: MailServer) -> None:
+async def test_a_mail_that_fails_again_can_be_requested_again(api: Api, bench: Bench, mails: MailServer) -> None:
     failed = await refused_once(api, bench, mails)
     path = f"/invoices/{failed['invoiceId']}/email"
     mails.refuse = "550 still no such user"
@@ -160,10 +161,10 @@ async def test_a_mail_that_fails_again_can_be_asked_for_again(api: Api, bench: B
     assert (await api.client.get(f"/deliveries/{failed['id']}"))["status"] == "SENT"
 
 
-async def test_who_asks_before_the_job_of_what_failed_has_ended_is_not_forgotten(
+async def test_a_request_before_the_failed_job_has_ended_is_not_lost(
     api: Api, bench: Bench, mails: MailServer, database: Database
 ) -> None:
-    """The worker has told the delivery, and the store not yet."""
+    """The worker has updated the delivery, but has not yet finished the job in the store."""
     invoice = (await api.client.issued())["id"]
     await bench.work_off()
     path = f"/invoices/{invoice}/email"
@@ -182,7 +183,7 @@ async def test_who_asks_before_the_job_of_what_failed_has_ended_is_not_forgotten
     assert mails.message_ids == [delivery["messageId"]]
 
 
-async def test_what_a_person_has_retried_is_pending(api: Api, bench: Bench, mails: MailServer) -> None:
+async def test_a_delivery_that_a_person_retried_is_pending(api: Api, bench: Bench, mails: MailServer) -> None:
     failed = await refused_once(api, bench, mails)
     (job,) = [job.id for job in await bench.app.jobs.list(JobFilter(kind=SEND), limit=10)]
     assert await bench.app.retry([job]) == ["ready"]
@@ -193,7 +194,7 @@ async def test_what_a_person_has_retried_is_pending(api: Api, bench: Bench, mail
     assert mails.message_ids == [failed["messageId"]]
 
 
-async def test_a_delivery_whose_job_is_gone_will_not_be_sent_and_says_so(api: Api, database: Database) -> None:
+async def test_a_delivery_whose_job_is_gone_is_reported_as_failed(api: Api, database: Database) -> None:
     invoice = (await api.client.issued())["id"]
     delivery = await api.client.post(f"/invoices/{invoice}/email", status=202)
     await execute(database.url, "UPDATE invoicing.email_delivery SET job_id = gen_random_uuid()")
@@ -201,7 +202,9 @@ async def test_a_delivery_whose_job_is_gone_will_not_be_sent_and_says_so(api: Ap
     assert (gone["status"], gone["errorCode"]) == ("FAILED", "JOB_GONE")
 
 
-async def test_a_key_of_another_mail_gives_no_life_to_it(api: Api, bench: Bench, mails: MailServer) -> None:
+async def test_a_key_used_for_another_recipient_does_not_revive_a_delivery(
+    api: Api, bench: Bench, mails: MailServer
+) -> None:
     invoice = (await api.client.issued())["id"]
     headers = {"Idempotency-Key": "monday"}
     mails.refuse = "550 no such user"
@@ -232,14 +235,14 @@ async def test_the_deliveries_of_an_invoice_are_listed_oldest_first(api: Api, da
     *before, reminder = (await api.client.get(path))["items"]
     assert (before, reminder["purpose"]) == ([first, *others], "reminder")
 
-    # They are as they are when each is asked for by itself.
+    # Each looks the same in the list as when it is requested alone.
     ((job,),) = await rows(database.url, "SELECT job_id FROM invoicing.email_delivery WHERE id = $1", first["id"])
     assert await api.service.app.cancel([job]) == ["canceled"]
     listed = (await api.client.get(path))["items"][0]
     assert (listed["status"], listed) == ("FAILED", await api.client.get(f"/deliveries/{first['id']}"))
 
 
-async def test_an_address_that_a_header_would_decode_is_refused(api: Api) -> None:
+async def test_an_address_with_an_encoded_word_is_refused(api: Api) -> None:
     invoice = (await api.client.issued())["id"]
     recipient = "=?utf-8?q?eve=40evil.example=2C_b?=@example.com"
     await api.client.post(f"/invoices/{invoice}/email", {"recipient": recipient}, status=422)

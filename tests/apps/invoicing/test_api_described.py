@@ -1,4 +1,4 @@
-"""The API answers as its OpenAPI description says, whatever it is sent: requests made from it, right and wrong ones."""
+"""The API answers as its OpenAPI description says, for valid and invalid requests generated from the description."""
 
 import asyncio
 from typing import Any
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.long, pytest.mark.timeout(300)]
 
 EXAMPLES = 25
 WITHOUT_INPUT = ("/healthz", "/metrics")
-"""Of which there is no wrong request."""
+"""Paths without parameters, for which no request is invalid."""
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -34,7 +34,7 @@ CHECKS = [
 
 
 @pytest.mark.parametrize("mode", GenerationMode)
-async def test_whatever_is_sent_is_answered_as_described(api: Api, mode: GenerationMode) -> None:
+async def test_every_request_is_answered_as_described(api: Api, mode: GenerationMode) -> None:
     customer = await api.client.customer()
     invoice = (await api.client.issued(customer=customer))["id"]
     known = {
@@ -46,7 +46,7 @@ async def test_whatever_is_sent_is_answered_as_described(api: Api, mode: Generat
 
 
 def send_all(url: str, mode: GenerationMode, known: dict[str, str]) -> None:
-    """From another thread than the API's. Half of the requests are about something that exists."""
+    """Send requests from a separate thread. Half of them refer to something that exists."""
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
     operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
     assert len(operations) > 15
@@ -63,7 +63,7 @@ def send(operation: Any, mode: GenerationMode, path: dict[str, str] | None) -> N
         if path is not None:
             case.path_parameters |= {name: path[name] for name in case.path_parameters if name in path}
         if operation.path.endswith("/pdf") and str(case.query.get("waitMs", "9")).isdigit():
-            # Nobody makes these PDFs, and there are many requests.
+            # No worker makes these PDFs, and there are many requests.
             case.query["waitMs"] = 1
         case.call_and_validate(headers={"x-service-token": TOKEN}, checks=CHECKS)
 

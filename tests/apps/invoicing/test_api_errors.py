@@ -1,4 +1,4 @@
-"""Bad input is told in JSON, and no input at all makes the API fail."""
+"""Bad input is reported as JSON, and no input makes the API fail."""
 
 import json
 from typing import Any
@@ -41,7 +41,7 @@ async def refused(api: Api, method: str, path: str, **options: Any) -> tuple[int
     return response.status_code, body["error"], body["message"]
 
 
-async def test_what_is_not_there(api: Api) -> None:
+async def test_unknown_objects_are_not_found(api: Api) -> None:
     nobody = uuid4()
     for path, code in (
         (f"/customers/{nobody}", "CUSTOMER_NOT_FOUND"),
@@ -56,16 +56,16 @@ async def test_what_is_not_there(api: Api) -> None:
     assert (await refused(api, "DELETE", "/invoices"))[:2] == (405, "METHOD_NOT_ALLOWED")
 
 
-async def test_a_field_that_is_wrong_is_named(api: Api) -> None:
+async def test_an_invalid_field_is_named(api: Api) -> None:
     for change, where in WRONG_FIELDS:
         body = {"customerId": str(uuid4()), "currency": "EUR", "lines": [LINE], **change}
-        # Python's own encoder writes what others would not: half a surrogate pair, and so on.
+        # Python's own encoder accepts what others refuse, such as half of a surrogate pair.
         status, code, message = await refused(api, "POST", "/invoices", content=json.dumps(body), headers=JSON)
         assert (change, status, code) == (change, 422, "INVALID_REQUEST")
         assert message.startswith(f"{where}: ")
 
 
-async def test_what_is_said_of_a_field_can_be_understood(api: Api) -> None:
+async def test_messages_about_fields_are_clear(api: Api) -> None:
     invoice = {"customerId": str(uuid4()), "currency": "EUR", "lines": [LINE]}
     customer = {"name": "Ann", "email": "ann@example.com"}
     decimal = 'write a decimal of at most {} digits and {} places as text, such as "12.5"'
@@ -91,12 +91,12 @@ async def test_what_is_said_of_a_field_can_be_understood(api: Api) -> None:
     ].startswith("^")
 
 
-async def test_a_field_whose_name_is_no_text(api: Api) -> None:
+async def test_a_field_whose_name_is_not_valid_text(api: Api) -> None:
     body = json.dumps({"half \ud800": 1})
     assert (await refused(api, "POST", "/customers", content=body, headers=JSON))[:2] == (422, "INVALID_REQUEST")
 
 
-async def test_amounts_beyond_all_bounds(api: Api) -> None:
+async def test_amounts_out_of_range(api: Api) -> None:
     for lines, code in (
         ([LINE | {"quantity": "999999999", "unitPrice": "999999999999.99"}], "AMOUNT_TOO_LARGE"),
         ([LINE | {"quantity": "1", "unitPrice": "999999999999.99", "taxRate": "1"}], "AMOUNT_TOO_LARGE"),
@@ -114,14 +114,14 @@ async def test_amounts_beyond_all_bounds(api: Api) -> None:
     assert (await refused(api, "POST", "/invoices", json=body))[:2] == (422, "CUSTOMER_NOT_FOUND")
 
 
-async def test_a_body_that_is_no_object(api: Api) -> None:
+async def test_a_body_that_is_not_an_object(api: Api) -> None:
     for content in (b"", b"{", b"[]", b"null", b"\xff", b"1" * 5000, b"[" * 5000, b'{"name": NaN}', b'"text"'):
         for headers in (JSON, {}):
             answer = await refused(api, "POST", "/customers", content=content, headers=headers)
             assert (content, *answer[:2]) == (content, 422, "INVALID_REQUEST")
 
 
-async def test_a_body_that_is_no_object_is_told_what_to_be(api: Api) -> None:
+async def test_a_body_that_is_not_an_object_is_told_what_is_expected(api: Api) -> None:
     wanted = 422, "INVALID_REQUEST", "body: send a JSON object"
     untyped = *wanted[:2], f"{wanted[2]}, with Content-Type: application/json"
     for content in (b"", b"[]", b"null", b"17", b'"text"'):
@@ -138,7 +138,7 @@ async def test_a_body_that_is_no_object_is_told_what_to_be(api: Api) -> None:
         assert await refused(api, "POST", "/customers", content=content, headers=JSON) == unreadable
 
 
-async def test_a_database_that_is_away_is_a_503_and_passes(api: Api, database: Database) -> None:
+async def test_an_unreachable_database_is_a_503_until_it_returns(api: Api, database: Database) -> None:
     customer = await api.client.customer()
     with refusing(database.url):
         for path in (f"/customers/{customer}", "/healthz"):
@@ -147,7 +147,7 @@ async def test_a_database_that_is_away_is_a_503_and_passes(api: Api, database: D
     await api.client.get(f"/customers/{customer}")
 
 
-async def test_what_nobody_foresaw_is_a_500_without_a_traceback(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unexpected_error_is_a_500_without_a_traceback(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*_: object) -> None:
         raise ZeroDivisionError("a secret")
 
@@ -155,7 +155,7 @@ async def test_what_nobody_foresaw_is_a_500_without_a_traceback(api: Api, monkey
     assert await refused(api, "GET", f"/invoices/{uuid4()}") == (
         500,
         "INTERNAL",
-        "something is wrong here, and it is not your request",
+        "something went wrong on the server; your request is not the cause",
     )
 
 
@@ -180,7 +180,7 @@ PATHS = ("/customers", "/invoices", "/enrolments", "/invoices/{}/issue", "/invoi
 
 @pytest.fixture
 async def known(api: Api) -> dict[str, Any]:
-    """Bodies that are right, for the examples to spoil."""
+    """Valid bodies for the examples to break."""
     customer = await api.client.customer()
     invoice = {"customerId": customer, "currency": "EUR", "lines": [LINE], "dueDays": 14, "note": ""}
     enrolment = await api.client.enrolment(first="2199-03")
@@ -199,7 +199,7 @@ async def known(api: Api) -> dict[str, Any]:
 @pytest.mark.long
 @examples(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=some.sampled_from(PATHS), spoilt=BODIES | VALUES, is_added=some.booleans())
-async def test_no_body_is_a_5xx(api: Api, known: dict[str, Any], path: str, spoilt: Any, is_added: bool) -> None:  # noqa: ANN401
+async def test_no_body_causes_a_5xx(api: Api, known: dict[str, Any], path: str, spoilt: Any, is_added: bool) -> None:  # noqa: ANN401
     body = known[path] | spoilt if is_added and isinstance(spoilt, dict) else spoilt
     target = path.format(known["invoice" if "invoices" in path else "enrolment"])
     response = await api.client.http.post(target, content=json.dumps(body), headers=JSON)

@@ -1,4 +1,4 @@
-"""Signed links: what they open, for how long, and what is sent along."""
+"""Signed links: what they open, how long they are valid, and which headers the response has."""
 
 import time
 from hashlib import sha256
@@ -29,7 +29,7 @@ async def ready_pdf(api: Api) -> Any:  # noqa: ANN401
     return invoice | await api.client.get(f"/invoices/{invoice['id']}/pdf")
 
 
-async def test_the_link_gives_the_file_with_its_headers(api: Api) -> None:
+async def test_the_link_returns_the_file_with_its_headers(api: Api) -> None:
     pdf = await ready_pdf(api)
     assert pdf["downloadUrl"].startswith(f"{api.url}/files/")
     response = await api.client.http.get(pdf["downloadUrl"])
@@ -54,22 +54,22 @@ async def link_for(api: Api, invoice: str, host: str) -> str:
     return str(response.json()["downloadUrl"])
 
 
-async def test_a_link_begins_with_the_public_url_where_there_is_one(settings: Settings) -> None:
+async def test_a_link_begins_with_the_public_url_if_one_is_set(settings: Settings) -> None:
     async with running_api(settings.model_copy(update={"api_public_url": "https://billing.example"})) as api:
         pdf = await ready_pdf(api)
         assert pdf["downloadUrl"].startswith("https://billing.example/files/")
-        # Whoever asks cannot change that.
+        # The client's Host header cannot change that.
         for host in ("elsewhere.example", "evil/x"):
             assert (await link_for(api, pdf["invoiceId"], host)).startswith("https://billing.example/files/")
 
 
-async def test_without_a_public_url_a_link_begins_with_the_host_that_was_asked_for(api: Api) -> None:
+async def test_without_a_public_url_a_link_begins_with_the_requested_host(api: Api) -> None:
     pdf = await ready_pdf(api)
     for host in ("billing.example", "billing.example:8443", "[::1]:80"):
         assert (await link_for(api, pdf["invoiceId"], host)).startswith(f"http://{host}/files/")
 
 
-async def test_a_link_for_what_is_no_host_begins_with_the_address_of_the_server(api: Api) -> None:
+async def test_a_link_for_an_invalid_host_begins_with_the_server_address(api: Api) -> None:
     pdf = await ready_pdf(api)
     for host in ("[::1", "a b", "evil/x", "a?b", "x#y", "evil.example:80@x", "ä", "x:99999999", ""):
         link = await link_for(api, pdf["invoiceId"], host)
@@ -77,7 +77,7 @@ async def test_a_link_for_what_is_no_host_begins_with_the_address_of_the_server(
         assert (await api.client.http.get(link)).content == CONTENT
 
 
-async def test_a_link_that_was_changed_is_refused(api: Api) -> None:
+async def test_an_altered_link_is_refused(api: Api) -> None:
     pdf, other = await ready_pdf(api), await ready_pdf(api)
     parts, another = urlsplit(pdf["downloadUrl"]), urlsplit(other["downloadUrl"])
     query = dict(parse_qsl(parts.query))
@@ -105,7 +105,7 @@ async def test_a_link_expires(api: Api) -> None:
     assert (response.status_code, response.json()["error"]) == (403, "LINK_EXPIRED")
 
 
-async def test_a_link_is_good_for_as_long_as_the_setting_says(settings: Settings) -> None:
+async def test_the_setting_decides_how_long_a_link_is_valid(settings: Settings) -> None:
     async with running_api(settings.model_copy(update={"download_link_ttl_ms": 3_600_000})) as api:
         before = time.time()
         pdf = await ready_pdf(api)
@@ -114,7 +114,7 @@ async def test_a_link_is_good_for_as_long_as_the_setting_says(settings: Settings
     assert before + 3600 <= expires <= after + 3601
 
 
-async def test_a_file_that_the_storage_has_lost_is_a_404(api: Api, tmp_path: Path, database: Database) -> None:
+async def test_a_file_missing_from_storage_is_a_404(api: Api, tmp_path: Path, database: Database) -> None:
     pdf = await ready_pdf(api)
     for path in (tmp_path / "files").rglob("*.pdf"):
         path.unlink()
@@ -122,7 +122,7 @@ async def test_a_file_that_the_storage_has_lost_is_a_404(api: Api, tmp_path: Pat
     assert (response.status_code, response.json()["error"]) == (404, "FILE_NOT_FOUND")
 
 
-def test_without_a_secret_there_is_no_api() -> None:
+def test_the_api_does_not_start_without_a_secret() -> None:
     with pytest.raises(Misconfigured, match="DOWNLOAD_LINK_SECRET"):
         create_api(Settings.load())
 
@@ -132,19 +132,19 @@ def signed(links: Links, expires: int) -> tuple[str, str]:
     return query["expires"], query["signature"]
 
 
-def test_a_link_is_good_until_its_second_and_not_in_it() -> None:
+def test_a_link_has_expired_at_exactly_its_expiry_time() -> None:
     links = Links("secret")
     links.check(FILE, *signed(links, 100), now=99.999)
     with pytest.raises(ExpiredLink):
         links.check(FILE, *signed(links, 100), now=100)
 
 
-def test_another_secret_makes_another_signature() -> None:
+def test_a_different_secret_makes_a_different_signature() -> None:
     with pytest.raises(BadLink):
         Links("one").check(FILE, *signed(Links("other"), 100), now=0)
 
 
 @given(some.text(), some.text())
-def test_no_text_is_taken_for_a_signature(expires: str, signature: str) -> None:
+def test_no_arbitrary_text_passes_for_a_signature(expires: str, signature: str) -> None:
     with pytest.raises(BadLink):
         Links("secret").check(FILE, expires, signature, now=0)

@@ -1,4 +1,4 @@
-"""Customers, drafts, and what issuing an invoice does in one transaction."""
+"""Customers, drafts, and what happens in the one transaction that issues an invoice."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -20,18 +20,18 @@ RENDER, SEND, SNAPSHOT = (
 
 
 async def freeze(api: Api, year: int, month: int, day: int) -> None:
-    """What the service calls today, for every process on this store."""
+    """Fix the service's current date, for every process that uses this store."""
     await api.service.app.clock.freeze(datetime(year, month, day, 12, tzinfo=UTC))
 
 
-async def test_a_customer_is_read_as_it_was_added(api: Api) -> None:
+async def test_a_customer_is_returned_as_it_was_created(api: Api) -> None:
     body = {"name": "  Ann & Bo Ltd ", "email": "ann@example.com", "address": "1 Main St\r\nSpringfield"}
     added = await api.client.post("/customers", body, status=201)
     assert (added["name"], added["address"]) == ("Ann & Bo Ltd", "1 Main St\nSpringfield")
     assert await api.client.get(f"/customers/{added['id']}") == added
 
 
-async def test_a_draft_has_totals_and_neither_number_nor_jobs(api: Api, database: Database) -> None:
+async def test_a_draft_has_totals_but_no_number_and_no_jobs(api: Api, database: Database) -> None:
     invoice = await api.client.get(f"/invoices/{await api.client.draft(note='Thank you', dueDays=30)}")
     assert (invoice["status"], invoice["number"], invoice["issuedOn"], invoice["dueOn"]) == ("DRAFT", None, None, None)
     assert (invoice["net"], invoice["tax"], invoice["total"]) == ("100.05", "19.01", "119.06")
@@ -43,12 +43,12 @@ async def test_a_draft_has_totals_and_neither_number_nor_jobs(api: Api, database
 @pytest.mark.parametrize(
     ("lines", "net", "taxes", "total"),
     [
-        # Half a cent goes up, on lines and on taxes.
+        # Half a cent is rounded up, in lines and in taxes.
         ([("0.5", "0.01", "0")], "0.01", [("0", "0.01", "0.00")], "0.01"),
         ([("1", "0.50", "1")], "0.50", [("1", "0.50", "0.01")], "0.51"),
-        # Tax is rounded once for each rate: 3 × 0.03 is 0.09, of which 19 % are 0.02; line by line it would be 0.03.
+        # Tax is rounded once per rate: 3 × 0.03 is 0.09, of which 19 % are 0.02; rounded per line it would be 0.03.
         ([("1", "0.03", "19")] * 3, "0.09", [("19", "0.09", "0.02")], "0.11"),
-        # Several rates, of which one is written in two ways; the order is that of the rates.
+        # Several rates, one of them written in two ways; totals are ordered by rate.
         (
             [("2", "10.00", "19"), ("1", "9.99", "7"), ("3", "1.11", "19.00"), ("1", "5", "0")],
             "38.32",
@@ -57,7 +57,7 @@ async def test_a_draft_has_totals_and_neither_number_nor_jobs(api: Api, database
         ),
         # A discount.
         ([("1", "100.00", "7.5"), ("1", "-33.33", "7.5")], "66.67", [("7.5", "66.67", "5.00")], "71.67"),
-        # More than a float can hold.
+        # More digits than a float can hold.
         ([("1", "999999999999.99", "0")], "999999999999.99", [("0", "999999999999.99", "0.00")], "999999999999.99"),
     ],
 )
@@ -73,7 +73,7 @@ async def test_amounts_are_exact(
     assert [(each["rate"], each["net"], each["tax"]) for each in invoice["taxes"]] == taxes
 
 
-async def test_issuing_gives_number_dates_document_and_jobs(api: Api, database: Database) -> None:
+async def test_issuing_assigns_number_dates_document_and_jobs(api: Api, database: Database) -> None:
     await freeze(api, 2026, 1, 20)
     customer = await api.client.customer("bo@example.com")
     invoice = await api.client.issued(customer=customer, send_email=True, dueDays=14)
@@ -88,7 +88,7 @@ async def test_issuing_gives_number_dates_document_and_jobs(api: Api, database: 
     assert (state, file_state, key) == ("PENDING", "PENDING", f"invoices/{invoice['id']}.pdf")
     render = await api.service.app.jobs.get(job)
     assert render is not None
-    assert (render.kind, render.key, render.payload) == (RENDER, str(document), f'{{"document_id":"{document}"}}')
+    assert (render.kind, render.key, render.payload) == (RENDER, str(document), {"document_id": str(document)})
     ((delivery, delivery_key, recipient, message_id),) = await rows(
         database.url, "SELECT id, idempotency_key, recipient, message_id FROM invoicing.email_delivery"
     )
@@ -98,7 +98,7 @@ async def test_issuing_gives_number_dates_document_and_jobs(api: Api, database: 
     assert keys == [(SEND, str(delivery)), (SNAPSHOT, invoice["id"])]
 
 
-async def test_numbers_begin_anew_each_year_and_grow_beyond_their_zeros(api: Api, database: Database) -> None:
+async def test_numbers_restart_each_year_and_outgrow_their_leading_zeros(api: Api, database: Database) -> None:
     await freeze(api, 2026, 12, 31)
     assert (await api.client.issued())["number"] == "2026-00001"
     await freeze(api, 2027, 1, 1)
@@ -107,11 +107,11 @@ async def test_numbers_begin_anew_each_year_and_grow_beyond_their_zeros(api: Api
     assert (await api.client.issued())["number"] == "2027-100000"
 
 
-async def test_numbers_have_no_gaps_however_many_are_issued_at_once(api: Api, database: Database) -> None:
+async def test_numbers_have_no_gaps_when_many_invoices_are_issued_at_once(api: Api, database: Database) -> None:
     await freeze(api, 2026, 5, 1)
     customer = await api.client.customer()
     drafts = [await api.client.draft(customer=customer) for _ in range(12)]
-    # Each is issued twice at once, and half of them cannot be issued at all.
+    # Each is issued twice at the same time, and half of them cannot be issued at all.
     unknown = [str(uuid4()) for _ in drafts]
     responses = await asyncio.gather(
         *(api.client.http.post(f"/invoices/{invoice}/issue") for invoice in [*drafts, *drafts, *unknown])
@@ -129,7 +129,7 @@ async def test_a_transaction_that_is_killed_before_its_commit_leaves_nothing(api
     before = await jobs_of(database.url)
 
     async def everything_is_written() -> list[tuple[object, ...]]:
-        """The number is the last thing, and for that it has to wait."""
+        """The number is written last, and here that write has to wait."""
         return await rows(
             database.url,
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
@@ -150,7 +150,7 @@ async def test_a_transaction_that_is_killed_before_its_commit_leaves_nothing(api
     assert (await api.client.post(f"/invoices/{invoice}/issue"))["number"] == "2026-00002"
 
 
-async def test_an_invoice_is_paid_once_and_only_when_issued(api: Api) -> None:
+async def test_only_an_issued_invoice_can_be_paid_and_only_once(api: Api) -> None:
     invoice = await api.client.draft()
     assert (await api.client.post(f"/invoices/{invoice}/pay", status=409))["error"] == "INVOICE_IS_DRAFT"
     await api.client.post(f"/invoices/{invoice}/issue")
@@ -159,7 +159,7 @@ async def test_an_invoice_is_paid_once_and_only_when_issued(api: Api) -> None:
     assert (await api.client.post(f"/invoices/{invoice}/pay", status=409))["error"] == "INVOICE_IS_PAID"
 
 
-async def test_invoices_are_listed_by_pages_the_newest_first(api: Api) -> None:
+async def test_invoices_are_listed_in_pages_newest_first(api: Api) -> None:
     customer, other = await api.client.customer(), await api.client.customer()
     made = [await api.client.draft(customer=customer) for _ in range(5)]
     await api.client.draft(customer=other)
@@ -172,7 +172,7 @@ async def test_invoices_are_listed_by_pages_the_newest_first(api: Api) -> None:
         page = await api.client.get(f"/invoices?customerId={customer}&limit=2&after={page['next']}")
     seen += [item["id"] for item in page["items"]]
     assert seen == made[::-1]
-    # The one after the last is a page without anything; one after nothing is none.
+    # The page after the last one is empty; an unknown cursor is an error.
     assert await api.client.get(f"/invoices?customerId={customer}&after={made[0]}") == {"items": [], "next": None}
     unknown = uuid4()
     problem = await api.client.get(f"/invoices?customerId={customer}&after={unknown}", status=422)
@@ -181,7 +181,7 @@ async def test_invoices_are_listed_by_pages_the_newest_first(api: Api) -> None:
     assert [item["id"] for item in issued["items"]] == [made[0]]
 
 
-async def test_today_is_that_of_the_store(api: Api) -> None:
+async def test_today_is_the_stores_date(api: Api) -> None:
     async with Holdfast(api.service.settings.database_url) as elsewhere:
         await elsewhere.clock.advance(timedelta(days=400))
         expected = (await elsewhere.clock.now()).date()

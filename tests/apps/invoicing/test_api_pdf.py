@@ -1,4 +1,4 @@
-"""The wait endpoint: what it answers, when, and what it leaves behind."""
+"""The wait endpoint: what it answers, when it answers, and what it leaves behind."""
 
 import asyncio
 import math
@@ -15,7 +15,8 @@ from apps.invoicing.api import waiting
 from apps.invoicing.api.documents import Pdf, pdf_of
 from apps.invoicing.api.service import Service
 from apps.invoicing.jobs import RENDER_FAILED, RENDER_PDF
-from holdfast import Holdfast, Job, JobFilter, JobState, Permanent, RunningJob
+from holdfast import Holdfast, Job, JobState, Permanent, RunningJob
+from holdfast.store.contract import JobFilter
 from tests.apps.invoicing.conftest import Api, running_api
 from tests.apps.invoicing.issuing import Bench
 from tests.apps.invoicing.steps import execute, jobs_of, rendering_app, rows, set_ready, working
@@ -42,7 +43,7 @@ WAIT_MS = {
     "waitMs=%EF%BC%95": None,
     "waitMs=5&waitMs=6": None,
 }
-"""What is asked for, and how long that is in milliseconds; None: it is refused."""
+"""For each value of waitMs, the wait in milliseconds; None means that the value is refused."""
 
 
 async def get_pdf(api: Api, invoice: str, query: str = "waitMs=0") -> httpx.Response:
@@ -50,10 +51,10 @@ async def get_pdf(api: Api, invoice: str, query: str = "waitMs=0") -> httpx.Resp
 
 
 async def end_of_job(api: Api, invoice: str, state: JobState) -> None:
-    """The render job of the invoice ends so, and its handler tells the document nothing of it."""
+    """End the render job of the invoice in this state without its handler updating the document."""
     app = Holdfast(api.service.settings.database_url)
 
-    @app.handler(RENDER_PDF, attempts=1)
+    @app.handler(RENDER_PDF.name, attempts=1)
     async def render(job: RunningJob[dict[str, str]]) -> None:
         match state:
             case JobState.DEAD:
@@ -72,7 +73,7 @@ async def end_of_job(api: Api, invoice: str, state: JobState) -> None:
     assert ended.state is state
 
 
-async def test_a_pdf_that_is_ready_is_answered_at_once(api: Api, database: Database) -> None:
+async def test_a_pdf_that_is_ready_is_returned_at_once(api: Api, database: Database) -> None:
     invoice = await api.client.issued()
     app = rendering_app(database.url, api.service.files)
     async with working(app):
@@ -83,7 +84,7 @@ async def test_a_pdf_that_is_ready_is_answered_at_once(api: Api, database: Datab
     assert (await get_pdf(api, invoice["id"])).json()["sha256"] == body["sha256"]
 
 
-async def test_without_a_worker_it_is_pending_when_the_time_is_up(api: Api, database: Database) -> None:
+async def test_without_a_worker_it_is_pending_after_the_wait(api: Api, database: Database) -> None:
     invoice = (await api.client.issued())["id"]
     before = await jobs_of(database.url)
     for wait_ms in (0, 300):
@@ -94,7 +95,7 @@ async def test_without_a_worker_it_is_pending_when_the_time_is_up(api: Api, data
         assert (response.status_code, body["status"]) == (202, "PENDING")
         assert body["retryAfterMs"] > 0
         assert response.headers["Retry-After"] == str(math.ceil(body["retryAfterMs"] / 1000))
-    # It was asked for already, and nothing is rendered here.
+    # The PDF was requested when the invoice was issued, and nothing is rendered here.
     assert await jobs_of(database.url) == before
     assert await rows(database.url, "SELECT state FROM platform.document") == [("PENDING",)]
 
@@ -118,7 +119,7 @@ async def test_what_wait_ms_means(api: Api, monkeypatch: pytest.MonkeyPatch) -> 
             assert (query, response.status_code, waited) == (query, 202, [expected / 1000])
 
 
-async def test_an_invoice_that_is_not_there_is_a_404_and_a_draft_a_409(api: Api) -> None:
+async def test_an_unknown_invoice_is_a_404_and_a_draft_a_409(api: Api) -> None:
     for unknown in (str(uuid4()), "17", "%00", "a" * 3000):
         response = await get_pdf(api, unknown)
         assert (response.status_code, response.json()["error"]) == (404, "INVOICE_NOT_FOUND")
@@ -126,7 +127,7 @@ async def test_an_invoice_that_is_not_there_is_a_404_and_a_draft_a_409(api: Api)
     assert (response.status_code, response.json()["error"]) == (409, "INVOICE_IS_DRAFT")
 
 
-async def test_an_answer_comes_when_the_job_ends_and_not_with_the_next_look(
+async def test_the_end_of_the_job_ends_the_wait_before_the_next_look(
     api: Api, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "_FIRST_LOOK_SECONDS", 3600.0)
@@ -140,8 +141,8 @@ async def test_an_answer_comes_when_the_job_ends_and_not_with_the_next_look(
     assert response.status_code == 200
 
 
-async def test_the_looks_of_a_wait_become_rare(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a job that never ends and an alarm clock that rings for nothing."""
+async def test_a_wait_looks_less_and_less_often(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job never ends, and the wait is woken without a reason."""
     invoice = (await api.client.issued())["id"]
     pauses: list[float] = []
 
@@ -162,8 +163,8 @@ async def test_the_looks_of_a_wait_become_rare(api: Api, monkeypatch: pytest.Mon
     assert pauses == [0.5, 1, 2, 4, 5, 5, 5]
 
 
-async def test_the_tables_are_the_truth_whatever_the_job_says(api: Api, database: Database) -> None:
-    """A document that somebody has set right by hand is found by a look, with the job still pending."""
+async def test_the_tables_count_and_not_the_state_of_the_job(api: Api, database: Database) -> None:
+    """A look finds a document that a person repaired by hand, although the job is still pending."""
     invoice = (await api.client.issued())["id"]
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(get_pdf(api, invoice, "waitMs=30000"))
@@ -204,13 +205,13 @@ async def test_a_document_that_failed_is_a_422_with_its_reason(api: Api, databas
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (JobState.DEAD, "the job that renders it ended dead"),
+        (JobState.DEAD, "the rendering job ended dead"),
         (JobState.FAILED, "the template is no template"),
-        (JobState.CANCELED, "the job that renders it ended canceled"),
+        (JobState.CANCELED, "the rendering job ended canceled"),
     ],
 )
 @pytest.mark.parametrize("wait_ms", [0, 30_000])
-async def test_a_job_that_ended_without_a_word_is_a_422_and_marks_the_document(
+async def test_a_job_that_ended_without_recording_it_is_a_422_and_marks_the_document(
     api: Api, database: Database, state: JobState, message: str, wait_ms: int
 ) -> None:
     invoice = (await api.client.issued())["id"]
@@ -224,7 +225,7 @@ async def test_a_job_that_ended_without_a_word_is_a_422_and_marks_the_document(
     assert await rows(database.url, marked) == [("FAILED", "FAILED", "INVOICE_PDF_RENDER_FAILED")]
 
 
-async def test_who_asks_after_a_persons_retry_waits_again(api: Api, database: Database) -> None:
+async def test_a_request_after_a_persons_retry_waits_again(api: Api, database: Database) -> None:
     invoice = (await api.client.issued())["id"]
     await end_of_job(api, invoice, JobState.FAILED)
     assert (await get_pdf(api, invoice)).status_code == 422
@@ -245,23 +246,23 @@ async def test_who_asks_after_a_persons_retry_waits_again(api: Api, database: Da
         "UPDATE platform.document SET job_id = gen_random_uuid()",
     ],
 )
-async def test_twenty_who_ask_at_once_make_one_job(api: Api, database: Database, damage: str) -> None:
-    """For an invoice that somehow has no document, or one without a job that is there."""
+async def test_twenty_simultaneous_requests_make_one_job(api: Api, database: Database, damage: str) -> None:
+    """For an invoice that has no document, or a document whose job does not exist."""
     invoice = (await api.client.issued())["id"]
     ((job,),) = await rows(database.url, "SELECT job_id FROM platform.document")
     await execute(database.url, damage)
     if damage.startswith("DELETE"):
-        # As after the retention of jobs: the key of the document that is gone says nothing about the new one.
+        # As after the retention of jobs: the key of the deleted document does not apply to the new one.
         assert await api.service.app.cancel([job]) == ["canceled"]
     responses = await asyncio.gather(*(get_pdf(api, invoice) for _ in range(20)))
     assert {response.status_code for response in responses} == {202}
     documents = await rows(database.url, "SELECT id, job_id FROM platform.document")
     assert [response.json()["documentId"] for response in responses] == [str(documents[0][0])] * 20
-    live = await api.service.app.jobs.list(JobFilter(state=JobState.READY, kind=RENDER_PDF), limit=100)
+    live = await api.service.app.jobs.list(JobFilter(state=JobState.READY, kind=RENDER_PDF.name), limit=100)
     assert [job.id for job in live] == [documents[0][1]]
 
 
-async def test_a_document_that_is_wanted_again_after_its_job_gets_another_job(api: Api, database: Database) -> None:
+async def test_a_document_requested_again_after_its_job_gets_another_job(api: Api, database: Database) -> None:
     invoice = (await api.client.issued())["id"]
     async with working(rendering_app(database.url, api.service.files)):
         assert (await get_pdf(api, invoice, "waitMs=30000")).status_code == 200
@@ -271,13 +272,13 @@ async def test_a_document_that_is_wanted_again_after_its_job_gets_another_job(ap
             " UPDATE platform.file SET state = 'PENDING', bytes = NULL, sha256 = NULL",
         )
         assert (await get_pdf(api, invoice, "waitMs=30000")).status_code == 200
-    assert (await jobs_of(database.url)).count(RENDER_PDF) == 2
+    assert (await jobs_of(database.url)).count(RENDER_PDF.name) == 2
 
 
 LOST_FILE = "UPDATE platform.file SET state = 'PENDING', bytes = NULL, sha256 = NULL"
 
 
-async def test_a_ready_document_without_its_file_is_made_again_by_one_job(
+async def test_a_ready_document_whose_file_is_lost_is_rendered_again_by_one_job(
     api: Api, bench: Bench, database: Database
 ) -> None:
     invoice = (await api.client.issued())["id"]
@@ -287,19 +288,19 @@ async def test_a_ready_document_without_its_file_is_made_again_by_one_job(
     answers = await asyncio.gather(*(get_pdf(api, invoice) for _ in range(10)))
     answers += [await get_pdf(api, invoice) for _ in range(3)]
     assert {response.status_code for response in answers} == {202}
-    assert (await jobs_of(database.url)).count(RENDER_PDF) == 2
+    assert (await jobs_of(database.url)).count(RENDER_PDF.name) == 2
     await bench.work_off()
     for _ in range(3):
         response = await get_pdf(api, invoice)
         assert (response.status_code, response.json()["sha256"]) == (200, before)
-    assert (await jobs_of(database.url)).count(RENDER_PDF) == 2
+    assert (await jobs_of(database.url)).count(RENDER_PDF.name) == 2
 
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["by its handler", "by nobody"])
-async def test_a_ready_document_without_its_file_can_fail(
+async def test_a_ready_document_whose_file_is_lost_can_fail(
     api: Api, bench: Bench, database: Database, *, is_told: bool
 ) -> None:
-    """Its job still waits, as after a file that was lost while somebody rendered it by hand."""
+    """Its job is still waiting, as when a person rendered the file by hand and it was then lost."""
     invoice = (await api.client.issued(template="invoice"))["id"]
     await execute(database.url, "UPDATE platform.document SET state = 'READY'")
     if is_told:
@@ -309,8 +310,8 @@ async def test_a_ready_document_without_its_file_can_fail(
         await end_of_job(api, invoice, JobState.DEAD)
     for _ in range(2):
         assert (await get_pdf(api, invoice)).status_code == 422
-    assert (await jobs_of(database.url)).count(RENDER_PDF) == 1
-    # When a person has retried it, its new end counts.
+    assert (await jobs_of(database.url)).count(RENDER_PDF.name) == 1
+    # After a person has retried the job, its new end counts.
     await execute(database.url, "UPDATE invoicing.invoice SET template = 'invoice'")
     ((job,),) = await rows(database.url, "SELECT job_id FROM platform.document")
     assert await api.service.app.retry([job]) == ["ready"]
@@ -320,14 +321,14 @@ async def test_a_ready_document_without_its_file_can_fail(
 
 
 async def waiting_clients(api: Api, number: int) -> bool:
-    """As /metrics has it."""
+    """The number of waiting clients according to /metrics."""
     lines = (await api.client.http.get("/metrics")).text.splitlines()
     (value,) = (line.split()[1] for line in lines if line.startswith(f"{WAITS} "))
     return float(value) == number
 
 
 @pytest.mark.long
-async def test_200_clients_wait_at_once_and_those_who_leave_free_their_wait(api: Api, database: Database) -> None:
+async def test_200_clients_can_wait_at_once_and_a_disconnect_ends_the_wait(api: Api, database: Database) -> None:
     customer = await api.client.customer()
     invoices = [(await api.client.issued(customer=customer))["id"] for _ in range(10)]
     limits = httpx.Limits(max_connections=None)
@@ -338,7 +339,7 @@ async def test_200_clients_wait_at_once_and_those_who_leave_free_their_wait(api:
 
         asking = [asyncio.create_task(ask(invoice)) for invoice in invoices * 20]
         await until(lambda: waiting_clients(api, 200), "all of them wait")
-        # Nobody who waits holds a connection to the database: there are ten, and others get their answers.
+        # Waiting clients hold no database connections: there are only ten, and other requests are still answered.
         assert (await api.client.get("/healthz"))["status"] == "ok"
         leaving, staying = asking[:50], asking[50:]
         for task in leaving:
@@ -354,7 +355,7 @@ async def test_200_clients_wait_at_once_and_those_who_leave_free_their_wait(api:
     assert 'invoicing_pdf_answers_total{status="READY"} 150.0' in metrics
 
 
-async def test_a_client_that_leaves_leaves_nothing_of_its_wait(api: Api) -> None:
+async def test_a_disconnected_client_leaves_no_task_behind(api: Api) -> None:
     invoice = (await api.client.issued())["id"]
     asking = asyncio.create_task(get_pdf(api, invoice, "waitMs=30000"))
     await until(lambda: waiting_clients(api, 1), "it waits")
@@ -363,8 +364,8 @@ async def test_a_client_that_leaves_leaves_nothing_of_its_wait(api: Api) -> None
     assert not {"_settled", "_disconnect"} & {getattr(task.get_coro(), "__name__", "") for task in asyncio.all_tasks()}
 
 
-async def test_nobody_looks_any_more_for_those_who_left(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted by somebody who stays, and has many more looks meanwhile."""
+async def test_disconnected_clients_cause_no_more_looks(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured against a client that stays connected and has many more looks in the meantime."""
     monkeypatch.setattr(waiting, "_FIRST_LOOK_SECONDS", 0.05)
     monkeypatch.setattr(waiting, "_LONGEST_SECONDS", 0.05)
     left, stays = [(await api.client.issued())["id"] for _ in range(2)]
@@ -382,14 +383,14 @@ async def test_nobody_looks_any_more_for_those_who_left(api: Api, monkeypatch: p
         task.cancel()
     before = looks.copy()
     await until(lambda: looks[stays] >= before[stays] + 20, "one who stays has many looks")
-    # One that was under way for each of them.
+    # At most one look per client was still in progress.
     assert looks[left] <= before[left] + len(leaving)
     staying.cancel()
     await asyncio.gather(*leaving, staying, return_exceptions=True)
     await until(lambda: waiting_clients(api, 0), "nobody waits any more")
 
 
-async def test_a_server_that_stops_answers_those_who_wait(settings: Any) -> None:  # noqa: ANN401
+async def test_a_stopping_server_answers_waiting_clients(settings: Any) -> None:  # noqa: ANN401
     async with running_api(settings) as api:
         invoice = (await api.client.issued())["id"]
         asking = asyncio.create_task(get_pdf(api, invoice, "waitMs=30000"))

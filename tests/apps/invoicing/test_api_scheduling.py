@@ -1,4 +1,4 @@
-"""Reminders and the bills of the month: when they are made, and never twice."""
+"""Reminders and monthly bills: when they are created, and that none is created twice."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -21,10 +21,10 @@ async def today_is(api: Api, day: str) -> None:
     await api.service.app.clock.freeze(datetime.fromisoformat(f"{day}T12:00").replace(tzinfo=UTC))
 
 
-async def test_the_token_is_needed(api: Api, settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_token_is_required(api: Api, settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
     await overdue(api, 1)
     for name in (REMINDERS, BILLING):
-        # Before all else: who has no token learns nothing about the parameters either.
+        # The token is checked first: without it, a caller learns nothing about the parameters either.
         path = f"/internal/scheduler/{name}?limit=none"
         for headers in ({}, {"x-service-token": ""}, {"x-service-token": TOKEN[:-1]}, {"x-service-token": "\xe4"}):
             encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
@@ -35,7 +35,7 @@ async def test_the_token_is_needed(api: Api, settings: Settings, caplog: pytest.
     assert await rows(settings.database_url, "SELECT count(*) FROM invoicing.reminder") == [(0,)]
 
 
-async def test_without_a_token_of_its_own_the_api_refuses_every_call(
+async def test_an_api_that_has_no_token_refuses_every_call(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running_api(settings.model_copy(update={"worker_api_service_token": None})) as api:
@@ -47,7 +47,7 @@ async def test_without_a_token_of_its_own_the_api_refuses_every_call(
 
 
 async def overdue(api: Api, number: int) -> list[str]:
-    """Invoices that were due on 1 March 2026, and it is the day after."""
+    """Invoices that were due on 1 March 2026; today is the day after."""
     await today_is(api, "2026-02-15")
     customer = await api.client.customer()
     invoices = [(await api.client.issued(customer=customer, dueDays=14))["id"] for _ in range(number)]
@@ -55,14 +55,14 @@ async def overdue(api: Api, number: int) -> list[str]:
     return invoices
 
 
-async def test_nobody_is_reminded_of_nothing(api: Api) -> None:
+async def test_without_overdue_invoices_no_reminder_is_made(api: Api) -> None:
     await today_is(api, "2026-02-15")
     await api.client.issued(lines=[LINE | {"unitPrice": "0"}], dueDays=14)
     await today_is(api, "2026-03-30")
     assert (await api.client.scheduler(REMINDERS))["created"] == 0
 
 
-async def test_each_level_is_made_once_when_its_day_has_come(api: Api, database: Database) -> None:
+async def test_each_level_is_made_once_when_it_is_due(api: Api, database: Database) -> None:
     (invoice,) = await overdue(api, 1)
     for day, level in (
         ("2026-03-01", None),
@@ -89,7 +89,7 @@ async def test_each_level_is_made_once_when_its_day_has_come(api: Api, database:
     assert (await jobs_of(database.url)).count(SEND) == 3
 
 
-async def test_who_was_not_reminded_for_weeks_gets_one_mail(api: Api) -> None:
+async def test_a_customer_who_was_not_reminded_for_weeks_gets_one_mail(api: Api) -> None:
     await overdue(api, 1)
     await today_is(api, "2026-04-30")
     assert [item["level"] for item in (await api.client.scheduler(REMINDERS))["items"]] == [3]
@@ -102,12 +102,12 @@ async def test_who_was_not_reminded_for_weeks_gets_one_mail(api: Api) -> None:
         (("02", "08", "22"), (), ["Reminder", "Second reminder", "Final reminder"]),
         (("22",), (), ["Reminder"]),
         (("08", "22"), (), ["Reminder", "Final reminder"]),
-        # What did not arrive does not count.
+        # A reminder that was not delivered does not count.
         (("02", "08", "22"), ("02",), ["Reminder", "Final reminder"]),
         (("02", "08", "22"), ("02", "08"), ["Reminder"]),
     ],
 )
-async def test_a_reminder_tells_of_those_that_were_sent(
+async def test_a_reminder_mentions_the_ones_sent_before(
     api: Api,
     bench: Bench,
     mails: MailServer,
@@ -124,14 +124,14 @@ async def test_a_reminder_tells_of_those_that_were_sent(
     assert [str(mail["Subject"]).partition(":")[0] for mail in mails.mails] == subjects
 
 
-async def test_nobody_is_reminded_of_what_is_paid_or_not_issued(api: Api) -> None:
+async def test_paid_and_unissued_invoices_get_no_reminder(api: Api) -> None:
     (paid,) = await overdue(api, 1)
     await api.client.post(f"/invoices/{paid}/pay")
     await api.client.draft()
     assert (await api.client.scheduler(REMINDERS))["created"] == 0
 
 
-async def test_a_key_of_a_client_does_not_stand_in_the_way_of_a_reminder(api: Api) -> None:
+async def test_a_clients_key_does_not_block_a_reminder(api: Api) -> None:
     (invoice,) = await overdue(api, 1)
     headers = {"Idempotency-Key": f"reminder:{invoice}:1"}
     await api.client.post(f"/invoices/{invoice}/email", status=202, headers=headers)
@@ -139,7 +139,7 @@ async def test_a_key_of_a_client_does_not_stand_in_the_way_of_a_reminder(api: Ap
 
 
 async def in_pieces(api: Api, name: str, limit: int) -> list[dict[str, Any]]:
-    """As the worker's runner does: until there is no more."""
+    """Call repeatedly until nothing is left, like the worker's runner."""
     items: list[dict[str, Any]] = []
     for _ in range(100):
         made = await api.client.scheduler(name, limit)
@@ -150,7 +150,7 @@ async def in_pieces(api: Api, name: str, limit: int) -> list[dict[str, Any]]:
     raise AssertionError("there is always more")
 
 
-async def test_reminders_called_at_once_from_five_clients_are_made_once(api: Api, database: Database) -> None:
+async def test_five_simultaneous_calls_make_each_reminder_once(api: Api, database: Database) -> None:
     invoices = await overdue(api, 9)
     pieces = await asyncio.gather(*(in_pieces(api, REMINDERS, 4) for _ in range(5)))
     made = [item["invoiceId"] for piece in pieces for item in piece]
@@ -158,7 +158,7 @@ async def test_reminders_called_at_once_from_five_clients_are_made_once(api: Api
     assert (await jobs_of(database.url)).count(SEND) == 9
 
 
-async def test_bills_called_at_once_from_five_clients_are_made_once(api: Api, database: Database) -> None:
+async def test_five_simultaneous_calls_make_each_bill_once(api: Api, database: Database) -> None:
     await today_is(api, "2026-03-01")
     enrolments = [(await api.client.enrolment(first="2026-02"))["id"] for _ in range(5)]
     pieces = await asyncio.gather(*(in_pieces(api, BILLING, 4) for _ in range(5)))
@@ -169,7 +169,7 @@ async def test_bills_called_at_once_from_five_clients_are_made_once(api: Api, da
     assert await rows(database.url, "SELECT count(*) FROM invoicing.invoice") == [(10,)]
 
 
-async def test_a_month_is_billed_when_it_begins_with_all_that_an_invoice_has(api: Api, database: Database) -> None:
+async def test_a_month_is_billed_when_it_begins_with_a_complete_invoice(api: Api, database: Database) -> None:
     await today_is(api, "2026-02-28")
     enrolment = (await api.client.enrolment(first="2026-03", lastMonth="2026-04"))["id"]
     assert (await api.client.scheduler(BILLING))["created"] == 0
@@ -184,13 +184,13 @@ async def test_a_month_is_billed_when_it_begins_with_all_that_an_invoice_has(api
         "invoice.tax.snapshot.requested",
     ]
     assert (await api.client.get(f"/enrolments/{enrolment}"))["billedUpTo"] == "2026-03"
-    # The last month is billed, and none after it.
+    # The last month is billed, but no later one.
     await today_is(api, "2026-07-15")
     assert [item["month"] for item in (await api.client.scheduler(BILLING))["items"]] == ["2026-04"]
     assert (await api.client.scheduler(BILLING)) == {"created": 0, "items": [], "more": False}
 
 
-async def test_a_mistyped_year_does_not_bill_all_the_months_since_then(api: Api) -> None:
+async def test_a_mistyped_year_does_not_bill_every_month_since(api: Api) -> None:
     await today_is(api, "2026-03-10")
     customer = await api.client.customer()
     enrolment = {"customerId": customer, "className": "Violin", "student": "Bo", "currency": "EUR"} | {
@@ -202,7 +202,7 @@ async def test_a_mistyped_year_does_not_bill_all_the_months_since_then(api: Api)
     assert (await api.client.scheduler(BILLING))["created"] == 13
 
 
-async def test_an_enrolment_that_has_ended_is_billed_no_more(api: Api) -> None:
+async def test_an_ended_enrolment_is_no_longer_billed(api: Api) -> None:
     await today_is(api, "2026-03-10")
     enrolment = (await api.client.enrolment(first="2026-03"))["id"]
     assert (await api.client.scheduler(BILLING))["created"] == 1
@@ -215,10 +215,10 @@ async def test_an_enrolment_that_has_ended_is_billed_no_more(api: Api) -> None:
 
 
 @pytest.mark.parametrize("table", ["reminder", "class_bill"])
-async def test_a_call_that_breaks_off_keeps_what_it_has_made_and_the_next_one_goes_on(
+async def test_an_interrupted_call_keeps_its_items_and_the_next_one_continues(
     api: Api, database: Database, table: str
 ) -> None:
-    """Each item is a transaction of its own."""
+    """Each item is a separate transaction."""
     name = REMINDERS if table == "reminder" else BILLING
     await overdue(api, 3)
     for _ in range(3):

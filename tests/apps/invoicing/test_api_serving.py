@@ -1,4 +1,4 @@
-"""The API as a process of its own, what its metrics say, and how it is described."""
+"""The API as a separate process, its metrics, and its OpenAPI description."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ def free_port() -> int:
 
 
 def variables(**given: str) -> dict[str, str]:
-    """The process finds its code where this one has."""
+    """The variables of a process that imports the same code as this one."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     return kept | {"PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(ROOT)]), **given}
 
@@ -80,7 +80,7 @@ async def serving(database: Database, folder: Path) -> AsyncIterator[tuple[async
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_it_with_0_and_those_who_wait_are_answered(
+async def test_a_signal_ends_it_with_0_after_waiting_clients_are_answered(
     database: Database, tmp_path: Path, number: signal.Signals
 ) -> None:
     async with serving(database, tmp_path) as (process, client):
@@ -97,7 +97,7 @@ async def test_a_signal_ends_it_with_0_and_those_who_wait_are_answered(
     assert (process.returncode, "Traceback" in errors.decode()) == (0, False)
 
 
-def test_what_keeps_it_from_starting_is_told_in_one_line(
+def test_a_failed_start_is_explained_in_one_line(
     settings: Settings, database: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -118,7 +118,7 @@ def test_what_keeps_it_from_starting_is_told_in_one_line(
 
 @pytest.mark.long
 async def test_its_timeouts_allow_the_default_and_the_longest_wait(database: Database, tmp_path: Path) -> None:
-    """As it is, for half a minute: nothing of the server ends a request before that, or keeps it for longer."""
+    """Half a minute with the real settings: the server neither ends a request early nor holds it for longer."""
     async with serving(database, tmp_path) as (_, client):
         invoice = (await client.issued())["id"]
         ended: list[str] = []
@@ -134,11 +134,11 @@ async def test_its_timeouts_allow_the_default_and_the_longest_wait(database: Dat
     assert [status for status, _ in answers] == [202] * 3
     for (_, seconds), least in zip(answers, (15, 30, 30), strict=True):
         assert seconds >= least
-    # By then the others had half of their time before them.
+    # When it ended, half of the wait was still ahead of the others.
     assert ended[0] == ""
 
 
-def test_a_connection_is_kept_for_longer_than_a_request_may_take(settings: Settings) -> None:
+def test_a_connection_is_kept_longer_than_a_request_may_take(settings: Settings) -> None:
     assert LONGEST_WAIT_MS + 5_000 <= KEEP_ALIVE_SECONDS * 1000
     assert ApiServer(create_api(settings)).config.timeout_keep_alive == KEEP_ALIVE_SECONDS
 
@@ -149,7 +149,7 @@ async def values(api: Api) -> dict[str, float]:
     return {name: float(value) for name, _, value in pairs}
 
 
-async def test_the_metrics_tell_the_health_of_the_queue(api: Api, database: Database) -> None:
+async def test_the_metrics_report_the_health_of_the_queue(api: Api, database: Database) -> None:
     assert (await values(api))["invoicing_outbox_due_pending"] == 0
     for _ in range(2):
         await api.client.issued(send_email=True)
@@ -162,11 +162,11 @@ async def test_the_metrics_tell_the_health_of_the_queue(api: Api, database: Data
 
     app = Holdfast(database.url)
 
-    @app.handler(RENDER_PDF)
+    @app.handler(RENDER_PDF.name)
     async def fail(job: RunningJob[dict[str, str]]) -> None:
         raise Permanent("BROKEN")
 
-    @app.handler(SNAPSHOT_TAX)
+    @app.handler(SNAPSHOT_TAX.name)
     async def try_again(job: RunningJob[dict[str, str]]) -> None:
         raise Retryable("not now", after="1h")
 
@@ -180,8 +180,8 @@ async def test_the_metrics_tell_the_health_of_the_queue(api: Api, database: Data
     assert (found['invoicing_outbox_jobs{state="PENDING"}'], found["invoicing_outbox_due_pending"]) == (4, 2)
 
 
-async def test_what_is_not_known_of_the_queue_is_not_told(api: Api, database: Database) -> None:
-    """A zero, or what was so before, would turn an alert green while the store is away."""
+async def test_unknown_queue_figures_are_left_out(api: Api, database: Database) -> None:
+    """While the store is unreachable, a zero or an old value would silence an alert."""
     await api.client.issued()
     before = await values(api)
     names = {name for name in before if name.startswith("invoicing_outbox_")}
@@ -234,7 +234,7 @@ DOCUMENTED: dict[str, dict[str, set[str]]] = {
 }
 
 
-async def test_it_is_described_as_it_is(api: Api) -> None:
+async def test_its_description_is_true(api: Api) -> None:
     described: dict[str, Any] = await api.client.get("/openapi.json")
     found = {
         path: {method: set(operation["responses"]) for method, operation in operations.items()}

@@ -1,6 +1,6 @@
-"""Three workers, of which one is killed while it renders and one while it mails: everything is done, and told once.
+"""Of three workers, one is killed while it renders and one while it mails. Everything is done and recorded once.
 
-What a mail server has accepted can be sent again by whoever takes over; it has the same Message-ID then.
+A mail that the server has accepted can be sent again by the worker that takes over, with the same Message-ID.
 """
 
 from collections import Counter
@@ -12,7 +12,8 @@ import pytest
 
 from apps.invoicing.jobs import RENDER_PDF
 from apps.invoicing.settings import OUTBOX, Settings
-from holdfast import JobFilter, JobState
+from holdfast import JobState
+from holdfast.store.contract import JobFilter
 from tests.apps.invoicing.issuing import Bench, Issued, opened_bench, worker_settings
 from tests.apps.invoicing.mail_server import MailServer, mail_server
 from tests.apps.invoicing.patience import until
@@ -25,7 +26,7 @@ _INVOICES, _WORKERS = 12, 3
 
 
 def slow_templates(folder: Path) -> Path:
-    """Those of the service, but a page takes a while."""
+    """The service's templates, but each page takes a while to render."""
     templates = folder / "templates"
     templates.mkdir()
     for file in Settings.model_fields["templates_folder"].default.iterdir():
@@ -36,13 +37,11 @@ def slow_templates(folder: Path) -> Path:
 
 
 async def all_render(bench: Bench) -> bool:
-    jobs = await bench.app.jobs.list(JobFilter(kind=RENDER_PDF, state=JobState.RUNNING), 100)
+    jobs = await bench.app.jobs.list(JobFilter(kind=RENDER_PDF.name, state=JobState.RUNNING), 100)
     return len({job.holder for job in jobs}) == _WORKERS
 
 
-async def test_workers_that_are_killed_leave_nothing_undone_and_nothing_done_twice(
-    database: Database, tmp_path: Path
-) -> None:
+async def test_after_killed_workers_nothing_is_undone_or_done_twice(database: Database, tmp_path: Path) -> None:
     async with mail_server() as mails:
         variables = {
             "database_url": database.url,
@@ -68,7 +67,7 @@ async def test_workers_that_are_killed_leave_nothing_undone_and_nothing_done_twi
                 issued = [await bench.issue(number, template="slow") for number in range(_INVOICES)]
                 await until(lambda: all_render(bench))
                 workers[0].kill()
-                # The server has accepted a mail of this one, which has not heard of that yet.
+                # The server has accepted a mail from this worker, but the worker has not read the answer yet.
                 await until(lambda: any(sender(mail) in (1, 2) for mail in mails.mails))
                 killed = next(number for mail in mails.mails if (number := sender(mail)) in (1, 2))
                 workers[killed].kill()
@@ -76,7 +75,7 @@ async def test_workers_that_are_killed_leave_nothing_undone_and_nothing_done_twi
                 await until(bench.are_all_final)
             await everything_is_done_once(bench, mails, issued, tmp_path)
             assert any([(await bench.job(each.render_job)).losses for each in issued])
-    # What the server had accepted of those that died before they heard of it is sent again by the one that is left.
+    # The remaining worker resends each mail that the server had accepted from a worker that died before the answer.
     by_worker = Counter((sender(mail), str(mail["Message-ID"])) for mail in mails.mails)
     assert set(by_worker.values()) == {1}
     assert {message for worker, message in by_worker if worker not in (0, killed)} == {
@@ -95,5 +94,5 @@ async def everything_is_done_once(bench: Bench, mails: MailServer, issued: list[
 
 
 def sender(mail: EmailMessage) -> int:
-    """The number of the worker."""
+    """The number of the worker that sent the mail."""
     return int(str(mail["From"]).split("worker-")[1][0])

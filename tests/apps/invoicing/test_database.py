@@ -1,4 +1,4 @@
-"""The service's own pool of connections, when the server goes away and comes back."""
+"""The service's connection pool when the server disappears and returns."""
 
 import asyncpg
 import httpx
@@ -15,14 +15,14 @@ pytestmark = [pytest.mark.postgres, pytest.mark.fault]
 
 
 @pytest.mark.parametrize("is_connected", [True, False])
-async def test_the_health_is_told_while_the_server_says_nothing(
+async def test_the_health_endpoint_answers_while_the_server_is_silent(
     database: Database, settings: Settings, *, is_connected: bool
 ) -> None:
-    """Neither to a question nor to somebody who wants to connect."""
+    """The server answers neither queries nor new connections."""
     with Proxy.before(database.url) as proxy:
         async with (
             running_api(settings.model_copy(update={"database_url": proxy.url})) as api,
-            # Who probes it has less patience than the driver, which would wait for a minute.
+            # A prober is less patient than the driver, which would wait for a minute.
             httpx.AsyncClient(base_url=api.url, timeout=20) as prober,
         ):
             if not is_connected:
@@ -39,10 +39,8 @@ async def test_the_health_is_told_while_the_server_says_nothing(
             await until(is_well)
 
 
-async def test_the_pool_logs_nothing_of_an_outage_by_itself(
-    database: Database, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Whoever asks is told; what the driver tried beside that would be a traceback for each of its tries."""
+async def test_the_pool_does_not_log_an_outage(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """Callers get the error. If the driver logged as well, each of its attempts would add a traceback."""
     with Proxy.before(database.url) as proxy:
         async with opened_pool(proxy.url) as pool:
             proxy.refuse()

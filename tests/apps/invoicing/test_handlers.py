@@ -1,4 +1,4 @@
-"""What each handler leaves behind, and that a crash anywhere in it leaves nothing else."""
+"""What each handler leaves behind, and that a crash at any point leaves nothing else."""
 
 import hashlib
 import io
@@ -67,7 +67,7 @@ async def test_a_mail_waits_for_its_pdf_without_counting_attempts(bench: Bench, 
     assert mails.message_ids == [issued.message_id]
 
 
-async def test_a_mail_comes_back_soon_at_first_and_later_less_often(bench: Bench) -> None:
+async def test_a_mail_is_retried_soon_at_first_and_less_often_later(bench: Bench) -> None:
     issued = await bench.issue()
     await bench.tools.pool.execute(
         "UPDATE platform.document SET job_id = $1",
@@ -84,7 +84,7 @@ async def test_a_mail_comes_back_soon_at_first_and_later_less_often(bench: Bench
     assert waits[0] < waits[1] < waits[2] <= timedelta(seconds=5)
 
 
-async def test_a_template_that_fails_is_final_for_the_document_the_job_and_the_mail(
+async def test_a_failing_template_ends_the_document_the_job_and_the_mail(
     bench: Bench, mails: MailServer, tmp_path: Path
 ) -> None:
     (tmp_path / "templates" / "broken.typ").write_text("#no_such_thing()")
@@ -100,7 +100,9 @@ async def test_a_template_that_fails_is_final_for_the_document_the_job_and_the_m
         assert await bench.error_code(getattr(issued, which)) == RENDER_FAILED
 
 
-async def test_a_failed_pdf_is_made_when_a_person_retries_it(bench: Bench, mails: MailServer, tmp_path: Path) -> None:
+async def test_a_failed_pdf_is_rendered_when_a_person_retries_it(
+    bench: Bench, mails: MailServer, tmp_path: Path
+) -> None:
     issued = await bench.issue(template="new")
     await bench.work_off()
     assert (await bench.document(issued))["state"] == "FAILED"
@@ -133,7 +135,7 @@ async def test_a_refused_mail_is_final_at_once_or_after_the_last_attempt(
     assert delivery["error_code"] == ("MAIL_REFUSED" if attempts == 1 else "MAIL_DEFERRED")
 
 
-async def test_an_account_that_is_refused_costs_no_mail_its_life(database: Database, tmp_path: Path) -> None:
+async def test_a_refused_account_does_not_fail_a_mail(database: Database, tmp_path: Path) -> None:
     async with (
         curt_server(AUTH="535 5.7.8 bad credentials") as server,
         opened_bench(
@@ -170,8 +172,8 @@ async def test_a_mail_server_without_tls_gets_no_password_and_the_delivery_says_
     assert "offers no STARTTLS" in job.last_error.message
 
 
-async def test_what_a_handler_writes_and_the_end_of_its_job_are_one_transaction(bench: Bench) -> None:
-    """By the transaction that PostgreSQL notes in each row: nobody sees the one without the other."""
+async def test_a_handlers_writes_and_the_end_of_its_job_are_one_transaction(bench: Bench) -> None:
+    """Compares the transaction IDs that PostgreSQL notes in each row: no reader can see one without the other."""
     issued = await bench.issue()
     await bench.work_off()
     for job, written in (
@@ -185,7 +187,7 @@ async def test_what_a_handler_writes_and_the_end_of_its_job_are_one_transaction(
         assert row == end, table
 
 
-async def test_a_mail_is_sent_when_the_server_takes_it_later(bench: Bench, mails: MailServer) -> None:
+async def test_a_mail_is_sent_when_the_server_accepts_it_later(bench: Bench, mails: MailServer) -> None:
     issued = await bench.issue()
     mails.refuse = "451 try later"
     await bench.work()
@@ -207,11 +209,11 @@ async def test_a_pdf_that_cannot_be_stored_fails_after_the_last_attempt(bench: B
     assert (job.state, job.attempt) == (JobState.DEAD, bench.settings.outbox_max_attempts)
     assert await bench.error_code(issued.render_job) == "STORAGE_UNAVAILABLE"
     assert (document["state"], document["error_code"]) == ("FAILED", RENDER_FAILED)
-    # Where the files are is nobody's business who asks for an invoice.
-    assert document["error_message"] == "it could not be done in 3 attempts: STORAGE_UNAVAILABLE"
+    # Clients must not learn where files are stored.
+    assert document["error_message"] == "not done after 3 attempts: STORAGE_UNAVAILABLE"
 
 
-async def test_an_error_that_nobody_foresaw_has_a_code_that_tells_nothing_of_it(
+async def test_an_unexpected_error_has_a_code_that_reveals_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     issued = await bench.issue()
@@ -225,7 +227,7 @@ async def test_an_error_that_nobody_foresaw_has_a_code_that_tells_nothing_of_it(
     assert (await bench.delivery(issued))["error_code"] == "ATTEMPTS_EXHAUSTED"
 
 
-async def test_what_is_ready_or_sent_is_left_alone(bench: Bench, mails: MailServer) -> None:
+async def test_ready_documents_and_sent_mails_are_left_alone(bench: Bench, mails: MailServer) -> None:
     issued = await bench.issue()
     await bench.work_off()
     before = await bench.document(issued), await bench.delivery(issued)
@@ -236,7 +238,7 @@ async def test_what_is_ready_or_sent_is_left_alone(bench: Bench, mails: MailServ
     assert len(mails.mails) == 1
 
 
-async def test_a_tax_snapshot_has_the_same_numbers_whenever_it_is_taken(bench: Bench) -> None:
+async def test_a_tax_snapshot_has_the_same_numbers_at_any_time(bench: Bench) -> None:
     issued = await bench.issue()
     await bench.work_off()
     query = "SELECT * FROM invoicing.tax_snapshot ORDER BY tax_rate"
@@ -250,15 +252,17 @@ async def test_a_tax_snapshot_has_the_same_numbers_whenever_it_is_taken(bench: B
 @pytest.mark.parametrize(
     ("kind", "payload"),
     [
-        (RENDER_PDF, {"document_id": "00000000-0000-0000-0000-000000000000"}),
-        (SEND_EMAIL, {"delivery_id": "00000000-0000-0000-0000-000000000000"}),
-        (SNAPSHOT_TAX, {"invoice_id": "00000000-0000-0000-0000-000000000000"}),
-        (RENDER_PDF, {"document_id": "none"}),
-        (SEND_EMAIL, {}),
+        (RENDER_PDF.name, {"document_id": "00000000-0000-0000-0000-000000000000"}),
+        (SEND_EMAIL.name, {"delivery_id": "00000000-0000-0000-0000-000000000000"}),
+        (SNAPSHOT_TAX.name, {"invoice_id": "00000000-0000-0000-0000-000000000000"}),
+        (RENDER_PDF.name, {"document_id": "none"}),
+        (SEND_EMAIL.name, {}),
     ],
 )
-async def test_a_job_for_nothing_is_a_dead_letter_at_once(bench: Bench, kind: str, payload: dict[str, str]) -> None:
-    # As somebody would who writes SQL: the app itself does not take such a payload.
+async def test_a_job_for_an_unknown_object_is_a_dead_letter_at_once(
+    bench: Bench, kind: str, payload: dict[str, str]
+) -> None:
+    # Enqueued with SQL, because the app itself refuses such a payload.
     job_id = await bench.tools.pool.fetchval("SELECT id FROM holdfast.enqueue($1, $2)", kind, json.dumps(payload))
     await bench.work()
     job = await bench.job(job_id)
@@ -275,7 +279,7 @@ TABLES = (
 
 
 class NoMemory(set[UUID]):
-    """That of a process which has died since."""
+    """The memory of a process that has died in the meantime."""
 
     def __contains__(self, _: object) -> bool:
         return False
@@ -285,7 +289,7 @@ class NoMemory(set[UUID]):
 async def to_check(
     url: str, mails: MailServer, folder: Path, *, is_rendered: bool
 ) -> "AsyncIterator[tuple[Holdfast, Issued, Path]]":
-    """An app that is not open, as the check wants it, and an invoice for it to work on."""
+    """An app that is not open, as the check requires, and an invoice for it to process."""
     settings = worker_settings(url, folder, smtp_url=mails.url)
     async with opened_bench(settings) as bench:
         issued = await bench.issue()
@@ -294,11 +298,10 @@ async def to_check(
             await bench.work()
     tools = Tools(settings)
     tools.accepted = NoMemory()
-    async with tools.opened(url):
-        yield build_app(settings, tools), issued, folder / "files" / issued.storage_key
+    yield build_app(settings, tools), issued, folder / "files" / issued.storage_key
 
 
-async def test_rendering_may_die_anywhere(database: Database, mails: MailServer, tmp_path: Path) -> None:
+async def test_rendering_may_crash_anywhere(database: Database, mails: MailServer, tmp_path: Path) -> None:
     url = database.url
     async with to_check(url, mails, tmp_path, is_rendered=False) as (app, issued, file):
 
@@ -317,7 +320,7 @@ async def test_rendering_may_die_anywhere(database: Database, mails: MailServer,
     assert any("finish_in_transaction" in step.text for step in report.steps)
 
 
-async def test_a_tax_snapshot_may_die_anywhere(database: Database, mails: MailServer, tmp_path: Path) -> None:
+async def test_a_tax_snapshot_may_crash_anywhere(database: Database, mails: MailServer, tmp_path: Path) -> None:
     url = database.url
     async with to_check(url, mails, tmp_path, is_rendered=False) as (app, issued, _):
         report = await check_idempotency(
@@ -327,7 +330,7 @@ async def test_a_tax_snapshot_may_die_anywhere(database: Database, mails: MailSe
     assert any("finish_in_transaction" in step.text for step in report.steps)
 
 
-async def test_mailing_may_die_anywhere_and_only_repeats_a_mail_that_can_be_told(
+async def test_mailing_may_crash_anywhere_and_repeats_only_a_recognizable_mail(
     database: Database, mails: MailServer, tmp_path: Path
 ) -> None:
     url, sending = database.url, "apps.invoicing.mail.Mailer.send"
@@ -341,7 +344,7 @@ async def test_mailing_may_die_anywhere_and_only_repeats_a_mail_that_can_be_told
     assert set(mails.message_ids) == {issued.message_id}
 
 
-async def test_nobody_is_reminded_of_what_is_paid(bench: Bench, mails: MailServer) -> None:
+async def test_a_paid_invoice_gets_no_reminder(bench: Bench, mails: MailServer) -> None:
     issued = await bench.issue(reminder_level=2)
     await bench.work_off_but_mails()
     await bench.tools.pool.execute("UPDATE invoicing.invoice SET status = 'PAID' WHERE id = $1", issued.id)
@@ -350,7 +353,7 @@ async def test_nobody_is_reminded_of_what_is_paid(bench: Bench, mails: MailServe
     assert mails.mails == []
 
 
-async def test_a_pdf_that_is_wanted_again_can_fail(bench: Bench) -> None:
+async def test_a_pdf_that_is_requested_again_can_fail(bench: Bench) -> None:
     issued = await bench.issue()
     await bench.work_off()
     await bench.tools.pool.execute("UPDATE platform.document SET state = 'PENDING' WHERE id = $1", issued.document_id)
@@ -362,7 +365,7 @@ async def test_a_pdf_that_is_wanted_again_can_fail(bench: Bench) -> None:
     assert await bench.error_code(issued.render_job) == RENDER_FAILED
 
 
-async def test_an_address_that_a_header_would_decode_is_refused(bench: Bench, mails: MailServer) -> None:
+async def test_an_address_with_an_encoded_word_is_refused(bench: Bench, mails: MailServer) -> None:
     issued = await bench.issue(recipient="=?utf-8?q?eve=40evil.example=2C_b?=@example.com")
     await bench.work_off()
     assert (await bench.delivery(issued))["error_code"] == "MAIL_REFUSED"

@@ -1,4 +1,4 @@
-"""Handlers and others at the same jobs: workers that died or were cut off before, and persons who intervened."""
+"""Handlers whose jobs were touched by others: by workers that died or were cut off, and by people who intervened."""
 
 import asyncio
 import hashlib
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.postgres
 FIRST_ATTEMPT = b"%PDF-1.7 of the first attempt %%EOF\n"
 
 
-async def test_what_a_worker_wrote_before_it_died_is_what_counts(bench: Bench, mails: MailServer) -> None:
+async def test_the_file_that_a_worker_wrote_before_it_died_is_kept(bench: Bench, mails: MailServer) -> None:
     issued = await bench.issue()
     await bench.tools.files.write_once(issued.storage_key, FIRST_ATTEMPT, "application/pdf")
     await bench.work_off()
@@ -32,7 +32,7 @@ async def test_what_a_worker_wrote_before_it_died_is_what_counts(bench: Bench, m
 
 
 @pytest.mark.parametrize("left", [b"", FIRST_ATTEMPT[:-7], b"something else"], ids=["empty", "torn", "foreign"])
-async def test_what_a_machine_left_in_pieces_is_written_anew(bench: Bench, mails: MailServer, left: bytes) -> None:
+async def test_a_file_torn_by_a_crash_is_written_again(bench: Bench, mails: MailServer, left: bytes) -> None:
     issued = await bench.issue()
     await bench.tools.files.write_once(issued.storage_key, left, "application/pdf")
     await bench.work_off()
@@ -41,7 +41,7 @@ async def test_what_a_machine_left_in_pieces_is_written_anew(bench: Bench, mails
     assert [part.get_content() for part in mails.mails[0].iter_attachments()] == [content]
 
 
-async def test_a_file_that_was_changed_afterwards_is_not_mailed(bench: Bench, mails: MailServer) -> None:
+async def test_a_file_that_was_changed_later_is_not_mailed(bench: Bench, mails: MailServer) -> None:
     issued = await bench.issue()
     await bench.work_off_but_mails()
     file = Path(bench.settings.files_url.removeprefix("file:")) / issued.storage_key
@@ -52,10 +52,10 @@ async def test_a_file_that_was_changed_afterwards_is_not_mailed(bench: Bench, ma
     assert (delivery["status"], delivery["error_code"], mails.mails) == ("FAILED", "STORAGE_UNAVAILABLE", [])
 
 
-async def test_a_mail_waits_for_a_pdf_that_somebody_has_asked_for_again(
+async def test_a_mail_waits_for_a_pdf_that_was_requested_again(
     bench: Bench, mails: MailServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between two looks of the handler: at the document, whose job is over, and at that job."""
+    """The request comes between two reads of the handler: of the document, whose job is over, and of that job."""
     issued = await bench.issue()
     await bench.app.cancel([issued.render_job])
     get = bench.app.jobs.get
@@ -76,10 +76,10 @@ async def test_a_mail_waits_for_a_pdf_that_somebody_has_asked_for_again(
     assert mails.message_ids == [issued.message_id]
 
 
-async def test_a_worker_that_was_cut_off_cannot_change_a_pdf_that_others_have(
+async def test_a_worker_that_was_cut_off_cannot_change_a_delivered_pdf(
     bench: Bench, mails: MailServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes on when another one, which has another template by now, has done it all."""
+    """It continues after another worker, which renders different content by now, has done all the work."""
     issued = await bench.issue()
     late, go_on = asyncio.Event(), asyncio.Event()
     write_once = bench.tools.files.write_once
@@ -106,8 +106,8 @@ async def test_a_worker_that_was_cut_off_cannot_change_a_pdf_that_others_have(
     assert [part.get_content() for part in mails.mails[0].iter_attachments()] == [before]
 
 
-async def test_a_mail_does_not_wait_for_ever_for_a_pdf_whose_job_is_over(bench: Bench, mails: MailServer) -> None:
-    """Somebody has set the document back, and asked nobody to make it."""
+async def test_a_mail_does_not_wait_forever_for_a_pdf_whose_job_is_over(bench: Bench, mails: MailServer) -> None:
+    """A person has reset the document without enqueueing a job for it."""
     issued = await bench.issue()
     await bench.work_off_but_mails()
     await bench.tools.pool.execute("UPDATE platform.document SET state = 'PENDING' WHERE id = $1", issued.document_id)
@@ -126,15 +126,15 @@ async def test_a_document_without_its_file_is_not_mailed(bench: Bench, mails: Ma
     assert mails.mails == []
 
 
-async def test_an_attempt_that_lost_its_lease_is_not_the_last_one(bench: Bench, mails: MailServer) -> None:
-    """It does not count: the delivery has FAILED with its job and no sooner."""
+async def test_an_attempt_that_lost_its_lease_does_not_count_as_the_last(bench: Bench, mails: MailServer) -> None:
+    """The lost attempt does not count: the delivery is FAILED when its job has failed, not before."""
     issued = await bench.issue()
     await bench.work_off_but_mails()
     mails.refuse = "451 try later"
     store = bench.app.opened.store
-    await store.look(["default"], [SEND_EMAIL])
+    await store.look(["default"], [SEND_EMAIL.name])
     (leased,) = await store.claim(
-        ClaimRequest(uuid4(), 1, ("default",), {SEND_EMAIL: KindClaim(timedelta(seconds=1), 1)})
+        ClaimRequest(uuid4(), 1, ("default",), {SEND_EMAIL.name: KindClaim(timedelta(seconds=1), 1)})
     )
     await bench.app.clock.advance(timedelta(seconds=2))
     assert [each.id for each in await store.rescue(10)] == [leased.id]
@@ -146,7 +146,7 @@ async def test_an_attempt_that_lost_its_lease_is_not_the_last_one(bench: Bench, 
         assert ((await bench.delivery(issued))["status"] == "FAILED") == job.state.is_final == (failures == 3)
 
 
-async def test_a_worker_that_was_cut_off_does_not_speak_for_another_job(bench: Bench) -> None:
+async def test_a_worker_that_was_cut_off_does_not_report_for_another_job(bench: Bench) -> None:
     issued = await bench.issue(template="gone", recipient="=?utf-8?q?eve?=@example.com")
     for table in ("platform.document", "invoicing.email_delivery"):
         await bench.tools.pool.execute(f"UPDATE {table} SET job_id = $1", uuid4())
@@ -156,7 +156,7 @@ async def test_a_worker_that_was_cut_off_does_not_speak_for_another_job(bench: B
     assert (await bench.delivery(issued))["status"] == "PENDING"
 
 
-async def test_what_a_person_has_retried_is_pending_while_it_is_tried(bench: Bench, mails: MailServer) -> None:
+async def test_a_mail_that_a_person_retried_is_pending_during_the_attempt(bench: Bench, mails: MailServer) -> None:
     issued = await bench.issue()
     await bench.work_off_but_mails()
     mails.refuse = "550 no such user"

@@ -1,4 +1,4 @@
-"""What the mails say, and which answers of a server are final."""
+"""What the mails say, and which answers of a mail server are final."""
 
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -55,7 +55,7 @@ def reminder(level: int, before: int) -> EmailMessage:
     return compose(replace(MAIL, reminder_level=level, reminders_before=before), SENDER, PDF)
 
 
-def test_each_level_of_reminder_has_a_wording_of_its_own() -> None:
+def test_each_reminder_level_has_different_wording() -> None:
     messages = [compose(MAIL, SENDER, PDF), *(reminder(level, level - 1) for level in (1, 2, 3))]
     openings = [str(message["Subject"]).partition(":")[0] for message in messages]
     assert openings == ["Invoice 2026-00017", "Reminder", "Second reminder", "Final reminder"]
@@ -65,32 +65,32 @@ def test_each_level_of_reminder_has_a_wording_of_its_own() -> None:
     assert all("If you have paid" in body(message, "plain") for message in messages[1:])
 
 
-def test_what_follows_the_salutation_begins_with_a_capital_letter() -> None:
+def test_the_text_after_the_salutation_begins_with_a_capital_letter() -> None:
     for level in range(4):
         for before in range(3):
             _, text, *_ = body(reminder(level, before), "plain").split("\n\n")
             assert text[0].isupper(), text
 
 
-def test_a_name_cannot_turn_the_words_after_it_around() -> None:
+def test_a_name_cannot_reverse_the_text_after_it() -> None:
     message = compose(replace(MAIL, customer_name="Ann \u202egro.live\u2067"), SENDER, PDF)
     for kind in ("plain", "html"):
         assert "Dear Ann gro.live," in body(message, kind)
 
 
-def test_a_reminder_tells_of_no_others_than_there_were() -> None:
+def test_a_reminder_mentions_only_earlier_reminders_that_exist() -> None:
     for level in (1, 2, 3):
         first = body(reminder(level, 0), "plain")
         assert str(reminder(level, 0)["Subject"]).startswith("Reminder: ")
-        assert not [claim for claim in ("we wrote", "in spite of", "last one") if claim in first]
-    assert "in spite of a reminder." in body(reminder(3, 1), "plain")
-    assert "in spite of two reminders." in body(reminder(3, 2), "plain")
-    # After the last level nothing follows, so what follows then is told, whatever came before.
+        assert not [claim for claim in ("we wrote", "despite", "last one") if claim in first]
+    assert "despite a reminder." in body(reminder(3, 1), "plain")
+    assert "despite two reminders." in body(reminder(3, 2), "plain")
+    # The last level always announces what happens next, no matter how many reminders came before.
     assert ["within seven days" in body(reminder(3, before), "plain") for before in (0, 1, 2)] == [True] * 3
     assert "within seven days" not in body(reminder(2, 0), "plain")
 
 
-def test_a_level_beyond_the_last_has_the_last_wording() -> None:
+def test_a_level_beyond_the_last_has_the_wording_of_the_last() -> None:
     assert body(reminder(3, 2), "plain") == body(reminder(9, 8), "plain")
 
 
@@ -136,7 +136,7 @@ async def test_5xx_is_final_and_4xx_is_not(answer: str, kind: type[Exception]) -
         ({"MAIL": "530 5.7.0 authentication required"}, MailServerRefused),
         ({"MAIL": "553 5.7.1 not your address"}, MailServerRefused),
         ({"MAIL": "451 later"}, MailDeferred),
-        # Its size is told with the sender.
+        # The size of the mail is sent along with the sender.
         ({"MAIL": "552 5.3.4 message too big"}, MailRefused),
         ({"RCPT": "530 5.7.0 must issue STARTTLS"}, MailServerRefused),
         ({"RCPT": "550 5.1.1 no such user"}, MailRefused),
@@ -146,10 +146,10 @@ async def test_5xx_is_final_and_4xx_is_not(answer: str, kind: type[Exception]) -
         ({"content": "452 no room"}, MailDeferred),
     ],
 )
-async def test_only_what_is_said_of_the_mail_itself_is_final(
+async def test_only_errors_about_the_mail_itself_are_final(
     replies: dict[str, str], kind: type[Exception] | None
 ) -> None:
-    """A wrong password is wrong for every mail, and right again for all of them when somebody has mended it."""
+    """A wrong password fails every mail, and no mail once a person has corrected it."""
     async with curt_server(**replies) as server:
         sending = Mailer(server.url, SENDER, may_tell_password=True).send(compose(MAIL, SENDER, PDF))
         if kind is None:
@@ -176,7 +176,7 @@ async def test_a_password_is_never_sent_in_clear_text() -> None:
     assert "\n" not in told
 
 
-async def test_a_server_that_offers_tls_and_then_refuses_it_gets_no_password_either() -> None:
+async def test_a_server_that_offers_tls_and_then_refuses_it_gets_no_password() -> None:
     offer = {"EHLO": "250-here\r\n250-STARTTLS\r\n250 AUTH PLAIN", "STARTTLS": "454 4.7.0 not now"}
     for may_tell_password in (False, True):
         async with curt_server(**offer) as server:
@@ -185,21 +185,21 @@ async def test_a_server_that_offers_tls_and_then_refuses_it_gets_no_password_eit
         assert not [line for line in server.heard if line.startswith("AUTH")]
 
 
-async def test_who_has_no_password_needs_no_tls() -> None:
+async def test_without_a_password_no_tls_is_needed() -> None:
     async with curt_server() as server:
         await Mailer(server.url.replace("ann:secret@", ""), SENDER).send(compose(MAIL, SENDER, PDF))
     assert server.heard[-1] == "QUIT"
 
 
-async def test_a_server_that_is_away_is_asked_again() -> None:
+async def test_an_unreachable_server_is_tried_again() -> None:
     async with mail_server() as server:
         url = server.url
     with pytest.raises(MailDeferred, match="could not be reached"):
         await Mailer(url, SENDER).send(compose(MAIL, SENDER, PDF))
 
 
-@pytest.mark.parametrize("url", ["http://host", "smtp://", "host:25", "smtp://host:port"])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+@pytest.mark.parametrize("url", ["http://host", "smtp://", "host:25", "smtp://host:port", "smtp://ann:25/x@host"])
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(Misconfigured, match="SMTP_URL"):
         Mailer(url, SENDER)
 

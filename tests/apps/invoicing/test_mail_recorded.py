@@ -1,4 +1,4 @@
-"""A mail that the server has accepted is recorded by whoever knows of it, and not sent again."""
+"""A mail that the server has accepted is recorded by any process that knows about it, and is not sent again."""
 
 import asyncio
 from datetime import timedelta
@@ -20,7 +20,7 @@ TERMINATE = "PERFORM pg_terminate_backend(pg_backend_pid())"
 
 
 async def refuse_records(bench: Bench, times: int, how: str) -> None:
-    """The first so many who write SENT get this instead."""
+    """Make the first `times` updates to SENT run the statement `how` instead."""
     await bench.tools.pool.execute(
         f"""
         CREATE SEQUENCE invoicing.tries;
@@ -60,7 +60,7 @@ async def is_sent_once(bench: Bench, mails: MailServer, issued: Issued) -> None:
         "RAISE division_by_zero",
     ],
 )
-async def test_it_is_tried_until_it_succeeds_whatever_is_in_the_way(bench: Bench, mails: MailServer, how: str) -> None:
+async def test_recording_is_retried_until_it_succeeds(bench: Bench, mails: MailServer, how: str) -> None:
     issued = await bench.issue()
     await bench.work_off_but_mails()
     await refuse_records(bench, 5, how)
@@ -69,29 +69,26 @@ async def test_it_is_tried_until_it_succeeds_whatever_is_in_the_way(bench: Bench
     assert await tries(bench) == 6
 
 
-async def test_a_server_that_says_nothing_is_asked_anew(
-    bench: Bench, mails: MailServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_silent_server_is_asked_again(bench: Bench, mails: MailServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handlers, "_ANSWER_SECONDS", 0.2)
     issued = await bench.issue()
     await bench.work_off_but_mails()
     await refuse_records(bench, 1, "PERFORM pg_sleep(2)")
     await bench.work()
     await is_sent_once(bench, mails, issued)
-    # Whoever had waited for the first answer would have got it.
+    # More than one try, so the handler did not wait for the first answer.
     assert await tries(bench) > 1
 
 
-async def test_a_database_that_lets_nobody_in_is_waited_for_in_the_last_attempt_too(
+async def test_the_last_attempt_also_waits_for_a_database_that_refuses_connections(
     database: Database, mails: MailServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
-    pool = Tools.pool
 
     def counted(tools: Tools) -> object:
         nonlocal looks
         looks += 1
-        return pool.__get__(tools)
+        return vars(tools)["pool"]
 
     async with opened_bench(
         worker_settings(database.url, tmp_path, smtp_url=mails.url, outbox_max_attempts=1)
@@ -103,9 +100,9 @@ async def test_a_database_that_lets_nobody_in_is_waited_for_in_the_last_attempt_
         async with in_background(bench):
             await until(lambda: len(mails.mails) == 1)
             with refusing(database.url):
-                monkeypatch.setattr(Tools, "pool", property(counted))
+                monkeypatch.setattr(Tools, "pool", property(counted), raising=False)
                 mails.hold.set()
-                # Each look is a try to write it down.
+                # Each access is an attempt to write the record.
                 await until(lambda: looks >= 6)
             await until(lambda: bench.is_final(issued.email_job))
         monkeypatch.undo()
@@ -129,7 +126,7 @@ async def test_the_next_attempt_of_the_same_process_knows_that_it_was_accepted(
         assert await bench.error_code(issued.email_job) == "INTERRUPTED"
         assert (await bench.delivery(issued))["status"] == "PENDING"
         await bench.tools.pool.execute("DROP TRIGGER refuse ON invoicing.email_delivery")
-        # Nor does it need the PDF any more.
+        # It does not need the PDF any more either.
         (tmp_path / "files" / issued.storage_key).unlink()
         await bench.work_off()
         assert mails.message_ids == [issued.message_id]
@@ -138,8 +135,10 @@ async def test_the_next_attempt_of_the_same_process_knows_that_it_was_accepted(
         assert bench.tools.accepted == set()
 
 
-async def test_who_has_lost_its_lease_still_tells_that_it_was_accepted(bench: Bench, mails: MailServer) -> None:
-    """So that whoever has the job now need not send it, if it has not begun."""
+async def test_a_worker_that_lost_its_lease_still_records_that_the_mail_was_accepted(
+    bench: Bench, mails: MailServer
+) -> None:
+    """The worker that has the job now need not send the mail if it has not begun to."""
     issued = await bench.issue()
     await bench.work_off_but_mails()
     mails.accept_and_hold = True

@@ -1,4 +1,4 @@
-"""`python -m apps.invoicing` as others start it: its modes, what it prints, its exit codes and its metrics."""
+"""`python -m apps.invoicing` as a process: its modes, its output, its exit codes and its metrics."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ def variables(database: Database, mails: MailServer, api: SchedulerApi, folder: 
     }
 
 
-async def test_a_tick_does_what_is_due_reports_and_ends(database: Database, tmp_path: Path) -> None:
+async def test_a_tick_does_the_due_work_reports_it_and_ends(database: Database, tmp_path: Path) -> None:
     async with mail_server() as mails, scheduler_api() as api:
         api.left = {ENDPOINTS[REMINDERS]: 2}
         given = variables(database, mails, api, tmp_path)
@@ -73,14 +73,14 @@ async def test_a_tick_does_what_is_due_reports_and_ends(database: Database, tmp_
             BILLING,
             "maintenance",
         ]
-        # On eighty columns, in a column of its own.
+        # The notes have a separate column and fit into eighty columns.
         notes = "".join(row[heading.index("notes") :].strip() for row in rows)
         for path in ENDPOINTS.values():
             assert f"{api.url}{path}" in notes
         assert "…" not in shown.stdout
 
 
-async def test_the_background_is_the_default_works_at_once_tells_its_metrics_and_stops(
+async def test_the_background_is_the_default_works_at_once_has_metrics_and_stops(
     database: Database, tmp_path: Path
 ) -> None:
     port = free_port()
@@ -93,7 +93,7 @@ async def test_the_background_is_the_default_works_at_once_tells_its_metrics_and
             with started(tmp_path / "worker.log", **given) as worker:
                 await until(bench.are_all_final)
                 await until(lambda: len(set(api.calls)) == len(ENDPOINTS))
-                # A job that comes while the worker sleeps is heard of: its idle waits are longer than our patience.
+                # A new job wakes the sleeping worker: its idle waits are longer than this test's patience.
                 mails.refuse = None
                 later = await bench.issue(3)
                 await until(lambda: bench.is_final(later.email_job))
@@ -111,7 +111,7 @@ async def test_the_background_is_the_default_works_at_once_tells_its_metrics_and
                 await until(have_schedulers_run)
                 told = await metrics(port)
                 assert await stopped(worker) == 0
-    # A template that is not there, its mail, and a mail that is refused.
+    # A missing template, the mail of that invoice, and a refused mail.
     assert told["invoicing_outbox_outcomes_total", "failed"] == 3
     assert told["invoicing_worker_processed_total", OUTBOX] >= 9
     assert told["invoicing_worker_tick_seconds_count", OUTBOX] >= 2
@@ -119,10 +119,10 @@ async def test_the_background_is_the_default_works_at_once_tells_its_metrics_and
     assert told["invoicing_worker_ticks_total", ""] >= 2
 
 
-async def test_the_first_tick_of_the_background_has_the_schedulers_in_it_and_they_go_on_while_there_is_more(
+async def test_the_background_runs_the_schedulers_at_once_and_again_while_items_remain(
     database: Database, tmp_path: Path
 ) -> None:
-    """Their next turn by the timetable would come in eleven days."""
+    """The timetable would give them their next turn in eleven days."""
     async with mail_server() as mails, scheduler_api() as api:
         api.left = dict.fromkeys(ENDPOINTS.values(), 70)
         given = {
@@ -138,10 +138,10 @@ async def test_the_first_tick_of_the_background_has_the_schedulers_in_it_and_the
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_the_first_signal_lets_the_background_finish_and_the_second_does_not(
+async def test_the_first_signal_lets_the_background_finish_and_the_second_ends_it(
     database: Database, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """Whichever of the two it is. What the second one cuts off has its lease until that is over."""
+    """For either signal. What the second one cuts off keeps its lease until the lease ends."""
     async with mail_server() as mails, scheduler_api() as api:
         given = variables(database, mails, api, tmp_path) | {"worker_tick_runners": OUTBOX}
         log = tmp_path / "worker.log"
@@ -163,7 +163,7 @@ async def test_the_first_signal_lets_the_background_finish_and_the_second_does_n
 
 
 async def metrics(port: int) -> dict[tuple[str, str], float]:
-    """By name and the value of the one label."""
+    """The values by metric name and the value of the single label."""
     async with httpx.AsyncClient() as client:
         text = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
     return {
@@ -201,11 +201,11 @@ async def test_the_api_is_a_mode_of_the_same_program(database: Database, tmp_pat
         ([], {"outbox_lease_duration_ms": 300, "outbox_lease_heartbeat_ms": 100}, "OUTBOX_LEASE_DURATION_MS"),
         ([], {"smtp_url": "mail.example.com"}, "SMTP_URL"),
         ([], {"files_url": "nowhere"}, "FILES_URL"),
-        *(([mode], {"templates_folder": "/nowhere"}, "TEMPLATES_FOLDER: /nowhere is no folder") for mode in MODES),
-        *(([mode], {"files_url": f"file:{__file__}"}, f"FILES_URL: {__file__} cannot be made") for mode in MODES),
+        *(([mode], {"templates_folder": "/nowhere"}, "TEMPLATES_FOLDER: /nowhere is not a folder") for mode in MODES),
+        *(([mode], {"files_url": f"file:{__file__}"}, f"FILES_URL: cannot make folder {__file__}") for mode in MODES),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(
+def test_a_wrong_setting_is_explained_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -232,7 +232,7 @@ def test_what_is_wrong_is_told_in_one_line(
         f"embedded:{__file__}",
     ],
 )
-def test_what_is_no_database_is_told_alike_by_all_modes(
+def test_all_modes_report_an_invalid_database_in_the_same_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, mode: str, url: str
 ) -> None:
     set_only(monkeypatch, {**for_any_mode(tmp_path), "database_url": url})
@@ -244,15 +244,25 @@ def test_what_is_no_database_is_told_alike_by_all_modes(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_database_without_the_schema_is_told_with_the_command_that_makes_it(
+def test_for_a_database_without_the_schema_the_error_names_the_command_to_run(
     database: Database, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, mode: str
 ) -> None:
     set_only(monkeypatch, {**for_any_mode(tmp_path), "database_url": database.url, "holdfast_schema": "nobody made it"})
     assert main([mode]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
         'invoicing: DATABASE_URL: the schema "nobody made it" is missing;'
-        " run `HOLDFAST_STORE=$DATABASE_URL holdfast migrate`"
+        " run `HOLDFAST_STORE=$DATABASE_URL holdfast migrate --schema 'nobody made it'`"
     )
+
+
+@pytest.mark.parametrize("mode", ["background", "api"])
+def test_the_log_has_the_format_of_holdfasts_variable(
+    database: Database, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, mode: str
+) -> None:
+    given = {"database_url": database.url, "holdfast_schema": "nobody made it", "holdfast_log_format": "json"}
+    set_only(monkeypatch, {**for_any_mode(tmp_path), **given, "worker_api_service_token": ""})
+    assert main([mode]) == 2
+    assert "WORKER_API_SERVICE_TOKEN" in json.loads(capsys.readouterr().err.splitlines()[0])["message"]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -265,7 +275,7 @@ def test_a_wrong_variable_of_holdfast_keeps_its_name(
 
 
 def for_any_mode(folder: Path) -> dict[str, object]:
-    """All that it needs; there is no database there."""
+    """All the settings that any mode needs; there is no database at the address."""
     return {
         "database_url": "postgresql://nobody:secret@127.0.0.1:1/nothing",
         "files_url": f"file:{folder}/files",
@@ -275,10 +285,10 @@ def for_any_mode(folder: Path) -> dict[str, object]:
     }
 
 
-def test_an_address_that_the_metrics_cannot_have_is_told_in_one_line(
+def test_an_address_that_the_metrics_server_cannot_use_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Also while the store is away, which a worker would wait for."""
+    """Even while the store is unreachable, for which a worker would otherwise wait."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         usual = {"database_url": "postgresql://nobody@127.0.0.1:1/nothing", "files_url": f"file:{tmp_path}/files"}
@@ -286,7 +296,7 @@ def test_an_address_that_the_metrics_cannot_have_is_told_in_one_line(
             ({"worker_metrics_port": port}, f"WORKER_METRICS_PORT: cannot listen on 127.0.0.1:{port}: "),
             (
                 {"worker_metrics_port": port, "worker_metrics_host": "no.such.host.invalid"},
-                "WORKER_METRICS_HOST: no.such.host.invalid is no address of this machine: ",
+                "WORKER_METRICS_HOST: no.such.host.invalid is not an address of this machine: ",
             ),
         ):
             set_only(monkeypatch, {**usual, **given})
@@ -295,7 +305,7 @@ def test_an_address_that_the_metrics_cannot_have_is_told_in_one_line(
             assert line.startswith(f"invoicing: {said}")
 
 
-async def test_the_metrics_are_where_they_are_told_to_be() -> None:
+async def test_the_metrics_are_served_at_the_configured_address() -> None:
     port = free_port()
     for host, other in (("127.0.0.1", "127.0.0.2"), ("127.0.0.2", "127.0.0.1")):
         with WorkerMetrics().served(host, port):
@@ -305,7 +315,7 @@ async def test_the_metrics_are_where_they_are_told_to_be() -> None:
                     await client.get(f"http://{other}:{port}/metrics")
 
 
-def test_a_store_that_is_away_ends_a_tick_in_one_line(
+def test_an_unreachable_store_ends_a_tick_with_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     url = f"postgresql://nobody:secret@127.0.0.1:{free_port()}/nothing"
@@ -317,7 +327,7 @@ def test_a_store_that_is_away_ends_a_tick_in_one_line(
     assert "secret" not in printed.err
 
 
-def test_the_background_waits_for_a_store_that_is_away_until_a_signal(
+def test_the_background_waits_for_an_unreachable_store_until_a_signal(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     url = f"postgresql://nobody:secret@127.0.0.1:{free_port()}/nothing"

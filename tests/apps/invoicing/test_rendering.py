@@ -1,4 +1,4 @@
-"""The page: what stands on it, that it is text and never code, and that it is the same whenever it is made."""
+"""The page: its content, that input is always text and never code, and that rendering is reproducible."""
 
 import io
 from dataclasses import replace
@@ -39,7 +39,7 @@ async def pages(invoice: PrintedInvoice) -> list[str]:
     return [" ".join(page.extract_text().split()) for page in reader.pages]
 
 
-async def test_everything_that_an_invoice_has_stands_on_its_page() -> None:
+async def test_the_page_shows_everything_in_the_invoice() -> None:
     (page,) = await pages(INVOICE)
     for text in (
         "Corely GmbH",
@@ -73,7 +73,7 @@ async def test_the_same_invoice_gives_the_same_bytes() -> None:
     assert await render(INVOICE, FOLDER) == await render(replace(INVOICE), FOLDER)
 
 
-async def test_the_document_says_what_it_is_and_when_it_was_issued() -> None:
+async def test_the_document_metadata_has_its_title_and_issue_date() -> None:
     described = PdfReader(io.BytesIO(await render(INVOICE, FOLDER))).metadata
     assert described is not None
     assert (described.title, described.author) == ("Invoice 2026-00017", "Corely GmbH")
@@ -97,7 +97,7 @@ async def test_names_are_text_in_many_scripts_and_never_code(name: str) -> None:
     assert page.count(name) == 4
 
 
-async def test_further_pages_repeat_the_head_of_the_table_and_are_numbered() -> None:
+async def test_later_pages_repeat_the_table_header_and_are_numbered() -> None:
     found = await pages(replace(INVOICE, lines=LINES * 40))
     assert len(found) > 2
     for number, page in enumerate(found, 1):
@@ -109,7 +109,7 @@ async def test_further_pages_repeat_the_head_of_the_table_and_are_numbered() -> 
 
 @pytest.mark.long
 @pytest.mark.parametrize("note", ["With thanks.", "A word. " * 200])
-async def test_the_totals_stand_with_the_last_lines_and_the_way_to_pay(note: str) -> None:
+async def test_the_totals_are_on_the_page_with_the_last_lines_and_the_payment_details(note: str) -> None:
     for number in (1, 2, *range(15, 26), *range(44, 52)):
         found = await pages(replace(INVOICE, lines=LINES[:1] * number, note=note))
         (page,) = (page for page in found if "Total" in page)
@@ -121,7 +121,7 @@ async def test_the_totals_stand_with_the_last_lines_and_the_way_to_pay(note: str
 
 
 def lowest(page: PageObject) -> float:
-    """Where the lowest text of a page stands, from its bottom."""
+    """The distance of the lowest text from the bottom of the page."""
     found: list[float] = []
 
     def visit(text: str, outer: list[float], inner: list[float], *_: object) -> None:
@@ -136,7 +136,7 @@ def lowest(page: PageObject) -> float:
 @pytest.mark.parametrize(
     ("description", "rates"), [("W" * 500, 1), ("W" * 500, 4), ("W" * 500, 12), ("W" * 250, 4), ("Lesson", 60)]
 )
-async def test_nothing_runs_off_a_page_however_much_there_is(description: str, rates: int) -> None:
+async def test_nothing_runs_off_a_page_no_matter_how_long_the_invoice_is(description: str, rates: int) -> None:
     widest = Line(description, Decimal("999999999.999"), Decimal("99.99"), Decimal(0))
     lines = [replace(widest, tax_rate=Decimal(rate) / 100) for rate in range(rates)]
     usual = lowest(PdfReader(io.BytesIO(await render(INVOICE, FOLDER))).pages[0])
@@ -146,7 +146,7 @@ async def test_nothing_runs_off_a_page_however_much_there_is(description: str, r
             assert lowest(page) == usual > 0
 
 
-async def test_an_invoice_over_nothing_does_not_ask_for_a_transfer() -> None:
+async def test_an_invoice_with_a_total_of_zero_does_not_ask_for_a_transfer() -> None:
     free = (replace(LINES[0], quantity=Decimal(1)), replace(LINES[0], quantity=Decimal(1), unit_price=Decimal(-120)))
     (page,) = await pages(replace(INVOICE, lines=free))
     assert "Total 0.00 EUR" in page
@@ -155,30 +155,30 @@ async def test_an_invoice_over_nothing_does_not_ask_for_a_transfer() -> None:
 
 
 @pytest.mark.parametrize("description", ["word " * 100, "X" * 300])
-async def test_long_descriptions_wrap_inside_their_column(description: str) -> None:
+async def test_long_descriptions_wrap_within_their_column(description: str) -> None:
     line = replace(LINES[0], description=description.strip())
     (page,) = PdfReader(io.BytesIO(await render(replace(INVOICE, lines=(line,)), FOLDER))).pages
     text = page.extract_text().replace("\u200b", "")
     rows = [row for row in text.splitlines() if "word" in row or "XX" in row]
     assert len(rows) > 3
     assert "".join(rows).count(description[0]) >= description.count(description[0])
-    # The figures of the line have kept their columns.
+    # The figures in the line stay in their columns.
     assert "12.5 120.00 19 % 1,500.00" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("template", ["unknown", "../invoice", "", "invoice.typ", "Invoice"])
-async def test_a_template_that_is_not_there_fails(template: str) -> None:
+async def test_a_missing_template_fails(template: str) -> None:
     with pytest.raises(RenderFailed):
         await render(replace(INVOICE, template=template), FOLDER)
 
 
-async def test_a_template_that_is_wrong_fails_and_says_why(tmp_path: Path) -> None:
+async def test_a_broken_template_fails_and_says_why(tmp_path: Path) -> None:
     (tmp_path / "broken.typ").write_text("#no_such_thing()")
     with pytest.raises(RenderFailed, match="unknown variable: no_such_thing"):
         await render(replace(INVOICE, template="broken"), tmp_path)
 
 
-async def test_a_template_cannot_read_beyond_its_folder(tmp_path: Path) -> None:
+async def test_a_template_cannot_read_outside_its_folder(tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("a secret")
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "curious.typ").write_text('#read("../secret.txt")')
@@ -186,8 +186,8 @@ async def test_a_template_cannot_read_beyond_its_folder(tmp_path: Path) -> None:
         await render(replace(INVOICE, template="curious"), tmp_path / "templates")
 
 
-async def test_no_amount_is_less_than_nothing_by_nothing() -> None:
-    """A small share of a discount is rounded to none of it."""
+async def test_no_amount_is_a_negative_zero() -> None:
+    """A small share of a discount is rounded to zero."""
     line = Line("Discount", Decimal("0.001"), Decimal("-1.00"), Decimal("19.00"))
     summed = totals([line])
     (by_rate,) = summed.by_rate
@@ -199,13 +199,13 @@ async def test_no_amount_is_less_than_nothing_by_nothing() -> None:
     assert "Total 0.00 EUR" in page
 
 
-async def test_a_quantity_below_zero_has_a_true_minus_sign() -> None:
+async def test_a_negative_quantity_has_a_real_minus_sign() -> None:
     (page,) = await pages(replace(INVOICE, lines=(replace(LINES[0], quantity=Decimal("-2.500")),)))
     assert "\N{MINUS SIGN}2.5 120.00" in page
 
 
 @pytest.mark.parametrize("control", [*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))], ids=ascii)
-async def test_no_text_can_turn_what_follows_it_around(control: str) -> None:
+async def test_no_text_can_reverse_what_follows_it(control: str) -> None:
     name = f"Ann {control}gro.live"
     described = Line(name, Decimal(1), Decimal(1), Decimal(0))
     (page,) = await pages(replace(INVOICE, customer_name=name, customer_address=name, note=name, lines=(described,)))
@@ -213,14 +213,14 @@ async def test_no_text_can_turn_what_follows_it_around(control: str) -> None:
 
 
 async def test_nothing_is_drawn_left_of_the_text() -> None:
-    """The invisible column of the table has no lines: one at its end would be a speck beside the payment."""
+    """The invisible column of the table has no lines: one at its end would show as a speck next to the payment."""
     for number in (1, 2, 5):
         (page,) = PdfReader(io.BytesIO(await render(replace(INVOICE, lines=LINES[:1] * number), FOLDER))).pages
         assert min(length for length in lengths(page)) > 1
 
 
 def lengths(page: PageObject) -> list[float]:
-    """Of the straight lines that are drawn on it, whichever way they go."""
+    """The lengths of the straight lines drawn on the page, in any direction."""
     found = []
     at = 0.0, 0.0
     contents = page.get_contents()

@@ -1,4 +1,4 @@
-"""However long a page takes, its worker, its tick and its job keep to their times, and no process is left behind."""
+"""However long a page takes, the worker, the tick and the job keep their limits, and no process is left behind."""
 
 import asyncio
 import json
@@ -13,7 +13,8 @@ from apps.invoicing import rendering
 from apps.invoicing.jobs import RENDER_PDF
 from apps.invoicing.rendering import RendererDied, Typesetters, render
 from apps.invoicing.settings import BILLING, OUTBOX, REMINDERS
-from holdfast import JobFilter, JobState
+from holdfast import JobState
+from holdfast.store.contract import JobFilter
 from tests.apps.invoicing.issuing import in_background, opened_bench, worker_settings
 from tests.apps.invoicing.mail_server import MailServer
 from tests.apps.invoicing.patience import PATIENCE, until
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 
 _LIMIT_MS = 1_500
 _SOON_SECONDS = 20.0
-"""Far more than the limit and what a process does at its end, and far less than for ever."""
+"""Far longer than the limit and the shutdown of a process, and far shorter than forever."""
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def variables(database: Database, mails: MailServer, page: StuckPage, folder: Pa
 
 
 def children(pid: int) -> list[int]:
-    """Those that set pages: a test's own process has others."""
+    """Only the processes that render pages, because the process of the test has others."""
     started = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(child) for child in started if b"typesetting" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
@@ -56,7 +57,7 @@ def only_child(pid: int) -> int:
     return child
 
 
-async def test_a_worker_that_is_told_to_stop_waits_for_no_page_beyond_its_limit(
+async def test_a_stopping_worker_waits_for_a_page_only_until_its_limit(
     database: Database, mails: MailServer, page: StuckPage, tmp_path: Path
 ) -> None:
     given = variables(database, mails, page, tmp_path) | {"worker_shutdown_timeout_ms": _LIMIT_MS}
@@ -71,7 +72,7 @@ async def test_a_worker_that_is_told_to_stop_waits_for_no_page_beyond_its_limit(
         assert (await bench.job(issued.render_job)).state is JobState.READY
 
 
-async def test_a_tick_waits_for_no_page_beyond_its_limit_and_says_that_its_schedulers_had_no_turn(
+async def test_a_tick_waits_for_a_page_only_until_its_limit_and_reports_skipped_schedulers(
     database: Database, mails: MailServer, page: StuckPage, tmp_path: Path
 ) -> None:
     given = variables(database, mails, page, tmp_path)
@@ -90,7 +91,7 @@ async def test_a_tick_waits_for_no_page_beyond_its_limit_and_says_that_its_sched
     assert {skipped[name] for name in (REMINDERS, BILLING)} == {"the tick's budget is spent"}
 
 
-async def test_a_page_ends_with_the_worker_that_was_killed(
+async def test_a_page_process_ends_when_its_worker_is_killed(
     database: Database, mails: MailServer, page: StuckPage, tmp_path: Path
 ) -> None:
     given = variables(database, mails, page, tmp_path)
@@ -103,10 +104,10 @@ async def test_a_page_ends_with_the_worker_that_was_killed(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_to_all_processes_of_a_worker_lets_its_page_be_done(
+async def test_a_signal_to_all_processes_of_a_worker_lets_its_page_finish(
     database: Database, mails: MailServer, page: StuckPage, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """As a supervisor sends it, or a terminal."""
+    """Supervisors and terminals signal the whole process group."""
     given = variables(database, mails, page, tmp_path)
     log = tmp_path / "worker.log"
     async with opened_bench(worker_settings(database.url, tmp_path)) as bench:
@@ -121,7 +122,7 @@ async def test_a_signal_to_all_processes_of_a_worker_lets_its_page_be_done(
         assert (await bench.document(issued))["state"] == "READY"
 
 
-async def test_a_page_whose_job_is_over_leaves_its_place_to_the_next(
+async def test_a_page_whose_job_is_over_frees_its_place_for_the_next(
     database: Database, mails: MailServer, page: StuckPage, tmp_path: Path
 ) -> None:
     given = {
@@ -138,12 +139,10 @@ async def test_a_page_whose_job_is_over_leaves_its_place_to_the_next(
             await bench.app.cancel([stuck.render_job])
             await until(page.is_gone)
             await until(lambda: bench.is_final(later.render_job))
-        assert len(await bench.app.jobs.list(JobFilter(kind=RENDER_PDF, state=JobState.SUCCEEDED), 10)) == 1
+        assert len(await bench.app.jobs.list(JobFilter(kind=RENDER_PDF.name, state=JobState.SUCCEEDED), 10)) == 1
 
 
-async def test_a_process_that_dies_says_nothing_about_the_template(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_dead_process_is_not_blamed_on_the_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for how, told in (("os.kill(os.getpid(), 9)", "was killed by SIGKILL"), ("os._exit(7)", "ended with code 7")):
         program = tmp_path / "dies.py"
         program.write_text(f"import os\n{how}\n")
@@ -152,7 +151,7 @@ async def test_a_process_that_dies_says_nothing_about_the_template(
             await render(INVOICE, FOLDER, Typesetters())
 
 
-async def test_a_process_sets_one_page_after_the_other_and_has_a_successor_when_it_died() -> None:
+async def test_a_process_renders_page_after_page_and_is_replaced_when_it_dies() -> None:
     typesetters = Typesetters()
     try:
         first = await render(INVOICE, FOLDER, typesetters)
@@ -160,7 +159,6 @@ async def test_a_process_sets_one_page_after_the_other_and_has_a_successor_when_
         assert await render(INVOICE, FOLDER, typesetters) == first
         assert only_child(os.getpid()) == child
         os.kill(child, signal.SIGKILL)
-        await until(lambda: not children(os.getpid()))
         assert await render(INVOICE, FOLDER, typesetters) == first
     finally:
         await typesetters.close()

@@ -1,8 +1,8 @@
-"""The schedulers: what they call, how far they go, and that there is one of each at a time."""
+"""The schedulers: what they call, when they stop, and that each runs only once at a time."""
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
@@ -14,7 +14,7 @@ from apps.invoicing.reports import Turn, turns
 from apps.invoicing.runners import ENDPOINTS
 from apps.invoicing.settings import BILLING, LOCKS, OUTBOX, REMINDERS
 from apps.invoicing.tools import Tools
-from apps.invoicing.worker import ask_for_schedulers, build_app, runner_names
+from apps.invoicing.worker import build_app, runner_names
 from tests.apps.invoicing.issuing import Bench, opened_bench, worker_settings
 from tests.apps.invoicing.patience import PATIENCE
 from tests.apps.invoicing.scheduler_api import TOKEN, SchedulerApi, scheduler_api
@@ -34,18 +34,17 @@ async def replica(database: Database, api: SchedulerApi | None, folder: Path, **
     if api is not None:
         given = {"worker_api_base_url": api.url, "worker_api_service_token": TOKEN, **given}
     async with opened_bench(worker_settings(database.url, folder, **given)) as bench:
-        # A slot of the timetable that comes between asking for a scheduler and the tick is a run more.
+        # An occurrence of the timetable between requesting a scheduler and the tick would cause an additional run.
         await bench.app.clock.freeze(await bench.app.clock.now())
         yield bench
 
 
 async def tick(bench: Bench) -> dict[str, Turn]:
-    """As the mode `tick` makes it."""
-    await ask_for_schedulers(bench.app, bench.settings)
+    """Run a tick like the mode `tick`."""
     return {turn.runner: turn for turn in turns(await bench.app.tick(runners=runner_names(bench.settings)))}
 
 
-async def test_each_scheduler_calls_its_endpoint_until_there_is_no_more(
+async def test_each_scheduler_calls_its_endpoint_until_nothing_is_left(
     database: Database, api: SchedulerApi, tmp_path: Path
 ) -> None:
     reminders, billing = ENDPOINTS[REMINDERS], ENDPOINTS[BILLING]
@@ -70,7 +69,7 @@ async def test_a_scheduler_makes_no_more_than_its_share_of_items(
     assert set(api.limits) == {30}
 
 
-async def test_every_tick_runs_the_schedulers_whatever_their_timetable_says(
+async def test_every_tick_runs_the_schedulers_regardless_of_their_timetable(
     database: Database, api: SchedulerApi, tmp_path: Path
 ) -> None:
     async with replica(database, api, tmp_path) as bench:
@@ -79,9 +78,7 @@ async def test_every_tick_runs_the_schedulers_whatever_their_timetable_says(
     assert api.calls.count(ENDPOINTS[REMINDERS]) == 3
 
 
-async def test_runners_run_in_their_order_and_only_those_that_are_chosen(
-    database: Database, api: SchedulerApi, tmp_path: Path
-) -> None:
+async def test_only_the_chosen_runners_run_and_in_order(database: Database, api: SchedulerApi, tmp_path: Path) -> None:
     async with replica(database, api, tmp_path, worker_tick_runners="classesBilling, outbox") as bench:
         made = await tick(bench)
     assert list(made) == [BILLING, OUTBOX, "maintenance"]
@@ -101,12 +98,12 @@ async def test_a_scheduler_runs_on_one_replica_at_a_time(database: Database, api
         assert len(api.calls) == 1
         api.hold.set()
         assert (await first)[REMINDERS].skipped is None
-    assert second[REMINDERS].skipped == "another replica runs it"
+    assert second[REMINDERS].skipped == "another replica is running it"
     assert second[REMINDERS].processed == 0
 
 
 @pytest.mark.parametrize("name", ENDPOINTS)
-async def test_a_scheduler_waits_for_whoever_holds_its_lock(
+async def test_a_scheduler_waits_for_the_holder_of_its_lock(
     database: Database, api: SchedulerApi, tmp_path: Path, name: str
 ) -> None:
     assert LOCKS[name] == f"worker:scheduler:{name}"
@@ -116,7 +113,7 @@ async def test_a_scheduler_waits_for_whoever_holds_its_lock(
     ):
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock(holdfast.lock_key($1))", LOCKS[name])
-            assert (await tick(bench))[name].skipped == "another replica runs it"
+            assert (await tick(bench))[name].skipped == "another replica is running it"
         assert api.calls == []
         assert (await tick(bench))[name].skipped is None
     assert set(api.calls) == {ENDPOINTS[name]}
@@ -138,7 +135,7 @@ async def test_without_an_address_or_token_the_schedulers_fail_and_the_outbox_do
 
 
 @pytest.mark.parametrize(("status", "token"), [(500, TOKEN), (401, "another-service-token")])
-async def test_an_api_that_refuses_is_an_error_of_that_tick(
+async def test_a_refusal_by_the_api_is_an_error_of_that_tick(
     database: Database, api: SchedulerApi, tmp_path: Path, status: int, token: str
 ) -> None:
     api.status = status
@@ -163,7 +160,7 @@ async def test_the_log_of_a_worker_says_what_went_wrong_with_a_scheduler(
     assert TOKEN not in caplog.text
 
 
-async def test_a_mistake_in_a_scheduler_is_logged_with_its_traceback(
+async def test_a_bug_in_a_scheduler_is_logged_with_its_traceback(
     database: Database,
     api: SchedulerApi,
     tmp_path: Path,
@@ -180,7 +177,7 @@ async def test_a_mistake_in_a_scheduler_is_logged_with_its_traceback(
     assert "in fall" in caplog.text
 
 
-async def test_what_passed_between_two_ticks_is_not_told_as_if_something_were_lost(
+async def test_occurrences_between_two_ticks_are_not_reported_as_missed(
     database: Database, api: SchedulerApi, tmp_path: Path
 ) -> None:
     async with replica(database, api, tmp_path) as bench:
@@ -191,7 +188,7 @@ async def test_what_passed_between_two_ticks_is_not_told_as_if_something_were_lo
         assert (made[name].counts, made[name].notes) == ({"created": 0}, "0 created")
 
 
-async def test_an_api_that_is_away_or_talks_nonsense_is_an_error(database: Database, tmp_path: Path) -> None:
+async def test_an_api_that_is_unreachable_or_answers_nonsense_is_an_error(database: Database, tmp_path: Path) -> None:
     async with scheduler_api() as gone:
         pass
     host = gone.url.removeprefix("http://")
@@ -203,7 +200,7 @@ async def test_an_api_that_is_away_or_talks_nonsense_is_an_error(database: Datab
     assert "hush" not in error
 
 
-async def test_what_is_kept_of_a_failed_call_has_no_secret_in_it(
+async def test_the_recorded_error_of_a_failed_call_contains_no_secret(
     database: Database, api: SchedulerApi, tmp_path: Path
 ) -> None:
     api.status = 500
@@ -215,17 +212,19 @@ async def test_what_is_kept_of_a_failed_call_has_no_secret_in_it(
     assert "hush" not in repr(run)
 
 
-async def test_a_call_ends_with_the_time_of_its_runner(database: Database, api: SchedulerApi, tmp_path: Path) -> None:
+async def test_a_call_ends_when_its_runner_is_out_of_time(
+    database: Database, api: SchedulerApi, tmp_path: Path
+) -> None:
     api.hold.clear()
     given = {"worker_tick_runners": REMINDERS, "worker_tick_runner_max_ms": 300}
     async with replica(database, api, tmp_path, **given) as bench:
-        # The API does not answer, and the time of the whole tick is longer than our patience.
+        # The API does not answer, and the tick's time limit is longer than this test's patience.
         made = await asyncio.wait_for(tick(bench), PATIENCE)
     assert made[REMINDERS].processed == 0
 
 
 @pytest.mark.parametrize(("is_paused", "left"), [(False, 0), (True, 50)])
-async def test_who_pauses_a_scheduler_stops_it_although_there_is_more(
+async def test_pausing_a_scheduler_stops_it_although_items_remain(
     database: Database, api: SchedulerApi, tmp_path: Path, is_paused: bool, left: int
 ) -> None:
     given = {"worker_api_base_url": api.url, "worker_api_service_token": TOKEN, "worker_tick_runner_max_items": 20}
@@ -233,7 +232,8 @@ async def test_who_pauses_a_scheduler_stops_it_although_there_is_more(
     tools = Tools(settings)
     app = build_app(settings, tools, follows_up=True)
     api.left = {ENDPOINTS[REMINDERS]: 70}
-    async with app, tools.opened(app.opened.url):
+    app.lifespan = lambda _app: nullcontext(tools)
+    async with app, tools.opened(app.url):
         await app.declare()
         if is_paused:
             await app.schedules.pause(REMINDERS)

@@ -1,10 +1,10 @@
-"""Every variable of the worker's tables: its name, its default, what it may hold. Effects: with the worker."""
+"""Each worker variable in the tables: name, default and valid values. test_worker_variables.py tests the effects."""
 
 import pytest
 
 from apps.invoicing.settings import LOCKS, Misconfigured, Settings, milliseconds
 
-# As the tables have them, text for text.
+# Exactly as the tables have them.
 DEFAULTS = {
     "WORKER_TICK_RUNNERS": "outbox,invoiceReminders,classesBilling",
     "WORKER_TICK_OVERALL_MAX_MS": "480000",
@@ -31,7 +31,7 @@ DEFAULTS = {
     "WORKER_API_BASE_URL": "unset",
     "WORKER_API_SERVICE_TOKEN": "unset",
 }
-# Something that goes with the defaults of all others.
+# Values that are valid together with the defaults of all other variables.
 OTHERS = DEFAULTS | {
     "WORKER_TICK_RUNNERS": "classesBilling,outbox",
     "WORKER_TICK_SHARD_INDEX": "1",
@@ -85,7 +85,7 @@ def test_empty_counts_as_unset(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_what_is_no_number_is_refused_in_one_line_that_names_the_variable(
+def test_an_invalid_number_is_refused_in_one_line_that_names_the_variable(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for wrong in ("-1", "1.5", "soon", *(() if name in ZERO_ALLOWED else ("0",))):
@@ -96,16 +96,14 @@ def test_what_is_no_number_is_refused_in_one_line_that_names_the_variable(
 
 @pytest.mark.parametrize("name", [*NUMBERS, *OTHER_NUMBERS])
 @pytest.mark.parametrize("huge", ["1000000000000", "99999999999999999999", "9" * 5000], ids=len)
-def test_a_number_that_nobody_can_work_with_is_refused_too(
-    name: str, huge: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_number_out_of_range_is_refused(name: str, huge: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, huge)
     with pytest.raises(Misconfigured, match=f"^{name}: [^\n]{{1,200}}$"):
         Settings.load()
 
 
 @pytest.mark.parametrize("name", sorted(ZERO_ALLOWED))
-def test_zero_is_no_delay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zero_means_no_delay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "0")
     assert text_of(Settings.load(), name) == "0"
 
@@ -113,9 +111,9 @@ def test_zero_is_no_delay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("variables", "named"),
     [
-        ({"WORKER_TICK_RUNNERS": "outbox,mail"}, "'mail' is no runner"),
+        ({"WORKER_TICK_RUNNERS": "outbox,mail"}, "'mail' is not a runner"),
         ({"WORKER_TICK_RUNNERS": "outbox,outbox"}, "given twice"),
-        ({"WORKER_TICK_RUNNERS": "outbox,,classesBilling"}, "'' is no runner"),
+        ({"WORKER_TICK_RUNNERS": "outbox,,classesBilling"}, "'' is not a runner"),
         ({"WORKER_TICK_SHARD_INDEX": "0"}, "set both or neither"),
         ({"WORKER_TICK_SHARD_COUNT": "2"}, "set both or neither"),
         ({"WORKER_API_BASE_URL": "api.example"}, "WORKER_API_BASE_URL: write http://"),
@@ -126,7 +124,7 @@ def test_zero_is_no_delay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"DOWNLOAD_LINK_TTL_MS": "0"}, "DOWNLOAD_LINK_TTL_MS"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
+def test_contradictory_values_are_refused(
     variables: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in variables.items():
@@ -177,7 +175,7 @@ def test_what_does_not_go_together_is_refused(
         ),
     ],
 )
-def test_of_two_numbers_that_contradict_each_other_both_are_told(
+def test_both_of_two_contradictory_numbers_are_named(
     variables: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in variables.items():
@@ -213,14 +211,14 @@ def test_secrets_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize("token", ["hush\n", " hush", "hush ", "hüsh", "hu\x00sh"])
-def test_a_token_that_no_header_can_have_is_refused_and_not_shown(token: str) -> None:
-    with pytest.raises(Misconfigured, match=r"^WORKER_API_SERVICE_TOKEN: has other characters") as refused:
+def test_a_token_that_fits_no_header_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(Misconfigured, match=r"^WORKER_API_SERVICE_TOKEN: has characters other") as refused:
         Settings.load(worker_api_service_token=token)
     assert "sh" not in str(refused.value).removeprefix("WORKER_API_SERVICE_TOKEN")
 
 
 @pytest.mark.parametrize("name", ["DOWNLOAD_LINK_SECRET", "WORKER_API_SERVICE_TOKEN"])
-def test_a_secret_that_could_be_guessed_is_refused_and_not_shown(name: str) -> None:
+def test_an_easily_guessed_secret_is_refused_and_not_shown(name: str) -> None:
     assert getattr(Settings.load(**{name.lower(): "x" * 16}), name.lower()) == "x" * 16
     for short in ("h", "hush" * 3 + "..."):
         with pytest.raises(Misconfigured, match=rf"^{name}: [^\n]*16 characters") as refusal:
@@ -228,7 +226,7 @@ def test_a_secret_that_could_be_guessed_is_refused_and_not_shown(name: str) -> N
         assert "hush" not in str(refusal.value)
 
 
-def test_ports_are_open_to_this_machine_alone_unless_told_otherwise() -> None:
+def test_ports_are_local_unless_configured_otherwise() -> None:
     settings = Settings.load()
     assert (settings.api_host, settings.worker_metrics_host) == ("127.0.0.1", "127.0.0.1")
 

@@ -1,4 +1,4 @@
-"""Files in a folder and in a bucket: the same promises. The bucket's server is a process that speaks S3."""
+"""Files in a folder and in a bucket keep the same promises. The bucket's server is a process that speaks S3."""
 
 import asyncio
 import hashlib
@@ -59,7 +59,7 @@ def _until_it_answers(url: str, server: "subprocess.Popen[bytes]") -> None:
 
 @pytest.fixture
 def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of an empty bucket, for whoever has these variables."""
+    """The URL of an empty bucket, with the environment variables that give access to it."""
     for name, value in {
         "AWS_ENDPOINT": s3_server,
         "AWS_ALLOW_HTTP": "true",
@@ -80,40 +80,40 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
     return open_files(request.getfixturevalue("bucket"))
 
 
-async def test_what_was_written_is_read(files: Files) -> None:
+async def test_a_written_file_can_be_read(files: Files) -> None:
     content = bytes(range(256)) * 4096
     assert await files.write_once(KEY, content, PDF) == content
     assert await files.read(KEY) == content
 
 
-async def test_what_came_first_stays_and_whoever_comes_later_gets_it(files: Files) -> None:
+async def test_the_first_content_stays_and_later_writers_get_it(files: Files) -> None:
     await files.write_once(KEY, b"first", PDF)
     assert await files.write_once(KEY, b"second", PDF) == b"first"
     assert await files.read(KEY) == b"first"
 
 
-async def test_what_came_first_and_is_not_whole_is_written_anew(files: Files) -> None:
+async def test_an_incomplete_first_file_is_written_again(files: Files) -> None:
     await files.write_once(KEY, b"", PDF)
     assert await files.write_once(KEY, b"second", PDF) == b"second"
     assert await files.write_once(KEY, b"third", PDF, lambda content: content == b"third") == b"third"
     assert await files.read(KEY) == b"third"
 
 
-async def test_what_is_not_what_it_should_be_is_not_given_away(files: Files) -> None:
+async def test_a_file_with_the_wrong_content_is_not_returned(files: Files) -> None:
     await files.write_once(KEY, b"content", PDF)
     assert await files.read(KEY, hashlib.sha256(b"content").hexdigest()) == b"content"
-    with pytest.raises(StorageUnavailable, match=r"^invoices/1\.pdf does not hold what was written$"):
+    with pytest.raises(StorageUnavailable, match=r"^invoices/1\.pdf does not contain what was written$"):
         await files.read(KEY, hashlib.sha256(b"other").hexdigest())
 
 
-async def test_of_many_at_once_all_get_the_content_of_one(tmp_path: Path) -> None:
-    """In a folder. Of buckets too, by their word; the server of these tests looks first and writes then."""
+async def test_simultaneous_writers_all_get_the_content_of_one(tmp_path: Path) -> None:
+    """Tested in a folder. S3 promises it for buckets, but the server of these tests checks first and then writes."""
     files = open_files(f"file:{tmp_path}")
     written = await asyncio.gather(*(files.write_once(KEY, f"{number}".encode() * 9999, PDF) for number in range(20)))
     assert set(written) == {await files.read(KEY)}
 
 
-async def test_what_is_not_there_is_told_apart_from_a_storage_that_is_not(files: Files) -> None:
+async def test_a_missing_file_differs_from_unavailable_storage(files: Files) -> None:
     with pytest.raises(FileNotFoundError):
         await files.read("invoices/unknown.pdf")
 
@@ -124,13 +124,13 @@ async def test_a_bucket_keeps_the_content_type(bucket: str) -> None:
     assert found.attributes["Content-Type"] == PDF
 
 
-async def test_a_bucket_that_is_not_there_is_a_storage_that_is_not_available(bucket: str) -> None:
+async def test_a_missing_bucket_means_that_storage_is_unavailable(bucket: str) -> None:
     files = open_files(bucket.replace(BUCKET, "another-bucket"))
     with pytest.raises(StorageUnavailable, match=r"^invoices/1\.pdf could not be written: "):
         await files.write_once(KEY, b"%PDF", PDF)
 
 
-async def test_a_folder_that_cannot_be_written_is_a_storage_that_is_not_available(tmp_path: Path) -> None:
+async def test_an_unwritable_folder_means_that_storage_is_unavailable(tmp_path: Path) -> None:
     files = open_files(f"file:{tmp_path}")
     (tmp_path / "invoices").write_bytes(b"a file, where a folder should be")
     with pytest.raises(StorageUnavailable, match=r"^invoices/1\.pdf could not be written: "):
@@ -138,7 +138,7 @@ async def test_a_folder_that_cannot_be_written_is_a_storage_that_is_not_availabl
 
 
 @pytest.mark.parametrize("url", ["", "files", "ftp://host/x", "s3:///x", "file://host/x", "s3://[b"])
-def test_an_address_of_something_else_is_refused_by_the_name_of_its_variable(url: str) -> None:
+def test_an_unsupported_address_is_refused_with_the_name_of_its_variable(url: str) -> None:
     with pytest.raises(Misconfigured, match=r"^FILES_URL: ") as refused:
         open_files(url)
     assert len(str(refused.value).splitlines()) == 1
@@ -148,14 +148,14 @@ def test_an_address_of_something_else_is_refused_by_the_name_of_its_variable(url
 @pytest.mark.parametrize(
     ("path", "why"), [("", "File exists"), ("/below", "Not a directory"), ("x" * 300, "File name too long")]
 )
-def test_what_cannot_be_a_folder_is_refused_by_the_name_of_its_variable(tmp_path: Path, path: str, why: str) -> None:
+def test_an_invalid_folder_is_refused_with_the_name_of_its_variable(tmp_path: Path, path: str, why: str) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(Misconfigured, match=rf"^FILES_URL: {tmp_path}/file{path} cannot be made a folder: {why}$"):
+    with pytest.raises(Misconfigured, match=rf"^FILES_URL: cannot make folder {tmp_path}/file{path}: {why}$"):
         open_files(f"file:{tmp_path}/file{path}")
 
 
 @pytest.mark.postgres
-async def test_worker_mail_and_link_work_on_a_bucket(database: Database, bucket: str, tmp_path: Path) -> None:
+async def test_worker_mail_and_link_work_with_a_bucket(database: Database, bucket: str, tmp_path: Path) -> None:
     async with mail_server() as mails:
         settings = worker_settings(
             database.url,

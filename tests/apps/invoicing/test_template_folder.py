@@ -1,4 +1,4 @@
-"""A folder from which no invoice could be printed is refused before one is tried."""
+"""A template folder that could not print any invoice is refused at startup."""
 
 import json
 import shutil
@@ -24,20 +24,20 @@ def refusal(folder: Path) -> str:
     return str(refused.value)
 
 
-def test_one_with_more_than_it_needs_is_taken(folder: Path) -> None:
+def test_a_folder_with_additional_files_is_accepted(folder: Path) -> None:
     company = json.loads((folder / "company.json").read_text())
     (folder / "company.json").write_text(json.dumps({**company, "motto": "Ad astra"}))
     (folder / "other.typ").write_text("Another template")
     check_templates(folder)
 
 
-def test_what_is_not_there_or_no_folder_is_refused(folder: Path) -> None:
-    assert f"{folder}/none is no folder" in refusal(folder / "none")
-    assert "company.json is no folder" in refusal(folder / "company.json")
+def test_a_path_that_is_missing_or_no_folder_is_refused(folder: Path) -> None:
+    assert f"{folder}/none is not a folder" in refusal(folder / "none")
+    assert "company.json is not a folder" in refusal(folder / "company.json")
 
 
 @pytest.mark.parametrize("name", ["company.json", "invoice.typ"])
-def test_one_without_a_sender_or_the_usual_template_is_refused(folder: Path, name: str) -> None:
+def test_a_folder_without_a_sender_or_the_default_template_is_refused(folder: Path, name: str) -> None:
     (folder / name).unlink()
     assert f"{name} cannot be read: No such file" in refusal(folder)
     (folder / name).mkdir()
@@ -45,7 +45,7 @@ def test_one_without_a_sender_or_the_usual_template_is_refused(folder: Path, nam
 
 
 @pytest.mark.parametrize("content", [b"", b"name: Corely", b"\xff\xfe", b"[]", b'"Corely"'])
-def test_a_sender_that_is_not_the_json_of_one_is_refused(folder: Path, content: bytes) -> None:
+def test_invalid_json_of_a_sender_is_refused(folder: Path, content: bytes) -> None:
     (folder / "company.json").write_bytes(content)
     assert "company.json: " in refusal(folder)
 
@@ -60,7 +60,9 @@ def test_a_sender_that_is_not_the_json_of_one_is_refused(folder: Path, content: 
         ({"bank": {"name": "Bank", "iban": "DE02"}}, "bank.bic"),
     ],
 )
-def test_what_the_template_needs_of_the_sender_is_named(folder: Path, changes: dict[str, Any], named: str) -> None:
+def test_a_missing_sender_field_that_the_template_needs_is_named(
+    folder: Path, changes: dict[str, Any], named: str
+) -> None:
     company = json.loads((folder / "company.json").read_text())
     (folder / "company.json").write_text(json.dumps({**company, **changes}))
     assert f"company.json: {named}: " in refusal(folder)

@@ -1,6 +1,6 @@
-"""What the variables of the background loop do: when a worker looks again after work, without work, after a failure.
+"""The variables of the background loop: when a worker looks again after work, without work, and after a failure.
 
-Waits are chosen to be over at once, or not before the test is: then it does not matter how fast a machine is.
+Each wait either ends at once or outlasts the test, so the speed of the machine does not matter.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from tests.databases import Database
 pytestmark = pytest.mark.postgres
 
 FOR_EVER = 10**9
-"""In milliseconds: eleven days. A random part of it is as short as a second once in a million times."""
+"""In milliseconds: eleven days. A random part of it is below one second only once in a million times."""
 
 _LONG_ENOUGH_SECONDS = 0.7
 
@@ -41,12 +41,12 @@ QUICK = {
     "worker_tick_loop_max_jitter_ms": 0,
 }
 RESTING = {"worker_idle_backoff_min_ms": FOR_EVER, "worker_idle_backoff_max_ms": FOR_EVER}
-"""Whatever this worker finds, it does not find because it looked once more for no reason."""
+"""With these waits, this worker never looks again without a reason."""
 
 
 @pytest.fixture(autouse=True)
-def nobody_rings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wake-up ends every wait."""
+def no_wake_ups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No wake-ups, because a wake-up ends every wait."""
     monkeypatch.setenv("HOLDFAST_LISTEN", "false")
 
 
@@ -68,7 +68,7 @@ async def working(bench: Bench, runners: Sequence[str] = ("queue",)) -> AsyncIte
 
 
 async def add_job(bench: Bench, number: int) -> UUID:
-    """One alone: that of the taxes of an invoice."""
+    """Add one job alone: the tax job of an invoice."""
     issued = await bench.issue(number)
     await bench.app.cancel([issued.render_job, issued.email_job])
     return issued.tax_job
@@ -85,7 +85,7 @@ async def is_left_alone(bench: Bench, job: UUID) -> None:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """When each look for jobs was over. The first asks for suspects too."""
+    """The times at which the looks for jobs ended. The first look also asks for suspects."""
     over: list[float] = []
     fill = Worker.fill
 
@@ -99,7 +99,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 async def is_resting(looks: list[float], after: int) -> None:
-    """There have been so many looks, and no more come."""
+    """Wait until there have been `after` looks, and check that no more follow."""
     await until(lambda: len(looks) >= after)
     await asyncio.sleep(_LONG_ENOUGH_SECONDS)
     assert len(looks) == after
@@ -112,7 +112,7 @@ async def test_the_first_tick_comes_at_once(database: Database, tmp_path: Path) 
             await is_done(bench, job)
 
 
-async def test_while_there_is_more_one_batch_follows_another(database: Database, tmp_path: Path) -> None:
+async def test_batches_follow_each_other_while_jobs_remain(database: Database, tmp_path: Path) -> None:
     variables = {**RESTING, "worker_busy_loop_delay_ms": FOR_EVER, "outbox_batch_size": 1}
     async with opened(database, tmp_path, **variables) as bench:
         jobs = [await add_job(bench, number) for number in range(5)]
@@ -121,7 +121,7 @@ async def test_while_there_is_more_one_batch_follows_another(database: Database,
                 await is_done(bench, job)
 
 
-async def test_a_tick_that_did_something_is_soon_followed_by_another(
+async def test_a_tick_that_did_work_is_soon_followed_by_another(
     database: Database, tmp_path: Path, looks: list[float]
 ) -> None:
     async with opened(database, tmp_path, **RESTING) as bench:
@@ -131,7 +131,7 @@ async def test_a_tick_that_did_something_is_soon_followed_by_another(
 
 
 @pytest.mark.parametrize("name", ["worker_busy_loop_delay_ms", "worker_idle_backoff_jitter_ms"])
-async def test_that_other_tick_comes_after_the_busy_delay_and_the_jitter(
+async def test_after_work_the_next_tick_comes_after_the_busy_delay_and_the_jitter(
     database: Database, tmp_path: Path, looks: list[float], name: str
 ) -> None:
     async with opened(database, tmp_path, **{name: FOR_EVER}) as bench:
@@ -141,7 +141,7 @@ async def test_that_other_tick_comes_after_the_busy_delay_and_the_jitter(
 
 
 @pytest.mark.parametrize("name", ["worker_idle_backoff_min_ms", "worker_idle_backoff_jitter_ms"])
-async def test_a_tick_that_found_nothing_is_followed_by_the_idle_back_off_and_the_jitter(
+async def test_after_an_idle_tick_the_next_comes_after_the_idle_back_off_and_the_jitter(
     database: Database, tmp_path: Path, looks: list[float], name: str
 ) -> None:
     variables = {**(RESTING if name.endswith("min_ms") else {}), name: FOR_EVER}
@@ -150,7 +150,7 @@ async def test_a_tick_that_found_nothing_is_followed_by_the_idle_back_off_and_th
         await is_left_alone(bench, await add_job(bench, 1))
 
 
-async def test_an_idle_worker_with_schedulers_leaves_the_database_alone(
+async def test_an_idle_worker_with_schedulers_does_not_query_the_database(
     database: Database, tmp_path: Path, looks: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     due = PostgresSchedules.due
@@ -164,12 +164,12 @@ async def test_an_idle_worker_with_schedulers_leaves_the_database_alone(
     async with opened(database, tmp_path, **RESTING) as bench, working(bench, runner_names(bench.settings)):
         await until(lambda: len(looks) >= 1)
         await until(lambda: bool(asked))
-        # A second and some: as often as it looked for schedules once.
+        # A little over a second, the interval at which the worker used to look for schedules.
         await asyncio.sleep(2 * _LONG_ENOUGH_SECONDS)
         assert (len(looks), len(asked)) == (1, 1)
 
 
-async def test_no_busy_delay_is_none(database: Database, tmp_path: Path, looks: list[float]) -> None:
+async def test_a_busy_delay_of_zero_means_no_delay(database: Database, tmp_path: Path, looks: list[float]) -> None:
     async with opened(database, tmp_path, **RESTING, worker_busy_loop_delay_ms=0) as bench:
         await add_job(bench, 1)
         async with working(bench):
@@ -228,7 +228,7 @@ async def test_the_error_back_off_comes_after_a_tick_that_failed(
     ],
     ids=["at once", "error back-off", "its jitter"],
 )
-async def test_a_scheduler_that_failed_comes_again_after_the_error_back_off_and_holds_up_no_other(
+async def test_a_failed_scheduler_runs_again_after_the_error_back_off_and_delays_no_other(
     database: Database, tmp_path: Path, variables: dict[str, object], calls: int
 ) -> None:
     """Both are due every second."""

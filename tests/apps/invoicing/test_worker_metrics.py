@@ -1,9 +1,9 @@
-"""What the metrics of a worker count: how long a scheduler's calls took, and how every attempt ended."""
+"""The metrics of a worker: how long a scheduler's calls took, and how every attempt ended."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -28,7 +28,8 @@ pytestmark = pytest.mark.postgres
 async def measured_bench(settings: Settings) -> AsyncIterator[tuple[Bench, WorkerMetrics]]:
     tools, metrics = Tools(settings), WorkerMetrics()
     app = build_app(settings, tools, metrics.add_run)
-    async with app, tools.opened(app.opened.url):
+    app.lifespan = lambda _app: nullcontext(tools)
+    async with app, tools.opened(app.url):
         yield Bench(app, tools, settings), metrics
 
 
@@ -37,10 +38,10 @@ def value(metrics: WorkerMetrics, name: str, **labels: str) -> float:
 
 
 @pytest.mark.parametrize("status", [200, 500])
-async def test_the_seconds_of_a_scheduler_are_those_of_its_calls(
+async def test_the_seconds_of_a_scheduler_are_the_duration_of_its_calls(
     database: Database, tmp_path: Path, status: int
 ) -> None:
-    """In the background, where its turn in the tick ends at once."""
+    """In the background, where a scheduler's turn in the tick ends at once."""
     async with scheduler_api() as api:
         api.hold.clear()
         api.status = status
@@ -70,7 +71,7 @@ async def test_every_attempt_that_was_processed_has_an_outcome(database: Databas
         async with measured_bench(settings) as (bench, metrics):
             await bench.issue(1)
             await bench.issue(2, template="unknown")
-            # The mail of this one waits for its PDF, which is not for now.
+            # This invoice's mail waits for its PDF, which is not due yet.
             waiting = await bench.issue(3)
             await bench.app.cancel([waiting.render_job])
             later = await bench.app.enqueue(RENDER_PDF, RenderPdf(waiting.document_id), delay="1h")

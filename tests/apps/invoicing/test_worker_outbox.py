@@ -1,4 +1,4 @@
-"""How the outbox works off its jobs: claims, leases, attempts, how much at once, and how it stops."""
+"""How the outbox processes its jobs: claims, leases, attempts, concurrency and shutdown."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,8 +13,9 @@ import pytest
 from apps.invoicing import handlers
 from apps.invoicing.jobs import RENDER_PDF
 from apps.invoicing.rendering import PrintedInvoice, Typesetters, render
-from holdfast import Holdfast, Job, JobFilter, JobState
+from holdfast import Holdfast, Job, JobState
 from holdfast.domain.duration import Duration
+from holdfast.store.contract import JobFilter
 from tests.apps.invoicing.issuing import Bench, in_background, opened_bench, worker_settings
 from tests.apps.invoicing.mail_server import MailServer, mail_server
 from tests.apps.invoicing.patience import PATIENCE, until
@@ -79,7 +80,7 @@ async def test_a_claim_takes_no_more_than_the_batch_size(
 
 
 class Press:
-    """Stands in for rendering: counts the pages that are at work, and holds them."""
+    """Stands in for rendering: counts the pages in progress, and holds them."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
@@ -102,14 +103,14 @@ def press(monkeypatch: pytest.MonkeyPatch) -> Press:
     return press
 
 
-async def test_no_more_handlers_run_at_once_than_the_concurrency(
+async def test_the_concurrency_limits_how_many_handlers_run_at_once(
     database: Database, mails: MailServer, tmp_path: Path, press: Press
 ) -> None:
     async with a_bench(database, mails, tmp_path, outbox_concurrency=3, pdf_render_concurrency=6) as bench:
         issued = [await bench.issue(number) for number in range(6)]
         async with in_background(bench):
             await until(lambda: press.at_once == 3)
-            # Nothing has a place but what is rendered.
+            # Rendering occupies every slot.
             assert [(await bench.job(each.tax_job)).state.is_final for each in issued] == [False] * 6
             press.go_on.set()
             await until(bench.are_all_final)
@@ -117,7 +118,7 @@ async def test_no_more_handlers_run_at_once_than_the_concurrency(
     assert len(mails.mails) == 6
 
 
-async def test_mails_leave_one_place_to_those_that_they_may_wait_for(
+async def test_mails_leave_one_slot_to_the_jobs_they_may_wait_for(
     database: Database, mails: MailServer, tmp_path: Path
 ) -> None:
     async with a_bench(database, mails, tmp_path, outbox_concurrency=3) as bench:
@@ -140,7 +141,7 @@ async def test_mails_leave_one_place_to_those_that_they_may_wait_for(
     [{"outbox_concurrency": 1}, {"worker_tick_shard_index": 0, "worker_tick_shard_count": 2}],
     ids=["the only one", "another process renders"],
 )
-async def test_a_mail_waits_in_no_place_that_its_pdf_may_need(
+async def test_a_mail_does_not_wait_in_a_slot_that_its_pdf_may_need(
     database: Database,
     mails: MailServer,
     tmp_path: Path,
@@ -158,14 +159,14 @@ async def test_a_mail_waits_in_no_place_that_its_pdf_may_need(
     async with a_bench(database, mails, tmp_path, **given) as bench:
         for number in range(8):
             await bench.issue(number)
-        # They are due, and nobody takes them.
-        await bench.tools.pool.execute("UPDATE holdfast.ready SET queue = 'away' WHERE kind = $1", RENDER_PDF)
+        # The PDFs are due, but no worker can claim them.
+        await bench.tools.pool.execute("UPDATE holdfast.ready SET queue = 'away' WHERE kind = $1", RENDER_PDF.name)
         await bench.work()
     assert mails.mails == []
     assert set(waits) == {timedelta(0)}
 
 
-async def test_no_more_pages_are_rendered_at_once_than_their_own_limit(
+async def test_rendering_has_a_separate_limit(
     database: Database, mails: MailServer, tmp_path: Path, press: Press
 ) -> None:
     async with a_bench(database, mails, tmp_path, pdf_render_concurrency=2) as bench:
@@ -176,12 +177,12 @@ async def test_no_more_pages_are_rendered_at_once_than_their_own_limit(
 
         async with in_background(bench):
             await until(lambda: press.at_once == 2)
-            # Slots are free, and jobs of other kinds pass by the pages that wait for their turn.
+            # Slots are free, and jobs of other kinds overtake the pages that wait for their turn.
             await until(others_are_done)
             assert press.at_once == 2
             press.go_on.set()
             await until(bench.are_all_final)
-        assert len(await bench.app.jobs.list(JobFilter(kind=RENDER_PDF, state=JobState.SUCCEEDED), 10)) == 6
+        assert len(await bench.app.jobs.list(JobFilter(kind=RENDER_PDF.name, state=JobState.SUCCEEDED), 10)) == 6
     assert press.most_at_once == 2
 
 
@@ -226,7 +227,7 @@ async def test_a_claim_has_a_lease_and_its_heartbeat_renews_it(
 
 
 @pytest.mark.parametrize("jitter", [0, 400])
-async def test_attempts_are_made_with_growing_waits_up_to_the_last(
+async def test_the_waits_between_attempts_grow_until_the_last_attempt(
     database: Database, mails: MailServer, tmp_path: Path, jitter: int
 ) -> None:
     mails.refuse = "451 try later"
@@ -250,11 +251,13 @@ async def test_attempts_are_made_with_growing_waits_up_to_the_last(
     assert (job.state, job.attempt) == (JobState.DEAD, 5)
     added = [wait - least for wait, least in zip(waits, (1000, 2000, 3000, 3000), strict=True)]
     assert all(0 <= each <= jitter for each in added)
-    # By chance, so that those who failed together do not come back together.
+    # Random, so that jobs that failed together are not retried together.
     assert len(set(added)) == (len(waits) if jitter else 1)
 
 
-async def test_a_stopping_worker_waits_for_what_it_runs(database: Database, mails: MailServer, tmp_path: Path) -> None:
+async def test_a_stopping_worker_waits_for_its_running_jobs(
+    database: Database, mails: MailServer, tmp_path: Path
+) -> None:
     mails.hold.clear()
     async with a_bench(database, mails, tmp_path) as bench:
         issued, later = await bench.issue(1), await bench.issue(2)
@@ -267,7 +270,7 @@ async def test_a_stopping_worker_waits_for_what_it_runs(database: Database, mail
         await bench.app.retry([later.email_job])
         mails.hold.set()
         assert await asyncio.wait_for(running, PATIENCE) == 0
-        # What ran was finished, and nothing new was started.
+        # The running jobs were finished, and no new one was started.
         assert (await bench.job(issued.email_job)).state is JobState.SUCCEEDED
         assert (await bench.job(later.email_job)).state is JobState.READY
     assert mails.message_ids == [issued.message_id]
@@ -284,7 +287,7 @@ async def test_a_stopping_worker_waits_no_longer_than_its_timeout(
         running = asyncio.create_task(process.run())
         await until(lambda: mails.at_once > 0)
         process.stop()
-        # The server does not let go of the mail, and the usual timeout is longer than this test's patience.
+        # The server holds the mail, and the default timeout is longer than this test's patience.
         assert await asyncio.wait_for(running, 25) == 0
         job = await bench.job(issued.email_job)
         assert (job.state, job.attempt) == (JobState.READY, 0)

@@ -1,4 +1,4 @@
-"""The budgets of a tick, its shards, and what replicas do at the same time."""
+"""The budgets of a tick, its shards, and simultaneous replicas."""
 
 import asyncio
 from pathlib import Path
@@ -8,7 +8,6 @@ import pytest
 from apps.invoicing.reports import turns
 from apps.invoicing.runners import ENDPOINTS
 from apps.invoicing.settings import BILLING, OUTBOX, REMINDERS, Settings
-from apps.invoicing.worker import ask_for_schedulers
 from holdfast import JobState
 from tests.apps.invoicing.issuing import Issued, opened_bench, worker_settings
 from tests.apps.invoicing.mail_server import mail_server
@@ -29,8 +28,8 @@ async def test_a_runner_takes_no_more_items_than_its_share(database: Database, t
     assert mails.mails == []
 
 
-async def test_one_tick_does_all_of_an_invoice_and_puts_nothing_off(database: Database, tmp_path: Path) -> None:
-    """A mail that had to come back for its PDF would use up the share of somebody else."""
+async def test_one_tick_does_all_the_work_for_an_invoice(database: Database, tmp_path: Path) -> None:
+    """If a mail had to come back for its PDF, it would use up part of another runner's share."""
     async with mail_server() as mails:
         settings = worker_settings(database.url, tmp_path, smtp_url=mails.url, worker_tick_runner_max_items=18)
         async with opened_bench(settings) as bench:
@@ -64,7 +63,6 @@ async def test_the_largest_numbers_work(database: Database, tmp_path: Path) -> N
         async with opened_bench(settings) as bench:
             issued = await bench.issue()
             await bench.work_off_but_mails()
-            await ask_for_schedulers(bench.app, settings)
             report = await bench.work("queue", REMINDERS, BILLING)
             job = await bench.job(issued.email_job)
     assert report.is_fine
@@ -72,7 +70,7 @@ async def test_the_largest_numbers_work(database: Database, tmp_path: Path) -> N
     assert set(api.calls) == set(ENDPOINTS.values())
 
 
-async def test_a_runner_that_is_slow_leaves_the_others_their_turn(database: Database, tmp_path: Path) -> None:
+async def test_a_slow_runner_leaves_the_others_their_turn(database: Database, tmp_path: Path) -> None:
     async with mail_server() as mails, scheduler_api() as api:
         mails.hold.clear()
         settings = worker_settings(
@@ -87,21 +85,20 @@ async def test_a_runner_that_is_slow_leaves_the_others_their_turn(database: Data
         async with opened_bench(settings) as bench:
             issued = await bench.issue()
             await bench.work_off_but_mails()
-            await ask_for_schedulers(bench.app, settings)
             ticking = asyncio.create_task(bench.work("queue", REMINDERS))
 
             async def has_run() -> bool:
                 return any(run.finished_at is not None for run in await bench.app.runs.list(REMINDERS, 1))
 
             await until(has_run)
-            # The outbox's time is over, and its mail is still under way; the rest of the tick's time is for it.
+            # The outbox is out of time while its mail is still in progress; the mail gets the rest of the tick's time.
             assert (await bench.delivery(issued))["status"] == "PENDING"
             mails.hold.set()
             await ticking
             assert (await bench.delivery(issued))["status"] == "SENT"
 
 
-async def test_a_tick_ends_with_its_time_and_says_what_it_left_out(database: Database, tmp_path: Path) -> None:
+async def test_a_tick_ends_on_time_and_reports_what_it_skipped(database: Database, tmp_path: Path) -> None:
     async with mail_server() as mails, scheduler_api() as api:
         mails.hold.clear()
         settings = worker_settings(
@@ -116,11 +113,10 @@ async def test_a_tick_ends_with_its_time_and_says_what_it_left_out(database: Dat
         async with opened_bench(settings) as bench:
             issued = await bench.issue()
             await bench.work_off_but_mails()
-            await ask_for_schedulers(bench.app, settings)
             report = await asyncio.wait_for(bench.work("queue", REMINDERS, BILLING), 60)
             skipped = {turn.runner: turn.skipped for turn in turns(report)}
             assert skipped[REMINDERS] == skipped[BILLING] == "the tick's budget is spent"
-            # What was under way comes again, and the attempt does not count.
+            # The interrupted job will run again, and the attempt does not count.
             (outbox,) = (turn for turn in turns(report) if turn.runner == OUTBOX)
             assert (outbox.processed, outbox.counts) == (0, {"interrupt": 1})
             job = await bench.job(issued.email_job)
@@ -145,7 +141,6 @@ async def test_shards_split_the_outbox_and_not_the_schedulers(database: Database
             async with opened_bench(settings) as bench:
                 if not issued:
                     issued = [await bench.issue(number) for number in range(12)]
-                await ask_for_schedulers(bench.app, settings)
                 await bench.work("queue", REMINDERS, BILLING)
                 jobs = [await bench.job(each.tax_job) for each in issued]
                 done.append({job.id for job in jobs if job.state.is_final})
@@ -156,7 +151,7 @@ async def test_shards_split_the_outbox_and_not_the_schedulers(database: Database
         assert api.calls.count(path) >= 2
 
 
-async def test_replicas_at_once_take_each_job_once(database: Database, tmp_path: Path) -> None:
+async def test_simultaneous_replicas_run_each_job_once(database: Database, tmp_path: Path) -> None:
     async with mail_server() as mails:
         settings = worker_settings(database.url, tmp_path, smtp_url=mails.url, outbox_batch_size=2)
         async with opened_bench(settings) as one, opened_bench(settings) as other, opened_bench(settings) as third:

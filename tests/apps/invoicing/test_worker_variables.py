@@ -1,6 +1,6 @@
-"""Every variable of the worker: its default, and that it is the setting of Holdfast that it should be.
+"""Every variable of the worker: its default, and the Holdfast setting that it becomes.
 
-What the settings then do is shown by test_worker_ticks.py, test_worker_outbox.py and test_modes.py.
+The effects of these settings are tested in test_worker_ticks.py, test_worker_outbox.py and test_modes.py.
 """
 
 from datetime import timedelta
@@ -11,7 +11,8 @@ from apps.invoicing.jobs import RENDER_PDF, SEND_EMAIL, SNAPSHOT_TAX
 from apps.invoicing.settings import Misconfigured, Settings
 from apps.invoicing.tools import Tools
 from apps.invoicing.worker import build_app
-from holdfast import Holdfast, exponential
+from holdfast import Holdfast
+from holdfast.backoff import exponential
 
 URL = "postgresql://nobody@127.0.0.1/nothing"
 
@@ -54,7 +55,7 @@ DEFAULTS = {
 }
 
 
-def test_without_any_variable_everything_is_as_it_says() -> None:
+def test_without_variables_every_setting_has_its_documented_default() -> None:
     settings = built().settings
     assert {name: getattr(settings, name) for name in DEFAULTS} == DEFAULTS
 
@@ -86,7 +87,7 @@ def test_without_any_variable_everything_is_as_it_says() -> None:
         ({"OUTBOX_LEASE_HEARTBEAT_MS": "1000"}, {"renew": seconds(1)}),
     ],
 )
-def test_each_variable_changes_its_own_setting_and_no_other(
+def test_each_variable_changes_only_its_setting(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], changed: dict[str, object]
 ) -> None:
     for name, value in variables.items():
@@ -96,8 +97,8 @@ def test_each_variable_changes_its_own_setting_and_no_other(
     assert different == changed
 
 
-@pytest.mark.parametrize("kind", [RENDER_PDF, SEND_EMAIL, SNAPSHOT_TAX])
-def test_every_handler_is_tried_again_as_the_variables_say(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+@pytest.mark.parametrize("kind", [RENDER_PDF.name, SEND_EMAIL.name, SNAPSHOT_TAX.name])
+def test_every_handler_is_retried_as_the_variables_say(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     handler = built().handlers[kind]
     assert (handler.attempts, handler.backoff) == (3, exponential("5s", "120s", "500ms"))
     monkeypatch.setenv("OUTBOX_MAX_ATTEMPTS", "9")
@@ -108,14 +109,14 @@ def test_every_handler_is_tried_again_as_the_variables_say(monkeypatch: pytest.M
     assert (handler.attempts, handler.backoff) == (9, exponential("10ms", "3s", "1ms"))
 
 
-def test_rendering_has_a_limit_of_its_own_and_mails_leave_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rendering_has_a_separate_limit_and_mails_leave_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {handler.kind: handler.limit for handler in built().handlers} == {
-        RENDER_PDF: 2,
-        SEND_EMAIL: 9,
-        SNAPSHOT_TAX: None,
+        RENDER_PDF.name: 2,
+        SEND_EMAIL.name: 9,
+        SNAPSHOT_TAX.name: None,
     }
     monkeypatch.setenv("PDF_RENDER_CONCURRENCY", "4")
-    assert built().handlers[RENDER_PDF].limit == 4
+    assert built().handlers[RENDER_PDF.name].limit == 4
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_rendering_has_a_limit_of_its_own_and_mails_leave_one_place(monkeypatch:
         ("DATABASE_URL", "mysql://host/database"),
     ],
 )
-def test_what_holdfast_refuses_is_told_by_the_name_of_the_variable(
+def test_a_setting_that_holdfast_refuses_is_reported_with_its_variable(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv("OUTBOX_LEASE_HEARTBEAT_MS", "100")

@@ -1,4 +1,4 @@
-"""A page from a process that is gone afterwards."""
+"""Render a page in a process that ends afterwards."""
 
 from pathlib import Path
 
