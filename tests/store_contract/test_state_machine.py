@@ -345,7 +345,8 @@ class StoresAgree(RuleBasedStateMachine):
         assert at_once(self.memory.count()) == dict.fromkeys(JobState, 0) | decode(rows[0]["counts"])
         jobs = at_once(self.memory.list(JobFilter(), MOST_JOBS * 2))
         assert sorted(self.ids, reverse=True) == [each.id for each in jobs]
-        for each, row in zip(jobs, rows, strict=True):
+        # Without jobs, the join still returns the counts, in a row without an ID.
+        for each, row in zip(jobs, rows if jobs else [], strict=True):
             if _of_memory(each) != _of_postgres(row) or self.fences[each.fence] != row["fence"]:
                 raise AssertionError(f"{each} in memory, {row} in PostgreSQL")
             if each.errors or row["errors"]:
