@@ -123,6 +123,23 @@ def register(app: Holdfast) -> None:
         app.handler(function.__name__, attempts=1)(function)
 
 
+def handles_signals(job: Job) -> list[str]:
+    """Tell how a fork handles the signals that its process handles, and that the process still handles them."""
+    heard, begun = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.write(begun, _signal_handlers())
+        os._exit(0)
+    exit_code(pid)
+    return [os.read(heard, 100).decode(), _signal_handlers().decode()]
+
+
+def _signal_handlers() -> bytes:
+    handlers = {signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    return b"default" if handlers == {signal.SIG_DFL} and not masked else b"own" if not masked else b"masked"
+
+
 if __name__ == "__main__":
     # A program that handles stop signals, and a fork of it that SIGTERM must still end.
     from holdfast.hosting.stop_signals import StopSignals

@@ -82,6 +82,13 @@ async def test_a_handler_in_a_process_may_use_multiprocessing() -> None:
         assert (await done(app, "terminates_a_fork")).result == -signal.SIGTERM
 
 
+async def test_signals_have_their_default_effect_on_a_fork() -> None:
+    """A signal handler in Python would run only after the fork's current call, which may be a long sleep."""
+    app = app_with(forking.handles_signals)
+    async with app, working(app, ONE_PROCESS):
+        assert (await done(app, "handles_signals")).result == ["default", "own"]
+
+
 @pytest.mark.postgres
 @pytest.mark.fault
 async def test_a_fork_in_a_worker_ends_before_it_becomes_a_second_one(database: Database, workers: Workers) -> None:

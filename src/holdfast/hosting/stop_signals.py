@@ -7,7 +7,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from holdfast.hosting.early_stop import stop_signals
-from holdfast.worker.forks import end_fork_by
+from holdfast.worker.forks import handle_signal
 
 
 class StopSignals:
@@ -19,13 +19,12 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self._home = os.getpid()
         self._stop: Callable[[], None] = lambda: None
         self._before: list[tuple[signal.Signals, signal._HANDLER]] = []
 
     def __enter__(self) -> Self:
         for number in stop_signals():
-            before = signal.signal(number, self._receive)
+            before = handle_signal(number, self._receive)
             # None: the previous handler was not set from Python.
             self._before.append((number, signal.SIG_DFL if before is None else before))
         return self
@@ -43,7 +42,6 @@ class StopSignals:
             stop()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        end_fork_by(number, self._home)
         if self.received:
             os._exit(128 + number)
         self.received = signal.Signals(number)

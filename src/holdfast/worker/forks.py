@@ -10,25 +10,36 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 Value = TypeVar("Value")
+SignalHandler = Callable[[int, FrameType | None], None]
 
+_generation = 0
+"""How many forks lie between the program and this process. It names the process, and is cheaper than a process ID."""
 _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
 """The event loops that run handlers, and the thread ID of each."""
+_signal_handlers: dict[int, SignalHandler] = {}
+_signal_masks = threading.local()
+
+
+def this_process() -> int:
+    """Return what `end_fork` needs to recognize a fork of this process."""
+    return _generation
 
 
 def end_fork(home: int) -> None:
-    """Exit if this process is a fork. Call this where a handler's code ends, with the ID of the process it began in."""
-    if os.getpid() != home:
+    """Exit if this process is a fork. Call this where a handler's code ends, with `this_process()` from its begin."""
+    if _generation != home:
         os._exit(_exit_code(sys.exc_info()[1]))
 
 
 async def ended_in_forks(work: Awaitable[Value]) -> Value:
-    home = os.getpid()
+    home = this_process()
     try:
         return await work
     finally:
@@ -40,20 +51,41 @@ def end_forks_in_loop() -> None:
     _loops[asyncio.get_running_loop()] = threading.get_ident()
 
 
-def end_fork_by(number: int, home: int) -> None:
-    """A fork inherits the worker's signal handlers but has nothing to shut down, so the signal gets its default effect.
+def handle_signal(number: int, handler: SignalHandler) -> Any:  # noqa: ANN401 - as in `signal`
+    """Like `signal.signal`, but forks get the default effect, because they have nothing to shut down.
 
     Without this, `terminate()` of multiprocessing would have no effect.
     """
-    if os.getpid() != home:
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+    _signal_handlers[number] = handler
+    return signal.signal(number, handler)
 
 
 def _exit_code(raised: BaseException | None) -> int:
     """The exit code that Python would give, for a handler that waits for its fork."""
     code = raised.code if isinstance(raised, SystemExit) else int(raised is not None)
     return 0 if code is None else code & 0xFF if isinstance(code, int) else 1
+
+
+def _hold_signals() -> None:
+    """A signal that a fork receives before it has the default handlers has to wait for them.
+
+    A handler in Python could not replace them: it runs after the current call, which may be a long sleep.
+    """
+    _signal_masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _signal_handlers)
+
+
+def _release_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _signal_masks.before)
+
+
+def _begin_fork() -> None:
+    global _generation
+    _generation += 1
+    for number, handler in _signal_handlers.items():
+        if signal.getsignal(number) == handler:
+            signal.signal(number, signal.SIG_DFL)
+    _release_signals()
+    _end_in_loop()
 
 
 def _end_in_loop() -> None:
@@ -86,4 +118,4 @@ def _watched(loop: Any) -> Iterable[int]:  # noqa: ANN401 - neither kind of loop
     return [int(line.split()[1]) for line in lines if line.startswith("tfd:")]
 
 
-os.register_at_fork(after_in_child=_end_in_loop)
+os.register_at_fork(before=_hold_signals, after_in_parent=_release_signals, after_in_child=_begin_fork)

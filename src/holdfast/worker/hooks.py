@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import os
 import pickle
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -15,7 +14,7 @@ from holdfast.domain.errors import InvalidInput, shown
 from holdfast.domain.framework import Framework, TransactionLeftOpen
 from holdfast.domain.handlers import Handlers, Isolation, RunningJob
 from holdfast.logs.records import get_logger
-from holdfast.worker.forks import end_fork
+from holdfast.worker.forks import end_fork, this_process
 from holdfast.worker.lifespan import Lifespan
 
 log = get_logger("holdfast.worker")
@@ -85,7 +84,7 @@ def tidied(framework: Framework | None, function: Callable[[Any], Any]) -> Calla
         return function
 
     async def awaited(argument: object) -> object:
-        home = os.getpid()
+        home = this_process()
         framework.tidy()
         try:
             value = await function(argument)
@@ -100,7 +99,7 @@ def tidied(framework: Framework | None, function: Callable[[Any], Any]) -> Calla
         return value
 
     def called(argument: object) -> object:
-        home = os.getpid()
+        home = this_process()
         framework.tidy()
         try:
             value = function(argument)

@@ -37,7 +37,7 @@ from holdfast.domain.kinds import read_payload
 from holdfast.domain.lifecycle import Move
 from holdfast.domain.outcome import Outcome, Retried, Snoozed
 from holdfast.logs.records import get_logger
-from holdfast.worker.forks import end_fork, end_fork_by, end_forks_in_loop, ended_in_forks
+from holdfast.worker.forks import end_fork, end_forks_in_loop, ended_in_forks, handle_signal, this_process
 from holdfast.worker.guard import Guard
 from holdfast.worker.home import Home
 from holdfast.worker.hooks import OpenState, tidied
@@ -334,19 +334,18 @@ def _died(how: str) -> JobError:
     return JobError(code="PROCESS_DIED", type="ProcessDied", message=f"the handler's process {how}")
 
 
+def _leave_to_the_worker(number: int, frame: object) -> None:
+    """Only the worker reacts to a terminal's Ctrl-C and a supervisor's SIGTERM."""
+
+
 def _main(pipe: Connection, limits: ProcessLimits, log_levels: Levels, framework: Framework | None) -> None:
     os.setsid()
-    pid = os.getpid()
-
-    def leave_to_the_worker(number: int, frame: object) -> None:  # noqa: ARG001
-        end_fork_by(number, pid)
-
-    # Only the worker reacts to a terminal's Ctrl-C and a supervisor's SIGTERM. Signals to its group may have arrived
-    # while this process was starting, and systemd signals every process in any group. This is an empty signal handler,
-    # because programs that a job starts would inherit SIG_IGN, and the job could not terminate them.
+    # Signals to the worker's group may have arrived while this process was starting, and systemd signals every process
+    # in any group. The signal handler is empty, because programs that a job starts would inherit SIG_IGN, and the job
+    # could not terminate them.
     for number in _LEFT_TO_THE_WORKER:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, leave_to_the_worker)
+            handle_signal(number, _leave_to_the_worker)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _LEFT_TO_THE_WORKER)
     _die_with_parent()
     # The worker treats this process as a daemon. A daemon may not have children, but a handler's processes need no such
@@ -375,12 +374,12 @@ def _main(pipe: Connection, limits: ProcessLimits, log_levels: Levels, framework
 
 
 def _serve(attempt: Attempt, outbox: "_Outbox", home: Home, framework: Framework | None) -> Ended:
-    pid = os.getpid()
+    process = this_process()
     try:
         try:
             home.enter(attempt.open_state, attempt.job.kind)
         finally:
-            end_fork(pid)
+            end_fork(process)
     except BaseException as error:  # noqa: BLE001 - in the worker's process, it would end the program
         trouble = describe(error, "ERROR")
         return Ended(Snoozed(_LIFESPAN_PAUSE), trouble=f"{trouble.summary}\n{trouble.traceback}")
@@ -412,13 +411,13 @@ class _Wire:
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
-        self._pid = os.getpid()
+        self._process = this_process()
         self._lock = threading.Lock()
 
     @property
     def is_forked(self) -> bool:
         """Checked before taking any lock, because another thread may have held the lock during the fork."""
-        return os.getpid() != self._pid
+        return this_process() != self._process
 
     def send(self, name: bytes, message: Started | Finishing | Ended | Logged | Json) -> None:
         sent = name + pickle.dumps(message)
@@ -477,13 +476,13 @@ def _run(attempt: Attempt, outbox: _Outbox, home: Home, framework: Framework | N
     CURRENT_JOB.set(job)
     try:
         job.payload = read_payload(attempt.payload_type, job.payload)
-        pid = os.getpid()
+        process = this_process()
         try:
             value = tidied(framework, attempt.function)(job)
             if inspect.isawaitable(value):
                 value = home.run(_awaited(value))
         finally:
-            end_fork(pid)
+            end_fork(process)
         outcome = outcome_of_value(value)
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its attempt's outcome
         outcome = attempt.failures.outcome_of(error)

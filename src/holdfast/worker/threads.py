@@ -3,13 +3,12 @@
 The standard thread pool joins its threads when the interpreter exits, so a worker told to stop would wait for them.
 """
 
-import os
 import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from holdfast.worker.forks import end_fork
+from holdfast.worker.forks import end_fork, this_process
 
 _Work = tuple[Future[object], Callable[[], object]]
 
@@ -63,7 +62,7 @@ class HandlerThreads:
 def _run(future: Future[object], call: Callable[[], object]) -> None:
     if not future.set_running_or_notify_cancel():
         return
-    home = os.getpid()
+    home = this_process()
     try:
         try:
             value = call()
