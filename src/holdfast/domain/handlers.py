@@ -82,7 +82,7 @@ class FinishInTransaction:
         return Statement.in_text(self.end_sql, (lease.id, lease.claim, *ending), _finished, conflict=_TOO_LATE)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class RunningJob(Generic[Payload, State]):
     """The job as its handler sees it.
 
@@ -102,9 +102,9 @@ class RunningJob(Generic[Payload, State]):
     max_attempts: int
     created_at: datetime
     deadline: datetime
-    state: State = None  # type: ignore[assignment]  # without a lifespan
     _report: Callable[[Json], None]
     _finish_in: FinishInTransaction | None
+    state: State = None  # type: ignore[assignment]  # without a lifespan
     _finishing: Callable[[], None] = lambda: None
     """Called before the lease is locked, to announce that the handler's own transaction may hold the lock."""
     finish_requested: Move | None = field(default=None, init=False)
@@ -229,10 +229,6 @@ class Handler:
     def version(self) -> int:
         """The payload version that the function takes. Newer jobs are given back; older ones go through `upgrades`."""
         return self.typed.version
-
-    def read_payload(self, payload: Json) -> Any:  # noqa: ANN401
-        """The typed payload; for `Json`, the text itself. Raises pydantic's ValidationError if it does not fit."""
-        return self.typed.read_payload(payload)
 
 
 class Handlers:

@@ -4,6 +4,7 @@ Neighbors: handlers.py has the functions that run jobs of a kind, and producer/ 
 """
 
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, Generic, overload
@@ -39,6 +40,8 @@ class Kind(Generic[Payload, Result]):
     returns: Any
     queue: str
     version: int
+    read_payload: Callable[[Json], Payload] = field(repr=False, compare=False)
+    """Returns the typed payload. Raises pydantic's ValidationError if it does not fit."""
     _payload_adapter: Reader | None = field(repr=False, compare=False)
     _result_adapter: Reader | None = field(repr=False, compare=False)
 
@@ -82,13 +85,15 @@ class Kind(Generic[Payload, Result]):
         version: int = FIRST_VERSION,
     ) -> None:
         check_name("kind", name)
+        payload_adapter = _adapter(f"payload type of {name!r}", payload)
         values = {
             "name": name,
             "payload": NOTHING if payload is None else payload,
             "returns": NOTHING if returns is None else returns,
             "queue": check_name("queue", queue),
             "version": check_version(version),
-            "_payload_adapter": _adapter(f"payload type of {name!r}", payload),
+            "read_payload": _reader(payload, payload_adapter),
+            "_payload_adapter": payload_adapter,
             "_result_adapter": _adapter(f"result type of {name!r}", returns),
         }
         for attribute, value in values.items():
@@ -122,11 +127,6 @@ class Kind(Generic[Payload, Result]):
                 raise InvalidInput(f"payload of {self.name!r}: {describe_validation(error)}") from error
         return text
 
-    def read_payload(self, text: Json) -> Payload:
-        """The typed payload. Raises pydantic's ValidationError if it does not fit."""
-        read: Payload = _read(self.payload, self._payload_adapter, text)
-        return read
-
     def read_result(self, value: object) -> Result:
         """The typed form of `job.result`."""
         if self._result_adapter is None:
@@ -157,7 +157,7 @@ def kind_name(kind: Kind[Any, Any] | str) -> str:
 
 def read_payload(type: Any, text: Json) -> Any:  # noqa: ANN401
     """Like `Kind.read_payload`, where only the type is known, as in a child process."""
-    return _read(type, _adapter("payload", type), text)
+    return _reader(type, _adapter("payload", type))(text)
 
 
 def describe_validation(error: ValidationError, whole: str = "payload") -> str:
@@ -169,12 +169,20 @@ def describe_validation(error: ValidationError, whole: str = "payload") -> str:
     return "; ".join(problems)
 
 
-def _read(type: Any, adapter: Reader | None, text: Json) -> Any:  # noqa: ANN401
+def _reader(type: Any, adapter: Reader | None) -> Callable[[Json], Any]:  # noqa: ANN401
+    if isinstance(adapter, TypeAdapter):
+        # The adapter's own method checks options that we do not set, for longer than it takes to read a small payload.
+        validate: Callable[[Json], Any] = adapter.validator.validate_json
+        return validate
     if adapter is not None:
-        return adapter.validate_json(text)
+        return adapter.validate_json
     if type is Json:
-        return text
-    return None if type is NOTHING else decode(text)
+        return str
+    return _read_nothing if type in (None, NOTHING) else decode
+
+
+def _read_nothing(text: Json) -> None:
+    """The payload of a kind that has none."""
 
 
 def _adapter(what: str, type: Any) -> Reader | None:  # noqa: ANN401

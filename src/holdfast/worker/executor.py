@@ -6,7 +6,6 @@ It returns None if there is nothing to write because the lease is gone.
 import asyncio
 import contextvars
 import math
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -29,7 +28,7 @@ from holdfast.domain.lifecycle import CANCEL_REQUESTED
 from holdfast.domain.outcome import Canceled, Failed, Interrupted, Outcome, Retried, Snoozed, Succeeded
 from holdfast.domain.versions import upgraded, version_of, wait_for_newer_worker
 from holdfast.logs.records import get_logger
-from holdfast.worker.forks import end_fork, ended_in_forks
+from holdfast.worker.forks import end_fork, ended_in_forks, this_process
 from holdfast.worker.held import HeldJob, Interruption
 from holdfast.worker.hooks import Hooks, tidied
 from holdfast.worker.processes import Attempt, Processes, ProcessLimits
@@ -84,7 +83,7 @@ class Executor:
             if self._is_wrapped:
                 outcome = await self._wrapped(held, job)
             elif held.handler.isolation is Isolation.ASYNC:
-                home = os.getpid()
+                home = this_process()
                 try:
                     value = await held.handler.function(job)
                 finally:
@@ -146,23 +145,24 @@ class Executor:
 
     def _prepare(self, held: HeldJob) -> RunningJob[Any]:
         leased, handler = held.job, held.handler
+        # Without names, which would double the time that this takes for each job.
         return RunningJob(
-            lease=leased.lease,
-            kind=leased.kind,
-            queue=leased.queue,
-            payload=handler.read_payload(leased.payload),
-            headers=_read_headers(leased.headers) if leased.headers else {},
-            tenant=leased.tenant,
-            correlation_id=leased.correlation_id,
-            attempt=leased.attempt,
-            losses=leased.losses,
-            max_attempts=leased.max_attempts or handler.attempts,
-            created_at=leased.created_at,
-            deadline=datetime.now(UTC) + handler.timeout,
-            state=self._lifespan.state,
-            _report=held.report,
-            _finish_in=self._finish_in(),
-            _finishing=held.finishing,
+            leased.lease,
+            leased.kind,
+            leased.queue,
+            handler.typed.read_payload(leased.payload),
+            _read_headers(leased.headers) if leased.headers else {},
+            leased.tenant,
+            leased.correlation_id,
+            leased.attempt,
+            leased.losses,
+            leased.max_attempts or handler.attempts,
+            leased.created_at,
+            datetime.now(UTC) + handler.timeout,
+            held.report,
+            self._finish_in(),
+            self._lifespan.state,
+            held.finishing,
         )
 
     async def _wrapped(self, held: HeldJob, job: RunningJob[Any]) -> Outcome:

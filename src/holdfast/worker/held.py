@@ -6,11 +6,11 @@ withdraws jobs that have not started.
 
 import asyncio
 import math
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -25,9 +25,6 @@ _MOST_AT_ONCE = 1000
 """The most jobs in one claim. This many take about ten milliseconds, and the first should not wait longer than that."""
 
 _LAST_SHARE = 1 / 6
-
-_starting = threading.Lock()
-"""Ensures that either the event loop starts a job or the lease keeper's thread withdraws it, but never both."""
 
 
 class Interruption(StrEnum):
@@ -90,6 +87,9 @@ class HeldJob:
         """Until this time the lease is certainly ours. The lease keeper extends it, counted from before a renewal is
         sent."""
         self.loop = loop
+        self.is_free = True
+        """Deleted by the event loop to start the job, or by the lease keeper's thread to withdraw it. Only one of them
+        can, and a lock would take three times as long."""
 
     @property
     def id(self) -> UUID:
@@ -138,17 +138,22 @@ class HeldJob:
     def finishing(self) -> None:
         self.is_finishing = True
 
-    def start(self, now: float) -> None:
-        """Mark the job as started. From now on, it cannot be withdrawn."""
-        with _starting:
-            self.started = now
+    def start(self, now: float) -> bool:
+        """Mark the job as started, so that it cannot be withdrawn any more. Returns False if it was withdrawn."""
+        self.started = now
+        try:
+            del self.is_free
+        except AttributeError:
+            return False
+        return True
 
     def withdraw(self) -> bool:
         """Keep the event loop from starting the job; called from another thread. Returns False if it is too late."""
-        with _starting:
-            if self.is_unstarted and self.interruption is None:
+        if self.is_unstarted and self.interruption is None:
+            with suppress(AttributeError):
+                del self.is_free
                 self.interruption, self.interrupted = Interruption.WITHDRAWN, lease_now()
-            return self.is_withdrawn
+        return self.is_withdrawn
 
     @property
     def is_unstarted(self) -> bool:

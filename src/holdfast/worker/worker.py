@@ -187,10 +187,10 @@ class Worker:
             except BaseException as error:  # noqa: BLE001 - whatever was raised, the attempt is over
                 outcome = _unforeseen(error)
             held.ended = lease_now()
-            if held.goes_on and not (held.settled and self._is_stopping):
-                log.warning("handler that could not be stopped has ended", **held.named, why=held.interruption)
             transition = self._decide(held, outcome)
             if held.interruption is not None or held.ended - (held.started or 0.0) > self._shortest_timeout:
+                if held.goes_on and not (held.settled and self._is_stopping):
+                    log.warning("handler that could not be stopped has ended", **held.named, why=held.interruption)
                 transition = noted(held, outcome, transition)
         else:
             transition = self._unstarted(held)
@@ -201,8 +201,7 @@ class Worker:
         """Return False if the job was interrupted while it waited, or if its lease is about to end because the claim
         was answered late or the process was paused: another worker may be running the job."""
         now = lease_now()
-        held.start(now)
-        return held.interruption is None and not held.nears_end(now) and not self._is_stopping
+        return held.start(now) and held.interruption is None and not held.nears_end(now) and not self._is_stopping
 
     def _decide(self, held: HeldJob, outcome: Outcome | None) -> Transition | None:
         if outcome is None:
