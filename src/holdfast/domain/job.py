@@ -82,7 +82,7 @@ class IfExists(StrEnum):
 _KEEP = IfExists.KEEP
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NewJob(Generic[Result]):
     """A job to enqueue. All validation happens here, before a transaction begins."""
 

@@ -27,10 +27,11 @@ def options_of(what: str) -> Callable[[Callable[Arguments, Made]], Callable[Argu
     def decorate(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
         parameters = signature(make).parameters
         known = [each.name for each in parameters.values() if each.kind is Parameter.KEYWORD_ONLY]
+        are_known = frozenset(parameters).issuperset
 
         @wraps(make)
         def checked(*given: Arguments.args, **named: Arguments.kwargs) -> Made:
-            if named and not parameters.keys() >= named.keys():
+            if named and not are_known(named):
                 check_options(what, (name for name in named if name not in parameters), known)
             return make(*given, **named)
 
