@@ -2,7 +2,7 @@
 
 The names are loaded when they are first used, so that `holdfast --help` does not wait for a database driver. What is
 needed rarely is in modules: `holdfast.errors`, `holdfast.backoff`, `holdfast.events`, `holdfast.schedules`,
-`holdfast.logs`, `holdfast.types`, `holdfast.testing`.
+`holdfast.logs`, `holdfast.types`, `holdfast.testing`, `holdfast.webhooks`.
 """
 
 from importlib import import_module

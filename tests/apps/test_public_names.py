@@ -7,9 +7,9 @@ from types import ModuleType
 import pytest
 
 import holdfast
-from holdfast import backoff, errors, events, logs, schedules, testing, types
+from holdfast import backoff, errors, events, logs, schedules, testing, types, webhooks
 
-MODULES = {module.__name__: module for module in (backoff, errors, events, logs, schedules, testing, types)}
+MODULES = {module.__name__: module for module in (backoff, errors, events, logs, schedules, testing, types, webhooks)}
 APPS = Path(__file__).parents[2] / "apps"
 
 
