@@ -1,4 +1,4 @@
-"""`python -m bench.invoicing`: many clients wait for PDFs. Measures how soon their waits end and the PDFs come.
+"""`python -m bench.invoicing`: many clients wait for PDFs. Measures how soon their waits end and the PDFs arrive.
 
 The API and its worker run as separate processes on an embedded PostgreSQL that is removed afterwards.
 """

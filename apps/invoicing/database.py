@@ -38,7 +38,7 @@ async def one(connection: "Pool | Connection", name: str, *arguments: object) ->
 
 
 def from_row(kind: type[T], row: asyncpg.Record, **others: object) -> T:
-    """Make a dataclass from the columns that are named like its fields, and from `others`."""
+    """Make a dataclass from the columns named after its fields, and from `others`."""
     columns = {field.name: row[field.name] for field in fields(kind) if field.name not in others}
     return kind(**columns, **others)
 

@@ -60,7 +60,7 @@ class Failed(Exception):
 
 @dataclass
 class Mailbox:
-    """A mail server's handler that keeps the mails it gets."""
+    """A mail server's handler that keeps the emails it gets."""
 
     mails: list[EmailMessage] = field(default_factory=list)
 
@@ -72,7 +72,7 @@ class Mailbox:
 
 @dataclass
 class Stage:
-    """The setting of the demo: its folder, the variables of all processes, and the messages on the way."""
+    """The setting of the demo: its folder, the variables of all processes, and the messages along the way."""
 
     console: Console
     folder: Path
@@ -158,7 +158,7 @@ async def _pdf(client: httpx.AsyncClient, invoice: Json) -> Json:
 
 
 async def _all_mails(stage: Stage, client: httpx.AsyncClient, invoices: list[Json]) -> None:
-    """Wait until all mails have arrived and no job is left: a worker may have died between sending and recording it."""
+    """Wait until all emails have arrived and no job is left: a worker may have died after sending, before recording."""
     end = time.monotonic() + _WORK_SECONDS
     while time.monotonic() < end:
         metrics = (await client.get("/metrics")).text
@@ -172,7 +172,7 @@ async def _all_mails(stage: Stage, client: httpx.AsyncClient, invoices: list[Jso
 
 
 def _letters(mails: list[EmailMessage]) -> Table:
-    """All mails that have arrived, in order."""
+    """All emails that have arrived, in order."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading in ("mail to", "subject", "attached"):
         table.add_column(heading, no_wrap=True)

@@ -72,7 +72,7 @@ def add_handlers(app: Holdfast[Tools], settings: Settings) -> None:
         async with _telling(job, failed):
             await _render_pdf(job)
 
-    # A mail may wait for its PDF, so one slot is left for rendering. No mail waits if that is the only slot, or if
+    # An email may wait for its PDF, so one slot is left for rendering. No email waits if that is the only slot, or if
     # other processes render some of the PDFs.
     mails = settings.outbox_concurrency - 1
     patience = _PDF_SECONDS if mails and (settings.worker_tick_shard_count or 1) == 1 else timedelta(0)
@@ -82,14 +82,14 @@ def add_handlers(app: Holdfast[Tools], settings: Settings) -> None:
         async def failed(code: str, _: str) -> None:
             await job.state.pool.execute(sql("worker/delivery_failed"), job.payload.delivery_id, job.id, code)
 
-        # An earlier attempt may have been interrupted after the server accepted the mail.
+        # An earlier attempt may have been interrupted after the server accepted the email.
         if job.payload.delivery_id not in job.state.accepted:
             async with _telling(job, failed):
                 mail = await _mail_to_send(job, app, patience)
                 if mail is None:
                     return
                 await _hand_over(mail, job)
-        # A crash here sends the mail again, with the same Message-ID: SMTP has no transactions.
+        # A crash here sends the email again, with the same Message-ID: SMTP has no transactions.
         await _record_sent(job)
 
     @app.handler(SNAPSHOT_TAX, attempts=attempts, backoff=backoff)
@@ -142,7 +142,7 @@ async def _render_pdf(job: RunningJob[RenderPdf, Tools]) -> None:
 async def _mail_to_send(
     job: RunningJob[SendEmail, Tools], app: Holdfast[Tools], patience: timedelta
 ) -> EmailMessage | None:
-    """Compose the mail to send. None if it has already been sent."""
+    """Compose the email to send. None if it has already been sent."""
     tools, delivery_id = job.state, job.payload.delivery_id
     found = await _delivery(tools, delivery_id)
     if found["status"] == "SENT":
@@ -169,17 +169,17 @@ async def _hand_over(mail: EmailMessage, job: RunningJob[SendEmail, Tools]) -> N
 
 
 async def _record_sent(job: RunningJob[SendEmail, Tools]) -> None:
-    """Record that the mail was sent. The server has it, so a failure to record that is no reason to send it again.
+    """Record that the email was sent. The server has it, so a failure to record that is no reason to send it again.
 
-    This retries until the handler is stopped. Its lease is renewed meanwhile, so it has most of a lease if the database
-    is away, and otherwise the time until its timeout.
+    This retries until the handler is stopped. Its lease is renewed in the meantime, so it has until its timeout, or
+    most of a lease if the database is unavailable.
     """
     tools, delivery_id, pause = job.state, job.payload.delivery_id, _FIRST_PAUSE_SECONDS
     while True:
         try:
             await _write_sent(job)
         except StaleLease:
-            # Another worker has the job and may not have sent the mail yet, or our own commit got no answer.
+            # Another worker has the job and may not have sent the email yet, or our own commit got no answer.
             await tools.pool.execute(sql("worker/delivery_sent"), delivery_id)
             tools.accepted.discard(delivery_id)
             raise
@@ -237,8 +237,9 @@ async def _with_pdf(
 async def _awaited(rendering: UUID, app: Holdfast[Tools], patience: timedelta) -> Job | None:
     """Wait for the rendering job, and return it as it is afterwards.
 
-    Rendering is claimed first, so it is running or waits for its own slot, and this wait is short. Snoozing the mail
-    instead would claim it again and again, each time out of a tick's share, until it is left to the next tick.
+    Rendering is claimed first, so it is running or waits for its own slot, and this wait is short. Snoozing the email
+    instead would claim it again and again, each time using up some of the tick's share, until it is left for the next
+    tick.
     """
     job = await app.jobs.get(rendering)
     if job is not None and not job.state.is_final and (job.run_at is None or job.run_at <= await app.clock.now()):

@@ -8,7 +8,7 @@ from holdfast import Kind
 INVOICE_PDF = "invoice.pdf"
 """The kind of a `platform.document` that is the PDF of an invoice."""
 RENDER_FIRST = 4
-"""The priority of rendering, ahead of the default 5, because mails and people wait for it."""
+"""The priority of rendering, ahead of the default 5, because emails and people wait for it."""
 RENDER_FAILED = "INVOICE_PDF_RENDER_FAILED"
 
 

@@ -1,4 +1,4 @@
-"""Mails with an invoice attached: their text, and their delivery to an SMTP server."""
+"""Emails with an invoice attached: their text, and their delivery to an SMTP server."""
 
 import html
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class MailDeferred(Exception):
 
 
 class MailServerRefused(MailDeferred):
-    """Deferred: the server refuses any mail from this sender. The account or the server has to be fixed."""
+    """Deferred: the server refuses any email from this sender. The account or the server has to be fixed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ _CLOSING = "If you have paid in the meantime, please disregard this email."
 
 
 def compose(mail: InvoiceMail, sender: str, pdf: bytes) -> EmailMessage:
-    """Write the message: the same headers and text for the same mail. Raise MailRefused if an address, for example,
+    """Write the message: the same headers and text for the same email. Raise MailRefused if an address, for example,
     makes that impossible."""
     subject, text = _wording(mail)
     values = {
@@ -209,7 +209,7 @@ class Mailer:
             client.close()
 
     async def _connect(self, client: aiosmtplib.SMTP) -> None:
-        """Connect with greeting, TLS and login. Failures here do not depend on the mail."""
+        """Connect with greeting, TLS and login. Failures here do not depend on the email."""
         try:
             await client.connect()
         except aiosmtplib.SMTPResponseException as error:

@@ -1,4 +1,4 @@
-"""Amounts: decimals of two places, rounded half up, never floats."""
+"""Amounts: decimals with two places, rounded half up, never floats."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

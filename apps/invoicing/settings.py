@@ -121,13 +121,13 @@ class Settings(BaseSettings):
 
     # Locations and secrets, which only this service has.
     database_url: Annotated[str, AfterValidator(_is_database)] = Field("embedded:", repr=False)
-    """postgresql://…, or `embedded:[folder]` for a PostgreSQL without any installation."""
+    """postgresql://…, or `embedded:[folder]` for a PostgreSQL server that needs no installation."""
     files_url: str = Field("file:data/invoicing", repr=False)
     """`file:` and a folder, or s3://bucket/prefix with the usual AWS_… variables."""
     smtp_url: str = Field("smtp://127.0.0.1:1025", repr=False)
     """smtp://[user:password@]host:port, or smtps://…"""
     smtp_password_without_tls: bool = False
-    """Log in to a server without TLS. Only for a relay on a network that nobody can listen to."""
+    """Log in to a server without TLS. Only for a relay on a network that no one can eavesdrop on."""
     mail_from: str = "Corely Billing <billing@corely.example>"
     templates_folder: Path = Path(__file__).parent / "templates"
     download_link_secret: Annotated[str, AfterValidator(_is_long)] | None = Field(None, repr=False)

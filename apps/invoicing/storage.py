@@ -73,7 +73,7 @@ class Files:
 
 
 def open_files(url: str) -> Files:
-    """Open `file:` and a folder, which is made if needed, or s3://bucket/prefix with the usual AWS_… variables."""
+    """Open `file:folder`, which is created if needed, or s3://bucket/prefix with the usual AWS_… variables."""
     try:
         parts = urlsplit(url)
     except ValueError:

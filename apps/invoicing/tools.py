@@ -28,7 +28,7 @@ class Tools:
             settings.smtp_url, settings.mail_from, may_tell_password=settings.smtp_password_without_tls
         )
         self.accepted: set[UUID] = set()
-        """Deliveries whose mail a server has accepted but whose record does not say so yet."""
+        """Deliveries whose email a server has accepted but whose record does not say so yet."""
         self.typesetters = Typesetters()
 
     @asynccontextmanager

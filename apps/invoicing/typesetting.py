@@ -1,6 +1,6 @@
 """The program that sets invoices with typst in a separate process. rendering.py starts it and may kill it.
 
-It reads a line of JSON for each invoice. It answers with a line that has whether typst accepted it and how many bytes
+It reads a line of JSON for each invoice. It answers with a line that says whether typst accepted it and how many bytes
 follow, and then the PDF or typst's message. It exits when its input ends, and so also when its worker ends.
 """
 

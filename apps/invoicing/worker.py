@@ -38,7 +38,8 @@ def build_app(
 ) -> Holdfast[Tools]:
     """Build the app. Its worker opens the tools. `on_run` is called after each run of a scheduler.
 
-    `follows_up`: a scheduler that left items gets another turn at once. A tick is only one pass, so not there.
+    `follows_up`: a scheduler that left items gets another turn at once. A tick is only one pass, so this does not apply
+    to it.
     """
     longest_idle = milliseconds(settings.worker_idle_backoff_max_ms)
     error_backoff = milliseconds(settings.worker_tick_loop_error_backoff_ms)

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace, environments: Environments) -> None:
                 continue
             say(f"{key}: {case.title}")
             found = asyncio.run(_until_stopped(run_case(case, system, options.seed, environments, say)))
-            # Another run may have written to the file meanwhile.
+            # Another run may have written to the file in the meantime.
             results = _read(options.results)
             results["runs"][key] = found
             results["machine"] = machine()

@@ -98,7 +98,7 @@ async def restarts(lab: PeerLab, number: int = 2) -> None:
         over.set()
         await loading
         await lab.drained()
-    # Computed afterwards, because reading the notes meanwhile would slow down the producer.
+    # Computed afterwards, because reading the notes during the run would slow down the producer.
     notes = lab.notes()
     times = [at_rate_after(notes, moment, _RECOVERY_SECONDS) for moment in moments]
     lab.figures["at its rate again after, s"] = (

@@ -78,7 +78,7 @@ class Environments:
         return kept | {"BENCH_PACKAGES": str(self._folder(peer)), "NODE_ENV": "production"}
 
     def versions(self, peer: Peer) -> dict[str, str]:
-        """The versions that are really installed, for the record."""
+        """The versions that are actually installed, for the record."""
         if peer.is_own:
             return {}
         folder = self._folder(peer)

@@ -1,4 +1,4 @@
-"""What the figures depend on besides the peers: the machine, the server, and the versions that are really installed."""
+"""What the figures depend on besides the peers: the machine, the server, and the versions actually installed."""
 
 import os
 import platform

@@ -146,7 +146,7 @@ class Holdfast(Declaring[State], Generic[State]):
             return await migrate(server, given.db_schema, grant=grant)
 
     async def wait(self, job_id: UUID | str, timeout: Duration = "30s") -> Job:
-        """Wait until the job is final or the timeout passes, and return it; check its `state`. "0s" looks once.
+        """Wait until the job is final or the timeout passes, and return it; check its `state`. "0s" checks once.
 
         Raises UnknownJob if there is no such job, and StoreUnavailable if the store is unavailable at the timeout.
         """
@@ -158,7 +158,7 @@ class Holdfast(Declaring[State], Generic[State]):
         return await self._waits_of_store().wait(to_ids(job_ids), timeout)
 
     async def wait_for(self, kind: Kind | str, key: str, timeout: Duration = "30s", *, tenant: str = "") -> Job:
-        """Wait until the job with this key is final or the timeout passes, and return it. It need not exist yet.
+        """Wait until the job with this key is final or the timeout passes, and return it. It may not exist yet.
 
         The wait stays with the first job it finds, even if a newer job gets the key. Raises UnknownJob if no job has
         the key at the timeout.

@@ -153,7 +153,7 @@ class Declaring(Producer, Generic[State]):
     ) -> Callable[[Runner], Runner]:
         """Run the function itself at each occurrence, inside a process of the app, on one replica at a time.
 
-        `every tick`: at the start of each process, in every `holdfast tick`, and with each poll of a worker.
+        `every tick`: when each process starts, in every `holdfast tick`, and with each poll of a worker.
         """
         is_every_tick = timetable == EVERY_TICK
         timing = to_timing("every 1s" if is_every_tick else timetable, tz, missed, missed_limit)

@@ -1,4 +1,4 @@
-"""Holdfast in a FastAPI application: a lifespan that opens the app, a dependency, and an answer for outages.
+"""Holdfast in a FastAPI application: a lifespan that opens the app, a dependency, and a response to outages.
 
 Only applications that use FastAPI import this module; Holdfast does not install it.
 """
@@ -32,7 +32,8 @@ def lifespan(
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[Any]]:
     """Return a lifespan for FastAPI that keeps `app` open while the server is up.
 
-    `inner` is the application's own lifespan. It is entered after the app was opened and left before the app is closed.
+    `inner` is the application's own lifespan. It is entered after the app has been opened and left before the app is
+    closed.
 
     `worker` also runs the app's handlers and schedules, on the server's event loop. The server stops accepting requests
     first, then the worker finishes its jobs, then `inner` is left. If the worker ends by itself, the error is logged
@@ -43,7 +44,7 @@ def lifespan(
     async def opened(api: FastAPI) -> AsyncIterator[Any]:
         async with AsyncExitStack() as exits:
             await exits.enter_async_context(app)
-            # Servers may end by a signal, and then nothing that runs at the exit of the interpreter is called.
+            # A signal may end the server, and then nothing that runs at the interpreter's exit is called.
             exits.push_async_callback(asyncio.to_thread, app.sync.close)
             api.state.holdfast = app
             exits.callback(delattr, api.state, "holdfast")
@@ -103,6 +104,6 @@ async def _working(app: Holdfast[Any]) -> AsyncIterator[None]:
 
 
 def _stop_server() -> None:
-    """Servers shut down at SIGTERM. Where nothing handles it, as in tests, it would kill the process on the spot."""
+    """Servers shut down on SIGTERM. Where nothing handles it, as in tests, it would kill the process on the spot."""
     if callable(signal.getsignal(signal.SIGTERM)):
         signal.raise_signal(signal.SIGTERM)

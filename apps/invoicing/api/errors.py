@@ -1,4 +1,4 @@
-"""Errors, which are all answered as `{"error": "CODE", "message": "…"}`."""
+"""Errors, all of which are returned as `{"error": "CODE", "message": "…"}`."""
 
 import logging
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ def not_found(parameter: str, value: object) -> ApiError:
 
 
 async def existing(connection: "Pool | Connection", name: str, parameter: str, value: UUID) -> asyncpg.Record:
-    """Return the row that a statement finds by its id, or raise the answer that there is none."""
+    """Return the row that a statement finds by its id, or raise a 404 if there is none."""
     row = await connection.fetchrow(sql(name), value)
     if row is None:
         raise not_found(parameter, value)
@@ -111,7 +111,7 @@ async def _invalid(request: Request, error: RequestValidationError) -> Response:
 
 
 async def _refused(request: Request, error: HTTPException) -> Response:  # noqa: ARG001
-    """Answer what the framework itself refuses: an unknown path, a wrong method, an unreadable body."""
+    """Respond to what the framework itself refuses: an unknown path, a wrong method, an unreadable body."""
     if error.status_code == HTTPStatus.BAD_REQUEST:
         return answer(422, "INVALID_REQUEST", f"body: {_UNREADABLE}")
     status = HTTPStatus(error.status_code)
@@ -124,7 +124,7 @@ async def _unavailable(request: Request, error: Exception) -> Response:
 
 
 async def _broken(request: Request, error: Exception) -> Response:  # noqa: ARG001
-    """Answer an unexpected error. The server logs its traceback; the client learns no details."""
+    """Respond to an unexpected error. The server logs its traceback; the client learns no details."""
     return answer(500, "INTERNAL", "something went wrong on the server; your request is not the cause")
 
 

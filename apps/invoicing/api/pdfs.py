@@ -28,7 +28,7 @@ RETRY_AFTER_MS = 1_000
 _CLIENT_CLOSED_REQUEST = 499
 
 _DIGITS = re.compile(r"[0-9]+")
-# Documented by hand, because it is read as text: that way a wrong value is answered with 400.
+# Documented by hand, because it is read as text: that way a wrong value gets a 400.
 _WAIT_PARAMETER = {
     "name": "waitMs",
     "in": "query",

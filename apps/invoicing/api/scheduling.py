@@ -1,7 +1,7 @@
 """The endpoints that the worker's schedulers call: reminders, and the month's bills.
 
 Each item has its own transaction, which locks the record it belongs to and then checks again whether it is still due.
-So calls at the same time, or after a crash in the middle of one, make nothing twice.
+So concurrent calls, or calls after a crash in the middle of one, make nothing twice.
 """
 
 import hmac

@@ -61,7 +61,7 @@ CREATE TABLE IF NOT EXISTS invoicing.invoice_line (
     PRIMARY KEY (invoice_id, position)
 );
 
--- The one bill of an enrolment for a month.
+-- The one bill of an enrollment for a month.
 CREATE TABLE IF NOT EXISTS invoicing.class_bill (
     enrolment_id uuid NOT NULL REFERENCES invoicing.enrolment,
     month date NOT NULL,

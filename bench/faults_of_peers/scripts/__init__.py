@@ -1,1 +1,1 @@
-"""What runs in a peer's own interpreter. Nothing here imports Holdfast, but for Holdfast's own script."""
+"""What runs in a peer's own interpreter. Nothing here imports Holdfast, except for Holdfast's own script."""

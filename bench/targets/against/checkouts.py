@@ -140,7 +140,7 @@ def _output(command: Sequence[str], what: str) -> str:
 
 
 def _plain_environment() -> dict[str, str]:
-    """The environment without variables for Holdfast, PostgreSQL or other Pythons. A package index for pip stays."""
+    """The environment without variables for Holdfast, PostgreSQL or other Pythons. A package index for pip is kept."""
     elsewhere = ("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")
     hidden = ("HOLDFAST_", "PYTHON", "PG", *elsewhere)
     return {name: value for name, value in os.environ.items() if not name.startswith(hidden)}

@@ -20,7 +20,7 @@ CONFIRM = Kind("order.confirm", Placed)
 
 @app.handler(CONFIRM, attempts=5, backoff="exponential base=100ms max=1s")
 def confirm(job: RunningJob[Placed]) -> None:
-    """What it writes and the end of its job are one transaction."""
+    """Its writes and the end of its job share one transaction."""
     with transaction.atomic():
         order = Order.objects.select_for_update().get(pk=job.payload.order)
         order.confirmed_at = timezone.now()

@@ -15,7 +15,7 @@ def place_order(request: HttpRequest) -> HttpResponse:
         order = Order.objects.create(customer=request.POST["customer"])
         app.sync.enqueue(CONFIRM, Placed(order.pk), key=f"order-{order.pk}")
         if not request.POST["customer"].endswith("@example.com"):
-            # Takes back the order and the job.
+            # Rolls back the order and the job.
             transaction.set_rollback(True)
             return JsonResponse({"error": "we only sell to example.com"}, status=400)
     return JsonResponse({"order": order.pk}, status=201)

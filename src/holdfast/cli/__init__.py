@@ -76,7 +76,7 @@ def root(
 def main(arguments: Sequence[str] | None = None, name: str = "holdfast") -> None:
     """Run the command line. Report an error as one line on stderr, or as a traceback with --debug.
 
-    `arguments` are those of the process if not given. `name` is how the user calls it.
+    `arguments` default to those of the process. `name` is how the user calls it.
     """
     # A stream that was closed by the caller is None here. Discard what is written to it.
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115

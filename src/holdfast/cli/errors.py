@@ -51,7 +51,7 @@ def _explained(error: Exception) -> Explanation:
 
 
 def as_called(text: str, name: str | None) -> str:
-    """The text as it fits `manage.py holdfast …`, if that is the name: its settings come from Django."""
+    """Adapt the text to `manage.py holdfast …` if that is how it was called: its settings come from Django."""
     if name is None or not name.endswith(" holdfast"):
         return text
     text = text.replace("`holdfast ", f"`{name} ").replace(" with --store or --app", "")

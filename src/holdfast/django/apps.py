@@ -51,7 +51,7 @@ class HoldfastConfig(AppConfig):
 
     def _connected(self, connection: Any, **_: object) -> None:  # noqa: ANN401
         if connection.alias == NO_DB_ALIAS:
-            # Django is about to create or drop a test database, which nobody may use then.
+            # Django is about to create or drop a test database, which must not be in use then.
             self.app.sync.close()
         elif connection.alias == self.alias and connection.vendor == "postgresql":
             empty_with_flush(self.app, connection)

@@ -34,7 +34,7 @@ def _unknown(name: object) -> CheckMessage:
 
 
 def registered_elsewhere(address: str, app: Holdfast) -> list[CheckMessage]:
-    """Handlers of the app that the project has replaced by its own."""
+    """Handlers of the app that the project has replaced with its own."""
     kinds = ", ".join(sorted(handler.kind for handler in django.app.handlers))
     if app is django.app or not kinds:
         return []

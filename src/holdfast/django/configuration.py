@@ -48,7 +48,7 @@ def is_postgresql(alias: str) -> bool:
 
 
 def url_of(alias: str) -> str:
-    """The address of a database of Django's, which its tests change."""
+    """The address of one of Django's databases, which its tests change."""
     if not is_postgresql(alias):
         raise InvalidInput(f'HOLDFAST["DATABASE"]: {alias!r} is not a PostgreSQL database of this project')
     return url_from(connections.settings[alias])

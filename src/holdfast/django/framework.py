@@ -140,5 +140,5 @@ def _transaction_of(connection: Any) -> tuple[bool, bool]:  # noqa: ANN401
         with connection.connection.cursor() as cursor:
             cursor.execute("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
             return True, bool(cursor.fetchone()[0])
-    except Exception:  # noqa: BLE001 - an error has ended the transaction before, and nobody knows what it had written
+    except Exception:  # noqa: BLE001 - an earlier error ended the transaction, and what it had written is unknown
         return True, True

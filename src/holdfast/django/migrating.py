@@ -66,7 +66,7 @@ def _empty_in_tests(app: Holdfast, alias: str) -> None:
             # The name of the schema was checked when the settings were read.
             for sql in (
                 f"UPDATE \"{schema}\".clock SET moved = '0', frozen_at = NULL",  # noqa: S608
-                # Those of the code are declared again, with their first occurrence.
+                # Those in the code are declared again, with their first occurrence.
                 f'DELETE FROM "{schema}".schedule',  # noqa: S608
                 f'DELETE FROM "{schema}".subscription',  # noqa: S608
             ):

@@ -1,1 +1,1 @@
-"""Holdfast's tables are no models. Django sends `post_migrate` only to applications that have this module."""
+"""Holdfast's tables are not models. Django sends `post_migrate` only to applications that have this module."""

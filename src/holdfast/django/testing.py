@@ -1,7 +1,7 @@
 """For tests of a Django project: run its jobs and look at them, in the transaction of the test.
 
 Everything happens in the thread of the test and on its connections. So handlers see what the test wrote, and the test
-takes all of it back. docs/django.md has an example.
+rolls all of it back. docs/django.md has an example.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
@@ -109,9 +109,9 @@ async def _apart() -> AsyncIterator[None]:
 
 
 class _Savepoints:
-    """An attempt that breaks the transaction of the test is taken back.
+    """An attempt that breaks the transaction of the test is rolled back.
 
-    Otherwise its callbacks of `transaction.on_commit` run, which in production its commit would have run.
+    Otherwise its `transaction.on_commit` callbacks run, as its commit would have run them in production.
     """
 
     def __init__(self) -> None:

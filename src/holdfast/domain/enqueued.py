@@ -81,7 +81,7 @@ class SyncEnqueued(_Answer[Result]):
 
 
 def result_of(job: Job, kind: Kind[Any, Any] | None, timeout: Duration) -> Any:  # noqa: ANN401
-    """Return the typed result of a job after a wait for it, or raise the reason why there is none."""
+    """Return the typed result of a job that was waited for, or raise an error that says why there is none."""
     if job.state is JobState.SUCCEEDED:
         return job.result if kind is None else kind.read_result(job.result)
     if job.state.is_final:

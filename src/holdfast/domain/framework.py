@@ -27,13 +27,13 @@ class Framework(Protocol):
     """Can be pickled: the processes of handlers with isolation="process" get a copy."""
 
     def store_url(self, current: str) -> str:
-        """The address of the store by now. `current` is the app's, which may have been set to something else."""
+        """The current address of the store. `current` is the app's, which may have been set to something else."""
 
     def is_followed(self, store: str) -> bool:
         """Whether this is the address of the framework's database, not of another one that someone chose."""
 
     def check_use(self) -> None:
-        """Raise if a test may not use the database. Called before the app uses a connection of its own."""
+        """Raise if a test may not use the database. Called before the app uses its own connection."""
 
     def connection(self) -> BlockingConnection:
         """The calling thread's connection, for a verb of `app.sync` without `conn`."""
@@ -50,7 +50,7 @@ class Framework(Protocol):
     def tidy(self) -> "Future[bool]":
         """Called before and after each attempt, in its thread or on its event loop.
 
-        Closes what a broken or unfinished attempt would leave to the next one. The result is whether this took back
+        Closes what a broken or unfinished attempt would leave to the next one. The result is whether this rolled back
         writes that were not committed.
         """
 

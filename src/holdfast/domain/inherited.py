@@ -1,4 +1,4 @@
-"""A fork inherits connections and event loops that its parent goes on using: it must neither use nor close them."""
+"""A fork inherits connections and event loops that its parent keeps using: it must neither use nor close them."""
 
 import os
 from typing import Protocol

@@ -37,7 +37,7 @@ _ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(","
 def _reusable_encoder() -> Callable[[object], str]:
     """`_ENCODER.encode`, without the new C encoder that each call makes: for a small payload that is half of its time.
 
-    Without a record of what it is inside of, a value that contains itself ends with RecursionError.
+    It does not track nesting, so a value that contains itself ends with RecursionError.
     """
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:

@@ -160,7 +160,7 @@ def without_data(transition: Transition, why: str) -> Transition:
 
 
 def suspicion_after_loss(suspicion: int, crash_limit: int) -> int:
-    """In company, any of the jobs may have killed the worker, so no number of such losses proves anything."""
+    """Alongside others, any of the jobs may have killed the worker, so no number of such losses proves anything."""
     return min(suspicion + 1, MOST_LOSSES) if crash_limit else max(suspicion, min(suspicion + 1, SUSPECT))
 
 

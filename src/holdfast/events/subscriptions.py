@@ -41,8 +41,7 @@ class Subscribed:
 
 
 class Subscriptions:
-    """The subscriptions in the store: those that code declares, which a process of the app saves at its start, and
-    others.
+    """The subscriptions in the store, declared or not. Each process of the app saves those in its code on startup.
 
     An unknown name raises InvalidInput.
     """

@@ -49,8 +49,8 @@ def run_worker(
     keep this function from returning or the program from exiting.
 
     This opens and closes the app, on its own event loop. The app's lifespan is entered when the app is open, and left
-    when no handler runs anymore, before the app is closed. If the store does not answer, the worker waits for it, also
-    at startup.
+    when no handler is running anymore, before the app is closed. If the store does not answer, the worker waits for it,
+    even at startup.
 
     `on_tick` is called on that loop after each tick in which a runner did something or failed, and at the end with what
     ended since then. If it raises, the error is logged once and the worker continues.
@@ -80,7 +80,7 @@ class _Hosted(Generic[Value]):
     runners: Sequence[str] | None
     work: Callable[[Process], Awaitable[Value]]
     unstarted: Value
-    """The answer if a signal arrives before the work begins."""
+    """The result if a signal arrives before the work begins."""
     is_patient: bool = False
     """Whether to wait for an unreachable store at startup, as a running worker does."""
 

@@ -1,1 +1,1 @@
-"""What a process of Holdfast answers over HTTP."""
+"""What a Holdfast process serves over HTTP."""

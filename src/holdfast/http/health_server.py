@@ -70,7 +70,7 @@ class HealthServer:
         return port
 
     def start(self) -> None:
-        """Start to listen. Raise InvalidInput if the address is not available."""
+        """Start listening. Raise InvalidInput if the address is not available."""
         self._loop = asyncio.get_running_loop()
         self._server = _listen(self._host, self._port, self._answer)
         self._pulse = Pulse(self._loop)

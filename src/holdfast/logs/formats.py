@@ -146,7 +146,7 @@ class ConsoleFormatter(_Formatter):
 
 
 def _counted(values: Mapping[str, object]) -> str:
-    """`attempt 2 of 2 (+1 lost)`: each lost lease allows one attempt more."""
+    """`attempt 2 of 2 (+1 lost)`: each lost lease allows one more attempt."""
     losses = int(str(values.get("losses", 0)))
     more = f" (+{losses} lost)" if losses else ""
     return f"attempt {values['attempt']} of {int(str(values['of'])) - losses}{more}"

@@ -1,1 +1,1 @@
-"""Enqueueing: builds jobs and events, and enqueues them through the app or in the caller's transaction."""
+"""Enqueuing: builds jobs and events, and enqueues them through the app or in the caller's transaction."""

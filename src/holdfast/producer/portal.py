@@ -125,7 +125,7 @@ class _Running:
             return await work()
         except InvalidInput:
             if self._stop.is_set():
-                # The stopping portal closes the app under calls that are under way.
+                # The stopping portal closes the app while calls are still in progress.
                 raise StoreUnavailable(self._why_closed) from None
             raise
 
@@ -137,7 +137,7 @@ class _Running:
         await asyncio.shield(opening)
 
     def _serve(self) -> None:
-        """Without asyncio.Runner, which starts a thread to end: from Python 3.12 on, an exiting interpreter refuses."""
+        """Without asyncio.Runner: closing one starts a thread, which Python 3.12 and later refuse while they exit."""
         try:
             self._loop.run_until_complete(self._until_stopped())
         finally:

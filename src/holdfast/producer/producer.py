@@ -164,7 +164,7 @@ class Producer:
         return self._answered(jobs, enqueued)
 
     async def ring(self, ids: Sequence[UUID]) -> None:
-        """Wake workers through RabbitMQ, if configured, after you commit your own transaction. Needed in no other case.
+        """Wake workers through RabbitMQ, if configured, after you commit your own transaction. Not needed otherwise.
 
         Does not wait for the broker: the wake-up is sent in the background, before `close` at the latest.
         """

@@ -51,7 +51,7 @@ class OpenExchange:
 
         It shows such a close only later, and a broker ends the whole connection if anything arrives on a channel after
         the answer. `wait` is off: with it, messages queue until the socket has the one before, and are then sent
-        regardless of what happened meanwhile.
+        regardless of what has happened since.
         """
         closed = getattr(channel, "_close_exception", None)
         if closed is not None:

@@ -10,7 +10,7 @@ from holdfast.rabbitmq.subscriber import Trigger
 
 
 class Publisher:
-    """One task that publishes. A wake-up only means "look", so one stands for all that arrived meanwhile.
+    """One task that publishes. A wake-up only means "look", so one stands for all that have arrived since.
 
     A wake-up that the broker did not take is retried until the broker takes it or the publisher is closed.
     """

@@ -68,10 +68,10 @@ class _Lane:
 
 
 class Relay:
-    """Publishes to one exchange with confirms. Each message in progress waits only for its own confirm.
+    """Publishes to one exchange with publisher confirms. Each message in progress waits only for its own.
 
     A broker that rejects a message closes the channel. All messages in progress on it are then retried on a second
-    channel, one at a time, which shows for which of them the broker closes it.
+    channel, one at a time, which shows which of them makes the broker close it.
     """
 
     def __init__(self, target: RelayTarget, connection: SharedConnection) -> None:

@@ -59,7 +59,7 @@ class Background:
         self._signals.changed.set()
 
     def _wake_runners(self) -> None:
-        """Wake the runners that there are hints for; a hint ends any wait."""
+        """Wake the runners that have hints; a hint ends any wait."""
         woken = self._signals.take_woken()
         for runner in self._runners:
             if runner.name in woken:
@@ -73,7 +73,7 @@ class Background:
             self._not_before[name] = min(self._not_before[name], soon)
 
     async def run(self, on_tick: OnTick | None = None) -> None:
-        """`on_tick` is called after each tick with something to report, and once more for what ended at the stop."""
+        """`on_tick` is called after each tick with something to report, and once more for what ended while stopping."""
         ticks = asyncio.create_task(self._repeat(on_tick))
         stop = asyncio.create_task(self._signals.stop.wait())
         try:

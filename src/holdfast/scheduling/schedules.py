@@ -134,7 +134,7 @@ class Declarations:
 
 
 class Schedules:
-    """The schedules in the store: those that code declares, which a process of the app saves at its start, and others.
+    """The schedules in the store, declared or not. Each process of the app saves those in its code on startup.
 
     An unknown name raises InvalidInput.
     """

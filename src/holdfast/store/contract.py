@@ -254,7 +254,7 @@ class Backlog:
     """The jobs of one queue that are due and unclaimed, whether or not any worker has a handler for them.
 
     `due` is their number, up to a limit; `is_more` means that there are more. `oldest` is how long the first of them
-    has been due. Running jobs are not counted, nor are jobs whose lease has expired but was not rescued yet.
+    has been due. Running jobs are not counted, nor are jobs whose lease has expired but has not been rescued yet.
     """
 
     queue: str

@@ -38,7 +38,7 @@ _NEWEST = "18"
 _SETTINGS = ("max_connections=200", "shared_buffers=128MB", "jit=off", "timezone=UTC", "log_timezone=UTC")
 _SOCKET = ".s.PGSQL.5432"
 _COPIES = Path("/var/cache/holdfast-postgresql")  # only root can create it, so its contents can be trusted
-# How a server finds its own folder even inside one, such as /root, that its system user may not enter.
+# How a server finds its own folder, even inside a folder such as /root that its system user may not enter.
 _WORKING_FOLDER = "/proc/self/cwd"
 _PATIENCE = 60.0
 

@@ -1,7 +1,7 @@
 """What a store promises about events and subscriptions; `contract.py` has the verbs for jobs.
 
 A subscription says that each event of certain types creates one job of a kind. Subscriptions are kept in the store, so
-publishers need not know who listens.
+publishers do not have to know who listens.
 """
 
 from collections.abc import Sequence

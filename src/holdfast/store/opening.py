@@ -82,7 +82,7 @@ class OpenStore:
     rows: Callable[[Rows], RowStore] | None = None
     """For the application's own tables in the same database, if there is one."""
     ring: Callable[[Sequence[UUID]], None] | None = None
-    """Publishes the ids of new jobs to workers that wake up by a broker."""
+    """Publishes the ids of new jobs to workers that a broker wakes."""
     loop: asyncio.AbstractEventLoop | None = field(default_factory=running_loop)
     """The loop of its connections. None: it has no connections and was opened without a loop, as memory can be."""
 

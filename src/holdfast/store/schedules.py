@@ -150,7 +150,7 @@ class Singleton(Protocol):
 
         All of this happens in the transaction that holds the lock. If the lock was lost, StoreUnavailable is raised and
         nothing is changed. (If only the reply was lost, everything is changed, and the run is found finished.) A
-        schedule that was advanced, changed or removed meanwhile keeps its current occurrence.
+        schedule that has since been advanced, changed or removed keeps its current occurrence.
         """
 
     async def lost(self) -> None:
@@ -185,7 +185,7 @@ class ScheduleStore(Protocol):
         """In one transaction, advance a job schedule from the occurrence seen, enqueue its jobs, and record the run.
 
         `run.occurrence` is the newest occurrence that the jobs are for. The run-now requests that `schedule` shows are
-        answered. Returns False and does nothing if another process advanced, changed or paused it meanwhile, or is
+        answered. Returns False and does nothing if another process has since advanced, changed or paused it, or is
         about to. While the schedule is paused, only a run-now request can be answered, and `next_occurrence` must not
         change.
         """
@@ -193,7 +193,7 @@ class ScheduleStore(Protocol):
     async def put_back(self, schedule: Schedule, next_occurrence: datetime) -> bool:
         """Move the schedule back to an earlier occurrence than the one seen, which was set by a clock that ran ahead.
 
-        Returns False and does nothing if it was advanced, changed, paused or removed meanwhile, or is about to be.
+        Returns False and does nothing if it has since been advanced, changed, paused or removed, or is about to be.
         """
 
     async def pause(self, name: str) -> bool: ...

@@ -1,6 +1,6 @@
 """The names that users import in their own tests.
 
-Each name is loaded when it is first used, because pytest imports the plugin of this package at every start.
+Each name is loaded when it is first used, because pytest imports this package's plugin whenever it starts.
 """
 
 from importlib import import_module

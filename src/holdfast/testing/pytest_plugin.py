@@ -1,6 +1,6 @@
 """Fixtures for anyone with Holdfast and pytest. They need no event loop, and therefore no plugin for async tests.
 
-pytest imports this module at every start, so it imports nothing that is not needed then.
+pytest imports this module whenever it starts, so it imports nothing that is not needed then.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -63,7 +63,7 @@ class AppUnderTest:
 
         `move_time` continues with jobs that become due later (retries, snoozes, delays) by moving the clock to them.
         `until` does so for a length of time, and leaves the clock at its end. `schedules` also makes the jobs of the
-        occurrences on the way. Raises HandlerFailed at the end if an attempt failed, unless `raise_errors` is False,
+        occurrences along the way. Raises HandlerFailed at the end if an attempt failed, unless `raise_errors` is False,
         EndlessDrain after `most` attempts, and StuckDrain if due jobs cannot be claimed.
         """
         length = None if until is None else to_timedelta(until, "until")
@@ -89,7 +89,7 @@ class AppUnderTest:
         return report
 
     async def _make_scheduled_jobs(self) -> None:
-        """Make the jobs that are due. This runs no handler, so a fake lifespan need not be one for child processes."""
+        """Make the jobs that are due. This runs no handler, so a fake lifespan may be unfit for child processes."""
         hooks = Hooks.without_children(self.app, tuple(self.app._arounds))
         with patch.object(self.app, "_hooks", lambda: hooks):
             await self.app.tick(runners=["schedules"])
@@ -111,7 +111,7 @@ class AppUnderTest:
     async def run(self, kind: Kind[Any, Any] | str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Any:
         """Run one handler now, on a new job that `enqueued` does not list. Return its result, or raise its exception.
 
-        A Snooze or Cancel is raised as well, also if the handler returned it. The handler runs in this process,
+        A Snooze or Cancel is raised as well, even if the handler returned it. The handler runs in this process,
         regardless of its isolation; there is one attempt, and no timeout.
         """
         handler = self._handler(kind_name(kind))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Advisory lock "hf templ": held alone to make or drop templates, shared while one is copied.
 _TEMPLATE_LOCK = 0x68662074656D706C
-# A process that uses a database holds its lock, on a connection it keeps open meanwhile. A killed process releases it.
+# A process that uses a database holds its lock, on a connection it keeps open. A killed process releases it.
 _LOCK_OF_NAME = "hashtextextended($1, 0)"
 _UNUSED = """
 WITH made AS MATERIALIZED (SELECT datname FROM pg_database WHERE datname ~ '^holdfast_test_[0-9a-f]{32}$')

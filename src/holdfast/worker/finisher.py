@@ -115,7 +115,7 @@ class Finisher:
         return left
 
     async def _answers(self, batch: list[HeldJob]) -> list[Fenced]:
-        """Write a batch. If the store refuses it, split it in halves, because most outcomes are not to blame."""
+        """Write a batch. If the store refuses it, split it in half, because most outcomes are not to blame."""
         try:
             return await self._store.finish([Finish(held.job.lease, held.transition) for held in batch])
         except HoldfastError as error:

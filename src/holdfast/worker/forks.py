@@ -33,7 +33,7 @@ def this_process() -> int:
 
 
 def end_fork(home: int) -> None:
-    """Exit if this process is a fork. Call this where a handler's code ends, with `this_process()` from its begin."""
+    """Exit if this process is a fork. Call this where a handler's code ends, with `this_process()` from its start."""
     if _generation != home:
         os._exit(_exit_code(sys.exc_info()[1]))
 

@@ -139,7 +139,7 @@ class HeldJob:
         self.is_finishing = True
 
     def start(self, now: float) -> bool:
-        """Mark the job as started, so that it cannot be withdrawn any more. Returns False if it was withdrawn."""
+        """Mark the job as started, so that it cannot be withdrawn anymore. Returns False if it was withdrawn."""
         self.started = now
         try:
             del self.is_free
@@ -157,7 +157,7 @@ class HeldJob:
 
     @property
     def is_unstarted(self) -> bool:
-        """Whether nothing of the job has run and nothing has been decided about it."""
+        """Whether no part of the job has run and nothing has been decided about it."""
         return self.started is None and not self.settled
 
     @property

@@ -420,7 +420,7 @@ class Worker:
         return _WATCH_SECONDS if self._is_watching else None
 
     def _clear_slot_of_unstarted(self, held: HeldJob) -> None:
-        """If the task was canceled before its first step, nothing of the attempt has run: give the job back."""
+        """If the task was canceled before its first step, no part of the attempt has run: give the job back."""
         if held.task is not None and held.task.done():
             self._give_back([held])
             self._leave_slot(held)

@@ -1,5 +1,5 @@
 -- The highest level that each invoice has reached, unless a reminder of that level or above exists. So a customer who
--- was not reminded for weeks, because the scheduler did not run, gets one mail instead of three.
+-- was not reminded for weeks, because the scheduler did not run, gets one email instead of three.
 SELECT invoice.id AS invoice_id, due.level
 FROM invoicing.invoice
 JOIN LATERAL (

@@ -196,7 +196,7 @@ class CopyPacked:
 
 @dataclass(frozen=True, slots=True)
 class InsertEach:
-    """Insert the two rows of each job in one statement, with a commit per job and no wake-up. One more warms up."""
+    """Insert the two rows of each job in one statement, with a commit per job and no wake-up. An extra job warms up."""
 
     url: str
     schema: str

@@ -158,7 +158,7 @@ class _Bench:
         return Rate.between(before, await self._place.counters(), finished.jobs, finished.seconds)
 
     async def _let_go_of(self, running: "asyncio.Future[list[Spent]]", loops: int) -> object:
-        """Hold all loops until every one is about to claim, so that none is measured while another still starts."""
+        """Hold all loops until every one is about to claim, so that none is measured while another is starting."""
         async with self._place.connection.transaction():
             await self._place.fetch("hold_claims")
             while await self._place.value("waiting_claims") < loops:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EnqueueEach:
-    """Enqueue jobs one at a time, each with a commit. One more warms up, as in the bare loop."""
+    """Enqueue jobs one at a time, each with a commit. An extra job warms up, as in the bare loop."""
 
     url: str
     schema: str

@@ -76,7 +76,7 @@ def _note(what: What, job: Job, **more: Any) -> None:  # noqa: ANN401
 
 
 def _seconds(job: Job) -> float:
-    """How long the handler takes. `again`: at every start but the first, so that a case need not wait so long."""
+    """How long the handler takes. `again`: at every start but the first, to keep a case from waiting that long."""
     name = "again" if "again" in job.payload and _has_started_before(job) else "seconds"
     return float(job.payload.get(name, 0))
 

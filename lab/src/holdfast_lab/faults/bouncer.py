@@ -95,6 +95,6 @@ class Bouncer:
 
 
 def bouncer_program() -> Path | None:
-    """The installed PgBouncer program, if any. It is often in a folder that only root searches."""
+    """The installed PgBouncer program, if any. It is often in a folder that is only in root's PATH."""
     found = shutil.which("pgbouncer", path=os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"]))
     return Path(found) if found else None

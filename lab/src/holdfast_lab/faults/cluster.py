@@ -148,7 +148,7 @@ class Cluster(FaultServer):
         return found.timestamp() - time.time() + time.monotonic()
 
     async def kill_patroni(self) -> None:
-        """Kill the primary's Patroni. Its PostgreSQL goes on as if it still were the primary."""
+        """Kill the primary's Patroni. Its PostgreSQL continues as if it were still the primary."""
         primary, standby = await self._roles()
         await asyncio.to_thread(primary.patroni.end, signal.SIGKILL)
         await _promoted(standby)

@@ -1,4 +1,4 @@
-"""A PostgreSQL with a standby by plain streaming replication; the primary is killed and the standby takes its place.
+"""A PostgreSQL with a standby, by plain streaming replication: the primary is killed and the standby takes its place.
 
 Clients reach the current primary through one proxy. The standby receives the primary's WAL through another, which can
 hold it back. Neighbors: cases/failovers.py does this under load; excuses.py knows what a standby may forget.
@@ -163,7 +163,7 @@ def _copy(primary: _Server, folder: Path) -> None:
 
 
 def kill_server(folder: Path) -> None:
-    """Kill all processes of the server with this data folder, as if the machine had gone."""
+    """Kill all processes of the server with this data folder, as if the machine were gone."""
     postmaster = int((folder / "postmaster.pid").read_text().split()[0])
     # The postmaster first, or it would start others in their place.
     for pid in (postmaster, *_children(postmaster)):

@@ -37,7 +37,7 @@ class Place:
 
 
 class FaultServer:
-    """`folder`: of an embedded server that the laboratory owns. None: the server is the user's and is never stopped."""
+    """`folder`: that of the laboratory's own embedded server. None: the user's server, which is never stopped."""
 
     def __init__(self, url: str, folder: Path | None) -> None:
         self.url = url

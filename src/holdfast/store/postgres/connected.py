@@ -47,7 +47,7 @@ _MAINTENANCE_SECONDS = 600.0
 
 class _Places(asyncio.Semaphore):
     def take(self) -> bool:
-        """Enter if there is room. Three coroutines of a plain `async with` cost 2 % of an enqueue."""
+        """Enter if there is room. Three coroutines of a plain `async with` cost 2% of an enqueue."""
         if self._value == 0 or self._waiters:
             return False
         self._value -= 1

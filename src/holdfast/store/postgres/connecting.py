@@ -24,7 +24,7 @@ _NAME = {"application_name": "holdfast"}
 _LEVEL = "default_transaction_isolation"
 _LEVEL_OF_ENGINE = {_LEVEL: "read committed"}
 _refusing: set[str] = set()
-"""Addresses of poolers that refuse this setting, so later connections need not try it."""
+"""Addresses of poolers that refuse this setting, so later connections do not try it."""
 _last_host: dict[tuple[str, ...], int] = {}
 """With several hosts, the one that last accepted a connection is tried first, so a dead host costs its timeout once."""
 

@@ -1,6 +1,6 @@
 """The store on a connection of a blocking library, in the connection's current transaction, if any.
 
-Of holdfast.django: `app.sync.jobs` reads on Django's connection, and tests run their jobs there.
+Used by holdfast.django: `app.sync.jobs` reads on Django's connection, and tests run their jobs there.
 """
 
 import re
@@ -23,7 +23,7 @@ _NUMBERED = re.compile(r"\$(\d+)")
 def answered(
     open_cursor: Callable[[], AbstractContextManager[Any]], zone: tzinfo, sql: str, parameters: Sequence[str | None]
 ) -> Answered:
-    """Run a statement on a connection of DB-API. `zone` is that of times without one."""
+    """Run a statement on a DB-API connection. `zone` applies to times without a zone."""
     with open_cursor() as cursor:
         cursor.execute(sql, parameters)
         if cursor.description is None:

@@ -1,6 +1,6 @@
 """Enqueues many jobs without keys by COPY: the server writes whole pages of rows while the next ones are packed.
 
-enqueuing.py uses it, and has statements that write the same rows for few jobs and on a caller's connection.
+enqueuing.py uses it, and has statements that write the same rows for a few jobs and on a caller's connection.
 """
 
 import struct

@@ -165,7 +165,7 @@ class Pool:
             await self._pool.release(taken.connection)
 
     async def close(self) -> None:
-        """Close all connections, even if the caller is canceled meanwhile."""
+        """Close all connections, even if the caller is canceled in the meantime."""
         if self._next_look is not None:
             self._next_look.cancel()
         try:

@@ -62,7 +62,7 @@ class Bulk:
     """Jobs to enqueue with one statement: which statement, its parameters, and the meaning of its rows.
 
     There are four statements: for one job or many, with keys or without. With arrays, a single job takes the server a
-    sixth to a quarter longer. Without keys, jobs take 6 to 13 % longer in a statement that can also call the function
+    sixth to a quarter longer. Without keys, jobs take 6 to 13% longer in a statement that can also call the function
     for keys.
     """
 

@@ -101,7 +101,7 @@ class Item:
 
     @cached_property
     def id(self) -> str:
-        """The job id: a UUID key itself; for a number, a hash of the mapping's name plus that; else a hash of both."""
+        """The job id: a UUID key itself; a hash of the mapping's name, then the number; else a hash of name and key."""
         if self.key_type == "uuid":
             return self.key
         if self.key_type in INTEGERS:
@@ -140,7 +140,7 @@ class Item:
 
     @property
     def due(self) -> str:
-        """The mapping's condition. For an index, only if it surely means the same at any time and in any session."""
+        """The mapping's condition. For an index, only if it certainly means the same at any time and in any session."""
         if self.prefix:
             return self.mapping.due
         calls = {name.lower() for name in _CALLED.findall(self.mapping.due)} - _NO_CALLS

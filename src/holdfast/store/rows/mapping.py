@@ -321,7 +321,7 @@ class Rows:
         return migration_sql(self)
 
     def value_of(self, transition: Transition) -> str | None:
-        """Return what a finish writes into the state column. None: the value that suits a row that goes back."""
+        """Return what a finish writes into the state column. None: the statement chooses, for a row that goes back."""
         if self.states is None:
             return None
         if transition.state is JobState.READY:

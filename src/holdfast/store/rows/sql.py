@@ -178,7 +178,7 @@ RETURNING held.number, held.cancel_requested"""
     @cached_property
     def finish(self) -> str:
         """A row that a person asked to cancel does not become ready again, however its attempt ended. A row that the
-        application took out of the queue meanwhile does not return to it either: it only loses its lock.
+        application has since taken out of the queue does not return to it either: it only loses its lock.
 
         $1 ids, $2 claims, $3 moves, $4 whether the row goes back to ready, $5 delays, $6 times, $7 values of the state
         column, $8 whether the row is complete, $9 error codes, $10 their messages, $11 whole errors, $12 results

@@ -1,4 +1,4 @@
-"""Finds the tables that a run writes to, as far as its SQL shows, and those of them that no observer reads."""
+"""Finds the tables that a run writes to, as far as its SQL shows, and which of these no observer reads."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator

@@ -93,7 +93,7 @@ async def _slowest(lab: Lab, jobs: list[UUID]) -> float:
 
 
 async def _rung(lab: Lab, app: Holdfast) -> None:
-    """Of a few jobs that come one by one, most must start before the next look."""
+    """Of a few jobs that arrive one by one, most must start before the next look."""
     found = []
     for _ in range(3):
         # A worker's first looks after a job come in quick succession.

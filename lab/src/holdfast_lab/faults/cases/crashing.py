@@ -51,7 +51,7 @@ _DRAINED_SECONDS = 10.0
 
 @case("R9", "workers die many times at each named point of the engine", large={"times": 20}, lease=2.0)
 async def crash_points(lab: Lab) -> None:
-    """One worker at a time, with a healthy one after each, so that no job meets two deaths that are not its own."""
+    """One worker at a time, with a healthy one after each, so that no job meets two deaths that it did not cause."""
     died = 0
     times = lab.count("times")
     for point in _POINTS:

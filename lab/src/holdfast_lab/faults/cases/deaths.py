@@ -1,4 +1,4 @@
-"""Jobs that die, each of which makes one job by `@app.on_dead`, however it dies and whichever worker dies with it."""
+"""Jobs that die. Each makes one job through `@app.on_dead`, however it dies and whichever worker dies with it."""
 
 import asyncio
 from collections import Counter
@@ -28,7 +28,7 @@ _TURN_SECONDS = 0.05
     lease=2.0,
 )
 async def deaths(lab: Lab) -> None:
-    """Jobs die by exhausted attempts, by a permanent error, and by the rescue of jobs that kill their workers."""
+    """Jobs die of exhausted attempts, of a permanent error, and at the rescue of jobs that kill their workers."""
     async with lab.workers(_WORKERS, DEATH_APP) as crew:
         # The subscription must be in the store before the first job dies.
         doomed = await _doomed(lab)
@@ -65,7 +65,7 @@ async def _doomed(lab: Lab) -> dict[UUID, str]:
 
 
 async def _kill_and_supervise(lab: Lab, crew: Crew, kills: int) -> None:
-    """Replace each dead worker, until enough have died by one that will die while it writes an outcome or rescues."""
+    """Replace dead workers. Until enough have died, the new ones will die while they write an outcome or rescue."""
     end = asyncio.get_running_loop().time() + _LONGEST_SECONDS
     known: set[int] = set()
     while await lab.open_jobs() and asyncio.get_running_loop().time() < end:

@@ -78,8 +78,8 @@ async def a_full_disk(lab: Lab) -> None:
 async def a_migration(lab: Lab) -> None:
     """Migrates to a later release that changes tables and functions.
 
-    Workers of this release go on next to those of the later one. A worker that starts on a schema of another version is
-    refused.
+    Workers of this release continue alongside those of the later one. A worker that starts on a schema version other
+    than its own is refused.
     """
     await _refused(lab, "an older schema", _LATER)
     async with lab.workers(2) as old:

@@ -226,7 +226,8 @@ async def killed_listener(lab: Lab) -> None:
             await lab.until(lambda: "no wake-ups" in worker.output(), "the listener's end is noticed", 5.0)
             jobs = []
             for _ in range(_QUIET_TIMES):
-                # A worker that just ended a job looks for the next one even unrung: let these come to an idle worker.
+                # A worker that just ended a job looks for the next one even without a ring: let these reach an idle
+                # worker.
                 await asyncio.sleep(lab.random.uniform(0.4, 0.6))
                 jobs += [await lab.enqueue(WORK) for _ in range(lab.count("jobs") // _QUIET_TIMES)]
             await lab.until(lambda: latencies(lab.notes()).keys() >= set(jobs), "all of them are started", 10.0, STUCK)
@@ -242,7 +243,7 @@ async def killed_listener(lab: Lab) -> None:
 
 
 async def _rung(lab: Lab) -> None:
-    """Rings reach the listener: of a few jobs that come one by one, most start before the next look."""
+    """Rings reach the listener: of a few jobs that arrive one by one, most start before the next look."""
     found = []
     for _ in range(5):
         # Long enough that a worker without a listener would not look again by itself right away.

@@ -136,7 +136,7 @@ async def _kill_connections(lab: Lab, seconds: float) -> None:
 
 
 async def _told(lab: Lab, queues: list[str]) -> None:
-    """Each of these queues has one worker, which must hear of a job long before its next look."""
+    """Each of these queues has one worker, which must learn of a job long before its next look."""
     await asyncio.sleep(_IDLE_SECONDS)
     jobs = [await lab.enqueue(WORK, {}, queue=queue) for queue in queues]
     await lab.until(lambda: all(job in latencies(lab.notes()) for job in jobs), "every worker does a job", 30.0)
@@ -222,7 +222,7 @@ async def _set_read_only(lab: Lab, *, is_on: bool) -> None:
     needs={Need.OWN_SERVER},
 )
 async def no_connections(lab: Lab) -> None:
-    """The workers use a separate role, whose connection limit drops below the connections it has."""
+    """The workers use a separate role, whose connection limit drops below the number of its connections."""
     role = f"fault_worker_{lab.random.getrandbits(32):08x}"
     await lab.server.execute(f"CREATE ROLE {role} LOGIN IN ROLE postgres")
     try:

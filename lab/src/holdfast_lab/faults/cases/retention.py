@@ -63,7 +63,7 @@ async def a_year_of_history(lab: Lab) -> None:
 
 @dataclass
 class _History:
-    """Passes days: each has its jobs, which are done at once, and its maintenance."""
+    """Makes days pass: each has its jobs, which are done at once, and its maintenance."""
 
     store: OpenStore
     retention: timedelta

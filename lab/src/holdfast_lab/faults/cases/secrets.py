@@ -79,7 +79,7 @@ _OF_A_RUN = frozenset({"runner"})
 
 @case("S42", "all output is searched for secrets from payload, header, address and errors", small={}, large={})
 async def secrets(lab: Lab) -> None:
-    """A job's secrets may appear only in output about that job, and the passwords nowhere: neither of them in a log."""
+    """A job's secrets may appear only in output about that job, and the passwords nowhere. Neither may be in a log."""
     canaries = Canaries(*(f"canary{number}{lab.random.getrandbits(64):016x}" for number in range(5)))
     # A user's server may ask for the right password, so this password is only used on the laboratory's own.
     store = lab.url.replace("postgresql://postgres@", f"postgresql://postgres:{canaries.password}@", 1)

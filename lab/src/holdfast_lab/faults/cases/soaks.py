@@ -74,7 +74,7 @@ async def _serve(lab: Lab, rate: int, seconds: float, on_over: Callable[[], obje
     lease=10.0,
 )
 async def a_pinned_snapshot(lab: Lab) -> None:
-    """Rows that are deleted meanwhile cannot be vacuumed away, and every claim must get past them."""
+    """Rows that are deleted in the meantime cannot be vacuumed away, and every claim must get past them."""
     rate, seconds = lab.count("rate"), lab.size["minutes"] * 60
     # Reading all final jobs takes seconds by the end, and would dominate the measurement.
     lab.is_sampled = False
@@ -117,7 +117,7 @@ async def _serve_and_claim(lab: Lab, rate: int, seconds: float) -> tuple[_Served
 
 
 async def _claims(lab: Lab, over: threading.Event) -> Sequence[float]:
-    """Claim single jobs in a loop. Look once a second, as a worker does next to its claims.
+    """Claim single jobs in a loop. Look once a second, as a worker does alongside its claims.
 
     Timed from the first claim that gets a job: before a look has shown it a lane, a claimer asks the server nothing.
     """

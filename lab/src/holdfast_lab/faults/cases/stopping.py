@@ -26,7 +26,7 @@ _NOISE_SECONDS = 0.5
 _BACKLOG = 300
 _GRACE_SECONDS = 1.5
 _LASTING_SECONDS = 1.0
-"""Length of a job that starts before SIGTERM and ends after it: half is long for a signal, and all fits the grace."""
+"""Length of a job that starts before SIGTERM and ends after it: half is long for a signal, all fits the grace."""
 _BUSY_SECONDS = 20.0
 _STOPPED_SECONDS = 5.0
 _LEASES_OF_A_STOP = 0.9
@@ -141,7 +141,7 @@ def _attempt(line: str) -> Attempt:
 async def short_stops(lab: Lab) -> None:
     """The workers take turns, so that each has time to renew between two stops.
 
-    What counts is how much of the lease is left when the worker goes on. A lease is renewed when a third of it is
+    What counts is how much of the lease is left when the worker continues. A lease is renewed when a third of it is
     over, so a stop at any moment may last less than two thirds: half of the stops last up to 0.45. Each of the
     others begins right after a renewal and lasts up to 0.6. A longer one may cost the lease, which is case R2.
     """

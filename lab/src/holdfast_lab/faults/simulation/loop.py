@@ -71,7 +71,7 @@ class Machine:
         return loop
 
     def close(self, loop: "VirtualLoop[Any]") -> None:
-        """Close the loop so that nothing runs on it any more, not even cleanup."""
+        """Close the loop so that nothing runs on it anymore, not even cleanup."""
         loop.end()
         self._loops.remove(loop)
 
@@ -115,7 +115,7 @@ class Machine:
             self._running = None
 
     def _ring(self, _when: float, _number: int, loop: "VirtualLoop[Any] | None", call: Call) -> bool:
-        """Make a loop's due callback ready, or run an event of the outside world. Returns whether it was the latter."""
+        """Make a loop's due callback ready, or run an event in the outside world. Returns whether it was the latter."""
         if loop is None:
             call.call(*call.args)
             return True
@@ -148,7 +148,7 @@ class VirtualLoop(asyncio.AbstractEventLoop, Generic[Owner]):
         self._machine = machine
 
     def turn(self) -> None:
-        """Run the callbacks that are ready now. Those that become ready meanwhile run in the next turn."""
+        """Run the callbacks that are ready now. Those that become ready in the meantime run in the next turn."""
         machine = self._machine
         batch, self.ready = self.ready, []
         if not machine.is_orderly and len(batch) > 1:

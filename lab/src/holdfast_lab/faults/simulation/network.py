@@ -1,7 +1,7 @@
 """A process's route to the store. A request travels on its own: it may take effect while its sender is paused or dead.
 
 The request may be lost before it takes effect, or its answer afterwards. It may be slow, or take effect after its
-sender was told that it failed. The oracle learns of each answer of the store at the moment when it takes effect.
+sender was told that it failed. The oracle learns of each of the store's answers when it takes effect.
 """
 
 import asyncio
@@ -124,7 +124,7 @@ class _Network:
 
 
 def tell(answer: "asyncio.Future[Answer]", value: Answer) -> None:
-    """Set the result, unless the waiting task has been interrupted meanwhile."""
+    """Set the result, unless the waiting task has been interrupted since."""
     if not answer.done():
         answer.set_result(value)
 

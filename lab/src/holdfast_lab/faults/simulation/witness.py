@@ -129,7 +129,7 @@ class Claimed:
 def is_explained(lost: Claimed) -> bool:
     """Whether its holder had enough trouble to lose this lease.
 
-    Trouble counts from the time when a renewal was due. It must have lasted so long that no renewal fitted in before
+    Trouble counts from the time when a renewal was due. It must have lasted so long that no renewal fit in before
     the end: a single failed renewal, or a pause shorter than the rest of the lease, is not enough. A blocked event loop
     is not enough either, unless it kept the holder from reading in time that it has the lease.
     """

@@ -1,5 +1,5 @@
 -- A job must be in exactly one of ready, lease, finished and dead_letter, and every job except a dead letter must have
--- a row in job. All tables are read in one snapshot, so a job that moves meanwhile is seen in one place.
+-- a row in job. All tables are read in one snapshot, so a job that moves is seen in one place.
 -- $1 how many of the newest of each table, null for all
 WITH seen AS MATERIALIZED (
     (SELECT id FROM holdfast.job ORDER BY id DESC LIMIT $1)

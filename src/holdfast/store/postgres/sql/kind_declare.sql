@@ -1,4 +1,4 @@
--- An unchanged declaration is neither written nor locked, because every process declares at every start. Rows are taken
+-- An unchanged declaration is neither written nor locked, because every process declares when it starts. Rows are taken
 -- in order of name, so two processes cannot deadlock.
 -- $1 names, $2 versions
 INSERT INTO holdfast.kind AS kept (version, declared_at, name)

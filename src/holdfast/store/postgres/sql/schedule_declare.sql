@@ -1,4 +1,4 @@
--- An unchanged declaration is neither written nor locked, because every process declares at every start. Saving always
+-- An unchanged declaration is neither written nor locked, because every process declares when it starts. Saving always
 -- returns its row, unless code has declared the name. Rows are taken in order of name, so two processes cannot
 -- deadlock.
 -- $1 names, $2 timetables, $3 zones, $4 missed, $5 missed limits, $6 origins, $7 first occurrences, $8 kinds, $9 payloads,

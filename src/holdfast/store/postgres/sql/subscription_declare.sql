@@ -1,4 +1,4 @@
--- An unchanged declaration is neither written nor locked, because every process declares at every start. Rows are taken
+-- An unchanged declaration is neither written nor locked, because every process declares when it starts. Rows are taken
 -- in order of name, so two processes cannot deadlock.
 -- $1 names, $2 patterns, $3 queues, $4 priorities, $5 max attempts
 INSERT INTO holdfast.subscription AS kept (name, pattern, queue, priority, max_attempts, created_at, updated_at)
