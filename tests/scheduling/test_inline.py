@@ -122,6 +122,34 @@ async def test_after_failed_runs_it_waits_longer_and_longer_in_the_background_un
         assert await rests_for_after_a_run() == 1000
 
 
+async def test_it_also_waits_if_the_next_occurrence_comes_due_before_the_failure_is_noticed(case: StoreCase) -> None:
+    gated = Gated()
+
+    async def breaks(occurrence: Occurrence) -> None:
+        await gated.run(occurrence)
+        raise ConnectionError("no such host")
+
+    runner = replica(case).inline(breaks, rest=lambda _failures: 1000.0)
+    async with closing(runner):
+        await at_its_first_occurrence(case, runner)
+        await runner.run(Budget(), to_end=False)
+        await gated.started.wait()
+        gated.gate.set()
+
+        async def is_recorded() -> bool:
+            (run,) = await runs_of(case)
+            return run.finished_at is not None
+
+        await until(is_recorded, "the run has failed")
+        await until(lambda: runner.due_in() == 0, "the report is there")
+        await case.clock.advance(2 * MINUTE)
+        runner.wake()
+        assert await _ended(runner)
+        due_in = runner.due_in()
+        assert due_in is not None
+        assert round(due_in, -3) == 1000
+
+
 @pytest.mark.parametrize(
     ("raised", "code"),
     [

@@ -85,7 +85,8 @@ class InlineRunner:
         if self._attempt is not None and (self._is_collected or not to_end):
             self._tell_overlap(report)
         elif not to_end:
-            if await self._may_begin(budget):
+            # The next occurrence may have come due during a run that has just failed.
+            if time.monotonic() >= self._rests_until and await self._may_begin(budget):
                 self._begin(budget)
         else:
             # Loops if occurrences wait for their turn. What cannot be done now is left to the next tick.
