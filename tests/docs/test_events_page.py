@@ -56,6 +56,7 @@ def test_the_table_of_patterns_is_true() -> None:
     assert [["invoice.*" in patterns_of(type) for type in part] for part in types] == [[True, True], [False, False]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 async def test_the_commands_of_the_page(database: Database) -> None:
     async with connected(database.url) as connection:

@@ -84,6 +84,7 @@ async def test_the_code_of_the_page_runs_at_its_occurrences(database: Database) 
         assert night == {"holdfast.schedule": "close_the_day", "holdfast.occurrence": "2026-03-05T06:17:00+00:00"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 async def test_the_commands_and_the_lock_of_the_page(database: Database) -> None:
     environment = {**os.environ, "HOLDFAST_STORE": database.url}

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.testing.projects import run_pytest
 
 PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
@@ -19,6 +21,7 @@ async def test_the_report_of_the_page():
 """
 
 
+@pytest.mark.long
 def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     application, *tests = blocks("python")
     source = "\n\n".join([*tests, PRINTED])

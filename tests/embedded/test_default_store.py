@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import asyncio
 from holdfast import Holdfast
@@ -26,6 +28,7 @@ def run(folder: Path, *command: str, **variables: str) -> "subprocess.CompletedP
     return done
 
 
+@pytest.mark.long
 def test_the_default_store_is_announced_once_per_process_but_not_to_programs(tmp_path: Path) -> None:
     announced = (
         f"no store is set, so jobs live in an embedded PostgreSQL; set HOLDFAST_STORE  folder={tmp_path / 'postgres'}\n"

@@ -21,6 +21,8 @@ from tests.databases import Servers
 from tests.django.projects import ROOT, Project, project_in
 from tests.examples.patience import until
 
+pytestmark = pytest.mark.long
+
 FOLDER = ROOT / "examples" / "django_shop"
 
 

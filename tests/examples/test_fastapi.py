@@ -9,6 +9,8 @@ from tests.databases import Servers
 from tests.examples.shop_behavior import Running, ShopBehavior, check_use_around_a_fork
 from tests.examples.shops import Shop, opened_shop
 
+pytestmark = pytest.mark.long
+
 UVICORN = ("uvicorn", "shop:api", "--port", "0")
 
 

@@ -89,6 +89,7 @@ def test_no_module_of_the_worker_reads_the_real_clock() -> None:
     assert reading <= set(engine._MODULES)
 
 
+@pytest.mark.long
 def test_every_kind_of_move_occurs() -> None:
     told = "\n".join(trace(seed) for seed in range(130))
     for move in (

@@ -344,6 +344,7 @@ def test_a_tick_that_gave_up_on_its_handlers_reports_an_error() -> None:
     assert [part.error for part in report.runners] == ["too many handlers could not be stopped"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["hang", "borrow", "stubborn"])
 @pytest.mark.parametrize(
     ("command", "said"), [("tick", "queue {'interrupt': 1}"), ("worker", "exit code 0")], ids=["tick", "worker"]

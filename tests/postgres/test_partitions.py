@@ -137,6 +137,7 @@ async def test_a_shortened_retention_applies_to_partitions_made_for_the_longer_o
         await is_sound(connection)
 
 
+@pytest.mark.long
 async def test_days_that_cannot_be_dropped_make_the_next_partitions_wider(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

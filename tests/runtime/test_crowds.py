@@ -10,6 +10,8 @@ from holdfast import Holdfast
 from tests.runtime.processes import Command, Commands
 from tests.worker.harness import Database, eventually
 
+pytestmark = pytest.mark.long
+
 APP, ELSEWHERE = "tests.runtime.apps.crowded", "tests.runtime.apps.crowded_elsewhere"
 JOBS = 8
 

@@ -10,6 +10,8 @@ import pytest
 
 from tests.testing.projects import SOURCE, run_pytest
 
+pytestmark = pytest.mark.long
+
 APP = """
 from holdfast import Holdfast, RunningJob
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 _MARK = re.compile(r"# error: \w")

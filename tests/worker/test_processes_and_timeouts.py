@@ -324,6 +324,7 @@ async def test_code_that_holds_the_gil_in_a_child_does_not_cost_the_lease(
     assert len(ends) > 3, "the lease was renewed all the time"
 
 
+@pytest.mark.long
 @pytest.mark.postgres
 @pytest.mark.fault
 @pytest.mark.parametrize("kind", ["starts_processes", "starts_processes_and_runs_away", "starts_multiprocessing"])

@@ -14,7 +14,7 @@ from tests.apps.invoicing.mail_server import MailServer
 from tests.apps.invoicing.patience import until
 from tests.databases import Database, refusing
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.long]
 
 TERMINATE = "PERFORM pg_terminate_backend(pg_backend_pid())"
 

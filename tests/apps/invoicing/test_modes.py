@@ -24,7 +24,7 @@ from tests.apps.invoicing.processes import environment, finished, started, stopp
 from tests.apps.invoicing.scheduler_api import TOKEN, SchedulerApi, scheduler_api
 from tests.databases import Database
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300), pytest.mark.long]
 
 FOR_EVER = 10**9
 """In milliseconds."""
