@@ -59,7 +59,9 @@ async def preemptible(lab: Lab) -> None:
         done = len(ends(lab.notes()))
         await enqueuing
         await fleet.calm()
-        await lab.drained(_KILLER_SECONDS)
+        # More jobs arrive than a fleet under fire can run. The others take at most as long as at that rate.
+        left = max(0, lab.count("jobs") - done)
+        await lab.drained(_KILLER_SECONDS + left / max(1, done) * seconds)
     for what, number in sorted(fleet.struck.items()):
         lab.note(f"workers {what}", number)
     lab.note("jobs done while it lasted", done / seconds, "jobs/s")
