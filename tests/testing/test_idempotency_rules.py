@@ -13,8 +13,10 @@ import pytest
 
 from holdfast import Holdfast, InvalidInput, RunningJob
 from holdfast.testing import Tables, check_idempotency, in_memory
+from holdfast.webhooks import Policy, Secrets, send, sign
 from tests.databases import Database, connected
 from tests.testing.outside import Job, check_outside, hurt, outside
+from tests.webhooks.receiver import receiving
 
 
 async def note(text: str) -> None:
@@ -116,6 +118,21 @@ async def test_a_key_that_changes_with_each_attempt_counts_as_no_key() -> None:
             await client.post("/pay", headers={"Idempotency-Key": str(uuid4())})
 
     assert hurt(await check(handler, ignore=("notes",))) == [1, None]
+
+
+@pytest.mark.parametrize(("delivery_id", "problems"), [("17", []), (None, [1, None])])
+async def test_a_webhook_may_be_repeated_with_its_delivery_id(delivery_id: str | None, problems: list[int]) -> None:
+    async with receiving() as receiver:
+
+        async def handler(job: Job) -> None:
+            headers = sign(
+                b"{}", Secrets("s" * 32), prefix="X-Shop", event_type="paid", delivery_id=delivery_id or str(uuid4())
+            )
+            await send(receiver.url, b"{}", headers, policy=Policy(allow_http=True, allow_private=True))
+
+        report = await check(handler)
+    assert [step.text for step in report.steps] == [f"POST {receiver.url}"]
+    assert hurt(report) == problems
 
 
 async def test_a_harmless_request_can_be_excluded() -> None:

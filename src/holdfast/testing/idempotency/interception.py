@@ -26,7 +26,7 @@ from holdfast.store.postgres.events import PostgresEvents
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.testing.idempotency.databases import of_asyncpg, of_psycopg
 from holdfast.testing.idempotency.patches import Method, Patch
-from holdfast.testing.idempotency.requests import of_http_client, of_httpx, of_requests
+from holdfast.testing.idempotency.requests import of_http_client, of_httpx, of_requests, of_webhooks
 from holdfast.testing.idempotency.trace import TRACE, Crash, refuse_if_crashed, shortened, step
 
 # The libraries are wrapped for the whole process, and two checks at once would unwrap them in the wrong order.
@@ -52,6 +52,7 @@ def _wrapped(also: Sequence[str]) -> Iterator[None]:
         *of_psycopg(),
         *of_httpx(),
         *of_requests(),
+        *of_webhooks(),
         *of_http_client(),
         *_stores(),
         *_threads(),

@@ -3,9 +3,10 @@
 import hashlib
 import http.client
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import wraps
+from importlib import import_module
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -44,6 +45,25 @@ def of_httpx() -> Iterator[Patch]:
 
     yield httpx.Client, "send", send
     yield httpx.AsyncClient, "send", send_async
+
+
+def of_webhooks() -> Iterator[Patch]:
+    """`holdfast.webhooks` uses httpx's transport without its client."""
+    if installed("httpx") is None:
+        return
+    sending = import_module("holdfast.webhooks.sending")
+    original = sending.posted
+
+    @asynccontextmanager
+    async def posted(url: Any, addresses: Any, body: bytes, headers: Any, **options: Any) -> AsyncIterator[Any]:  # noqa: ANN401
+        # Receivers recognize a repeated delivery by its ID.
+        ids = [value for name, value in headers.items() if name == "webhook-id" or name.endswith("-delivery-id")]
+        keyed = {**headers, **({_KEY_HEADER: ids[0]} if ids else {})}
+        with _request("POST", str(url), keyed, body):
+            async with original(url, addresses, body, headers, **options) as response:
+                yield response
+
+    yield sending, "posted", posted
 
 
 def of_requests() -> Iterator[Patch]:
