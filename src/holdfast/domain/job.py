@@ -82,7 +82,8 @@ class IfExists(StrEnum):
 _KEEP = IfExists.KEEP
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, because creating a frozen instance takes twice as long, an eighth of an enqueue without the server.
+@dataclass(slots=True)
 class NewJob(Generic[Result]):
     """A job to enqueue. All validation happens here, before a transaction begins."""
 
@@ -118,7 +119,7 @@ class NewJob(Generic[Result]):
         if self.correlation_id != "":
             check_name("correlation_id", self.correlation_id)
         else:
-            object.__setattr__(self, "correlation_id", str(self.id))
+            self.correlation_id = str(self.id)
         if not isinstance(self.priority, int) or isinstance(self.priority, bool) or self.priority not in PRIORITIES:
             raise InvalidInput(f"priority: {shown(self.priority)} is not a number from 0 (most urgent) to 9")
         if self.max_attempts is not None:
@@ -126,14 +127,17 @@ class NewJob(Generic[Result]):
         if self.delay is not None and self.run_at is not None:
             raise InvalidInput("give a delay or a run_at, not both")
         if self.delay is not None:
-            object.__setattr__(self, "delay", to_timedelta(self.delay, "delay"))
+            self.delay = to_timedelta(self.delay, "delay")
         if self.run_at is not None:
-            object.__setattr__(self, "run_at", to_aware(self.run_at, "run_at"))
+            self.run_at = to_aware(self.run_at, "run_at")
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
     def _check_key(self) -> None:
-        object.__setattr__(self, "if_exists", IfExists.of(self.if_exists))
+        self.if_exists = IfExists.of(self.if_exists)
         if self.window is not None:
-            object.__setattr__(self, "window", to_timedelta(self.window, "window"))
+            self.window = to_timedelta(self.window, "window")
             if not self.window:
                 raise InvalidInput("window: is zero; give the time for which to hold the key, or leave it out")
             if self.if_exists is not IfExists.KEEP:
