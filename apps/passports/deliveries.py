@@ -1,0 +1,104 @@
+"""The state of webhook deliveries: recording attempts, settling those whose job ended without them, redelivering."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from apps.passports.audit import WEBHOOK_FAILED, Event, record
+from apps.passports.codes import Conflict
+from apps.passports.database import fetch, one, sql, transaction
+from apps.passports.jobs import DELIVER_WEBHOOK, DeliverWebhook, Priority
+from holdfast import Holdfast
+
+if TYPE_CHECKING:
+    from apps.passports.database import Connection, Pool
+    from apps.passports.tools import Tools
+
+PENDING, DELIVERED, FAILED = "PENDING", "DELIVERED", "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    status: str
+    http_status: int | None = None
+    headers: Mapping[str, str] | None = None
+    body: bytes | None = None
+    message: str | None = None
+
+
+async def record_attempt(
+    connection: "Connection",
+    app: "Holdfast[Tools]",
+    tenant: UUID,
+    delivery_id: UUID,
+    attempt: Attempt,
+    event_type: str | None,
+) -> None:
+    """Write the attempt, and its audit event if it was the last one. Does nothing if the delivery is not pending."""
+    headers = None if attempt.headers is None else json.dumps(dict(attempt.headers))
+    changed = await connection.fetchval(
+        sql("webhooks/record_attempt"), tenant, delivery_id,
+        attempt.status, attempt.http_status, headers, attempt.body, _storable(attempt.message),
+    )  # fmt: skip
+    if changed is not None and event_type is not None:
+        await _record_end(connection, app, tenant, delivery_id, event_type)
+
+
+async def settle(pool: "Pool", app: "Holdfast[Tools]", tenant: UUID, delivery_id: UUID) -> bool:
+    """Fail a pending delivery if its job is final or gone. Return whether it did."""
+    async with transaction(pool) as connection:
+        # Locked first: a redelivery locks the row before it enqueues, so its job is either visible now or comes later.
+        row = await connection.fetchrow(sql("webhooks/lock_delivery"), tenant, delivery_id)
+        if row is None or row["status"] != PENDING:
+            return False
+        job = await app.jobs.find(DELIVER_WEBHOOK, str(delivery_id), str(tenant))
+        if job is not None and not job.state.is_final:
+            return False
+        error = None if job is None else job.last_error
+        message = f"{error.code}: {error.message}" if error else "its job ended without it"
+        await connection.execute(sql("webhooks/fail"), tenant, delivery_id, _storable(message))
+        await _record_end(connection, app, tenant, delivery_id, WEBHOOK_FAILED)
+        return True
+
+
+async def settle_all(pool: "Pool", app: "Holdfast[Tools]") -> int:
+    """Settle the pending deliveries of every tenant whose job was canceled or deleted. Return how many there were."""
+    rows = await fetch(pool, "webhooks/pending")
+    return sum([await settle(pool, app, row["tenant_id"], row["webhook_delivery_id"]) for row in rows])
+
+
+async def redeliver(
+    connection: "Connection", app: "Holdfast[Tools]", tenant: UUID, delivery_id: UUID, priority: int = Priority.LOW
+) -> UUID | None:
+    """Send the event again under the same delivery ID. Return the ID of the job, or None without such a delivery.
+
+    A delivery whose job is still live is left as it is.
+    """
+    row = await connection.fetchrow(sql("webhooks/lock_delivery"), tenant, delivery_id)
+    if row is None:
+        return None
+    if row["is_disabled"]:
+        raise Conflict(f"the webhook endpoint {row['webhook_endpoint_id']} is disabled")
+    enqueued = await app.enqueue(
+        DELIVER_WEBHOOK, DeliverWebhook(delivery_id),
+        conn=connection, tenant=str(tenant), key=str(delivery_id), if_exists="keep_live", priority=Priority(priority),
+    )  # fmt: skip
+    if enqueued.is_new:
+        await connection.execute(sql("webhooks/begin_again"), tenant, delivery_id)
+    return enqueued.id
+
+
+async def _record_end(
+    connection: "Connection", app: "Holdfast[Tools]", tenant: UUID, delivery_id: UUID, event_type: str
+) -> None:
+    """The delivery's row is locked, so its events are counted one after the other."""
+    row = await one(connection, "audit/count_of_aggregate", tenant, delivery_id)
+    told = {"webhook_delivery_id": str(delivery_id)}
+    event = Event(event_type, "WebhookDelivery", delivery_id, {**told}, effect=str(row["count"]))
+    await record(connection, app, tenant, event)
+
+
+def _storable(text: str | None) -> str | None:
+    return None if text is None else text.replace("\x00", "\ufffd")

@@ -1,0 +1,1 @@
+SELECT to_regclass('passports.audit_events') IS NOT NULL

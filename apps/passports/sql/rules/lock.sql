@@ -1,0 +1,1 @@
+SELECT status, source FROM passports.rule_packages WHERE tenant_id = $1 AND rules_id = $2 FOR UPDATE

@@ -1,0 +1,1 @@
+INSERT INTO passports.snapshots (tenant_id, snapshot_id) VALUES ($1, $2)

@@ -1,0 +1,1 @@
+SELECT tenant_id FROM passports.tenants WHERE token_hash = $1

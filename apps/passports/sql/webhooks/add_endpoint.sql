@@ -1,0 +1,1 @@
+INSERT INTO passports.webhook_endpoints (tenant_id, webhook_endpoint_id, url, secret) VALUES ($1, $2, $3, $4)
