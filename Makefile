@@ -35,7 +35,7 @@ endef
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo invoicing test test-long check lint format faults simulate trials soak bench bench-peers bench-targets clean lock
+.PHONY: help setup demo invoicing passports test test-long check lint format faults simulate trials soak bench bench-peers bench-targets clean lock
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ demo: $(STAMP) ## Run the demo
 
 invoicing: $(STAMP) ## Run the demo of the invoicing application: an API, two workers, one of them killed, PDFs and emails
 	@$(BIN)/python -m apps.invoicing demo
+
+passports: $(STAMP) ## Run the demo of the passports application: signed labels and webhooks, two workers, one of them killed
+	@$(BIN)/python -m apps.passports demo $(ARGS)
 
 # Runs pytest in parallel, with its temporary files in memory.
 define run_tests
