@@ -99,8 +99,8 @@ class QueueRunner:
             reach("declare.before")
             await self._before_start()
             reach("declare.after")
-            self._is_started = True
             self._worker.start()
+            self._is_started = True
         if to_end:
             await self._work_to_end(budget)
         else:

@@ -39,7 +39,7 @@ from holdfast.worker.finisher import Finisher
 from holdfast.worker.held import HeldJob, Interruption, Slots
 from holdfast.worker.hooks import Hooks
 from holdfast.worker.lease_keeper import GRACE_SECONDS, LeaseKeeper
-from holdfast.worker.loop import Loop, cancel_within
+from holdfast.worker.loop import Loop, cancel_within, in_thread_or_here
 from holdfast.worker.losses import Losses
 from holdfast.worker.not_stopped import noted
 from holdfast.worker.settings import WorkerSettings
@@ -332,12 +332,13 @@ class Worker:
         return Rescue(len(rescued), max(self._settings.rescue_every.total_seconds(), min(20 * took, lease)))
 
     def start(self) -> None:
+        # First, because it fails if no thread can be started, and the worker then starts later.
+        self._keeper.start()
         log.info("worker started", holder=str(self.holder), concurrency=self._settings.concurrency)
         self._attempts.start()
         self._blocked.start()
         # Every attempt gets a copy of this context, so that none inherits anything from another.
         self._context = contextvars.copy_context()
-        self._keeper.start()
         loops = (self._finisher, self._watch, self._unheard, self._losses)
         self._tasks = [asyncio.create_task(each.run()) for each in loops]
 
@@ -367,8 +368,8 @@ class Worker:
                 await asyncio.wait(self._tasks, timeout=_LAST_STEP_SECONDS)
             await cancel_within(_LAST_STEP_SECONDS, *self._tasks)
             await self._losses.close()
-            await asyncio.to_thread(self._keeper.join, _KEEPER_SECONDS)
-            await asyncio.to_thread(self._executor.close)
+            await in_thread_or_here(partial(self._keeper.join, _KEEPER_SECONDS))
+            await in_thread_or_here(self._executor.close)
             log.info("worker stopped", holder=str(self.holder), **self.tally)
 
     async def _shut_down(self, grace: float) -> None:
