@@ -425,6 +425,15 @@ async def test_a_hanging_database_is_queried_once_and_probes_are_answered_in_tim
         await until(lambda: _looks_ready(probe), "ready again")
 
 
+async def test_a_worker_that_cannot_start_handlers_is_not_ready_and_says_why() -> None:
+    why: str | None = "invoice.send: OSError: [Errno 24] Too many open files"
+    async with Holdfast("memory:") as app:
+        probe = ReadinessProbe(app, not_started=lambda: why)
+        assert Check("handlers", False, f"cannot be started: {why}") in (await probe.look()).checks
+        why = None
+        assert (await probe.look()).ok
+
+
 async def _looks_ready(probe: ReadinessProbe) -> bool:
     return (await probe.look()).ok
 

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from holdfast import Cancel, Holdfast, InvalidInput, JobState, Permanent, RunningJob, Snooze
-from holdfast.testing import EndlessDrain, HandlerFailed, LifespanFailed, attempt, in_memory
+from holdfast.testing import EndlessDrain, HandlerFailed, HandlerNotStarted, attempt, in_memory
 from tests.testing.billing import Invoice, app, use_state
 
 
@@ -179,7 +179,7 @@ async def test_draining_fails_if_the_process_of_a_handler_cannot_open_the_lifesp
     shop.handler("invoice.state", isolation="process")(use_state)
     async with in_memory(shop) as jobs:
         await shop.enqueue("invoice.state")
-        with pytest.raises(LifespanFailed, match=r"the process of .invoice\.state. finds no app with it"):
+        with pytest.raises(HandlerNotStarted, match=r"the process of .invoice\.state. finds no app with it"):
             await jobs.drain(raise_errors=False)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast import Holdfast, Permanent, RunningJob
 from holdfast.domain.outcome import Succeeded
-from holdfast.worker.processes import Ended
+from holdfast.worker.child import Ended
 
 Job = RunningJob[dict[str, Any]]
 

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from holdfast.domain.job import JobError, JobState
 from holdfast.domain.json_text import Json
-from holdfast.domain.outcome import Canceled, Failed, Interrupted, Outcome, Retried, Snoozed, Succeeded
+from holdfast.domain.outcome import Canceled, Failed, Interrupted, Outcome, Retried, Snoozed, Succeeded, Unstarted
 from holdfast.domain.retry import Backoff
 
 DEFAULT_ATTEMPTS = 4
@@ -76,7 +76,7 @@ RULES: tuple[Rule, ...] = (
     Rule(_RUNNING, Move.FAIL, JobState.FAILED, "same", "same", "a permanent error"),
     Rule(_RUNNING, Move.SNOOZE, _READY, "-1", "same", "the handler asks for a later time"),
     Rule(_RUNNING, Move.CANCEL, JobState.CANCELED, "same", "same", "the handler cancels it, or a person asked for it"),
-    Rule(_RUNNING, Move.RELEASE, _READY, "-1", "same", "a worker gives back a job it has not started"),
+    Rule(_RUNNING, Move.RELEASE, _READY, "-1", "same", "a worker gives back a job it did not or could not start"),
     Rule(_RUNNING, Move.INTERRUPT, _READY, "-1", "same", "its worker shut down or lost the store before it was done"),
     Rule(_RUNNING, Move.RESCUE, _READY, "same", "+1", "the lease ran out"),
     Rule(_RUNNING, Move.BURY, JobState.DEAD, "same", "+1", "the lease ran out once too often while the job ran alone"),
@@ -147,6 +147,8 @@ def after_outcome(
             return Transition(Move.CANCEL, error=error)
         case Interrupted(error):
             return Transition(Move.INTERRUPT, error=error)
+        case Unstarted():
+            return Transition(Move.RELEASE)
         case _:
             assert_never(outcome)
 

@@ -46,4 +46,12 @@ class Interrupted:
     error: JobError
 
 
-Outcome = Succeeded | Retried | Snoozed | Failed | Canceled | Interrupted
+@dataclass(frozen=True, slots=True)
+class Unstarted:
+    """The worker could not start the handler. This is not the job's fault, so the attempt does not count."""
+
+    error: JobError
+    """For the worker's log. The job's own errors would be pushed out by one that can repeat all night."""
+
+
+Outcome = Succeeded | Retried | Snoozed | Failed | Canceled | Interrupted | Unstarted

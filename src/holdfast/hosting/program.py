@@ -42,9 +42,17 @@ def run_program(main: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
             if _threads_left() or not is_quiet:
                 log.error("exiting while handlers that could not be stopped are still running")
             if is_quiet:
-                runner.close()
+                _close(runner)
             else:
                 _abandoned.append(runner)
+
+
+def _close(runner: asyncio.Runner) -> None:
+    try:
+        runner.close()
+    except RuntimeError as error:
+        # To end its default executor, the loop starts a thread. The loop itself is closed in any case.
+        log.warning("the event loop could not end in order", error=str(error))
 
 
 @contextmanager

@@ -45,8 +45,8 @@ def run_worker(
     """Run the app's handlers and schedules until SIGTERM, SIGHUP or Ctrl-C. Return the exit code for `sys.exit`.
 
     The first signal lets running handlers finish and releases the other jobs; a second one exits at once. The code is
-    0, or 1 if the worker gave up because too many handlers could not be stopped. Handlers that cannot be stopped do not
-    keep this function from returning or the program from exiting.
+    0, or 1 if the worker gave up because too many handlers could not be stopped, or none could be started. Handlers
+    that cannot be stopped do not keep this function from returning or the program from exiting.
 
     This opens and closes the app, on its own event loop. The app's lifespan is entered when the app is open, and left
     when no handler is running anymore, before the app is closed. If the store does not answer, the worker waits for it,
@@ -181,7 +181,11 @@ async def _run_with_health(app: Holdfast, process: Process, on_tick: OnTick | No
     if settings.health_port is None:
         return await process.run(on_tick)
     subscriber = process.subscriber if settings.health_broker else None
-    probe = ReadinessProbe(app, broker_connected=None if subscriber is None else lambda: subscriber.is_connected)
+    probe = ReadinessProbe(
+        app,
+        broker_connected=None if subscriber is None else lambda: subscriber.is_connected,
+        not_started=lambda: process.not_started,
+    )
     server = HealthServer(
         settings.health_host,
         settings.health_port,

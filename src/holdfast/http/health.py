@@ -71,10 +71,17 @@ class ReadinessProbe:
     """
 
     def __init__(
-        self, app: Holdfast, *, broker_connected: Callable[[], bool] | None = None, seconds: float = STORE_SECONDS
+        self,
+        app: Holdfast,
+        *,
+        broker_connected: Callable[[], bool] | None = None,
+        not_started: Callable[[], str | None] | None = None,
+        seconds: float = STORE_SECONDS,
     ) -> None:
+        """`not_started` says why the worker cannot start some of its handlers."""
         self._app = app
         self._broker_connected = broker_connected
+        self._not_started = not_started
         self._seconds = seconds
         self._asked: asyncio.Task[tuple[Check, ...]] | None = None
         self._retention: tuple[float, Check] | None = None
@@ -84,6 +91,10 @@ class ReadinessProbe:
         if self._broker_connected is not None:
             connected = self._broker_connected()
             checks += (Check("broker", connected, "connected" if connected else "not connected; polling continues"),)
+        if self._not_started is not None:
+            why = self._not_started()
+            said = "can be started" if why is None else f"cannot be started: {why}"
+            checks += (Check("handlers", why is None, said),)
         return Health(checks)
 
     def give_up(self) -> None:

@@ -94,8 +94,13 @@ class Process:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether too many handlers could not be stopped."""
+        """Whether too many handlers could not be stopped, or none of an isolation could be started for too long."""
         return any(worker.is_stuck for worker in self._workers)
+
+    @property
+    def not_started(self) -> str | None:
+        """Why handlers of some kind cannot be started, if that is so."""
+        return next((why for worker in self._workers if (why := worker.not_started) is not None), None)
 
     @property
     def queues(self) -> list[str]:
@@ -122,7 +127,8 @@ class Process:
         self._signals.wake(QUEUE)
 
     async def run(self, on_tick: OnTick | None = None) -> int:
-        """Run in the background until stopped. Returns 0, or 1 if too many handlers could not be stopped.
+        """Run in the background until stopped. Returns 0, or 1 if too many handlers could not be stopped, or none
+        could be started for too long.
 
         `on_tick` is called on this event loop after each tick in which a runner did something or failed.
         """

@@ -99,8 +99,8 @@ class QueueRunner:
             reach("declare.before")
             await self._before_start()
             reach("declare.after")
-            self._is_started = True
             self._worker.start()
+            self._is_started = True
         if to_end:
             await self._work_to_end(budget)
         else:
@@ -217,9 +217,14 @@ class QueueRunner:
             self._name,
             processed=sum(number for ending, number in since.items() if ending not in _UNDONE),
             failed=sum(since[ending] for ending in _DEAD),
-            error="too many handlers could not be stopped" if self._worker.is_stuck else None,
+            error=self._trouble(),
             counts={str(ending): number for ending, number in since.items()},
         )
+
+    def _trouble(self) -> str | None:
+        if self._worker.not_started is not None:
+            return f"handlers cannot be started: {self._worker.not_started}"
+        return "too many handlers could not be stopped" if self._worker.is_stuck else None
 
     def stop(self) -> None:
         self._worker.stop()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         EndlessDrain,
         FailedAttempt,
         HandlerFailed,
-        LifespanFailed,
+        HandlerNotStarted,
         StuckDrain,
     )
     from holdfast.testing.idempotency.check import check_idempotency
@@ -30,7 +30,7 @@ _HOME = {
     "FailedAttempt": "holdfast.testing.drain",
     "HandlerFailed": "holdfast.testing.drain",
     "IdempotencyReport": "holdfast.testing.idempotency.report",
-    "LifespanFailed": "holdfast.testing.drain",
+    "HandlerNotStarted": "holdfast.testing.drain",
     "Problem": "holdfast.testing.idempotency.report",
     "Relayed": "holdfast.rabbitmq.relays",
     "Request": "holdfast.testing.idempotency.trace",
@@ -48,8 +48,8 @@ __all__ = [
     "EndlessDrain",
     "FailedAttempt",
     "HandlerFailed",
+    "HandlerNotStarted",
     "IdempotencyReport",
-    "LifespanFailed",
     "Problem",
     "Relayed",
     "Request",

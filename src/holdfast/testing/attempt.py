@@ -21,10 +21,10 @@ from holdfast.domain.lifecycle import SUSPECT, Move, after_outcome
 from holdfast.domain.outcome import Outcome
 from holdfast.store.contract import ClaimRequest, Fenced, Finish, KindClaim
 from holdfast.store.opening import OpenStore
+from holdfast.worker.child import ProcessLimits
 from holdfast.worker.executor import Executor
 from holdfast.worker.held import HeldJob
 from holdfast.worker.hooks import Hooks
-from holdfast.worker.processes import ProcessLimits
 
 # This lease is never renewed, and no handler under test should take that long.
 LEASE = timedelta(hours=1)

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
 from unittest.mock import patch
@@ -102,13 +102,13 @@ class EndlessDrain(AssertionError):
     """`most` attempts were made, and more jobs are due."""
 
 
-class LifespanFailed(AssertionError):
-    """The process of a handler could not open the app's lifespan, so the handler did not run."""
+class HandlerNotStarted(AssertionError):
+    """The process of a handler could not import it or open the app's lifespan, so the handler did not run."""
 
     def __init__(self, trouble: str) -> None:
         super().__init__(
-            "the app's lifespan could not be opened in a handler's process; define app and lifespan at the top of a "
-            f"module, or replace app.lifespan in the test to run the handler in this process:\n{trouble}"
+            "a handler could not be started; define handlers, app and lifespan at the top of a module, or replace "
+            f"app.lifespan in the test to run the handler in this process:\n{trouble}"
         )
 
 
@@ -134,16 +134,15 @@ class Drain:
         self._kinds: Counter[str] = Counter()
         self._endings: Counter[str] = Counter()
         self._queues: set[str] = set()
+        self._worker: Worker | None = None
         self._queue: QueueRunner | None = None
         self._exits = AsyncExitStack()
         """Ends the worker. Serving other queues takes another worker."""
         self._whole = AsyncExitStack()
         self._hooks = Hooks()
-        self._not_opened: list[str] = []
 
     async def __aenter__(self) -> Self:
-        hooks = await self._whole.enter_async_context(hooked(self._app, children=self._has_children()))
-        self._hooks = replace(hooks, not_opened=self._not_opened.append)
+        self._hooks = await self._whole.enter_async_context(hooked(self._app, children=self._has_children()))
         return self
 
     def _has_children(self) -> bool:
@@ -161,8 +160,8 @@ class Drain:
             attempts, left = self._claims.total(), self._left()
             queue = await self._serving({job.queue for job in jobs})
             await queue.run(Budget(items=left), to_end=True)
-            if self._not_opened:
-                raise LifespanFailed(self._not_opened[0])
+            if self._worker is not None and self._worker.not_started is not None:
+                raise HandlerNotStarted(self._worker.not_started)
             fruitless = fruitless + 1 if self._claims.total() == attempts else 0
             if fruitless == _FRUITLESS_ROUNDS:
                 raise StuckDrain(jobs)
@@ -247,6 +246,7 @@ class Drain:
             lambda: opened.finish_in,
             hooks=self._hooks,
         )
+        self._worker = worker
         queue = QueueRunner(worker, Pacing(), QueueRuns(opened.runs, QUEUE, "test"))
         claim = opened.store.claim
 

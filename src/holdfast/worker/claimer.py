@@ -18,6 +18,7 @@ from holdfast.store.contract import ClaimRequest, KindClaim, Looked, Store
 from holdfast.worker.held import HeldJob, Slots
 from holdfast.worker.looking import Looking, is_due
 from holdfast.worker.settings import WorkerSettings
+from holdfast.worker.starts import Starts
 from holdfast.worker.suspects import Suspects
 from holdfast.worker.turn import FULL, Turn
 from holdfast.worker.unheard import Unheard
@@ -39,9 +40,10 @@ class Claimer:
         unheard: Unheard,
         on_due: Callable[[], None],
         give_back: Callable[[list[HeldJob]], None],
+        starts: Starts,
     ) -> None:
         """`unheard` is told about claims whose answer was lost. `on_due` is called for due jobs that a look found too
-        late for the turn that asked. `give_back` takes jobs that have not started."""
+        late for the turn that asked. `give_back` takes jobs that have not started. `starts` knows which kinds rest."""
         self._store = store
         self._slots = slots
         self._handlers = handlers
@@ -56,7 +58,8 @@ class Claimer:
         in_processes = [handler.kind for handler in handlers if handler.isolation is Isolation.PROCESS]
         self._in_processes = frozenset(in_processes if self._processes < settings.concurrency else ())
         """Kinds that run in child processes. Without a limit, their jobs would wait in slots that others could use."""
-        self._is_unlimited = (
+        self._starts = starts
+        self._has_no_limits = (
             not self._with_room and not self._in_processes and all(handler.limit is None for handler in handlers)
         )
         self._last_requests: dict[bool, ClaimRequest] = {}
@@ -64,6 +67,10 @@ class Claimer:
         longest = max((handler.timeout.total_seconds() for handler in handlers), default=0)
         self._suspects = Suspects(store, slots, self._ask_for_suspects, give_back, lease, longest)
         self._looking = Looking(self._look, on_due, self._suspects.note_due)
+
+    @property
+    def _is_unlimited(self) -> bool:
+        return self._has_no_limits and not self._starts.has_trouble
 
     @property
     def may_have_more(self) -> bool:
@@ -115,6 +122,7 @@ class Claimer:
         is_a_kind_full = was_a_kind_full or self._is_a_kind_full()
         self._nothing_due = not is_a_kind_full
         again_in = min((handler.room().more_in for handler in self._with_room), default=math.inf)
+        again_in = min(again_in, self._starts.more_in)
         if not found and looked is not None and looked.due_in is not None:
             # A due job that could not be claimed is locked, by another claimer or by its producer.
             again_in = min(looked.due_in.total_seconds() or _LOCKED_SECONDS, again_in)
@@ -184,4 +192,4 @@ class Claimer:
         room = most - self._slots.by_kind[handler.kind]
         if handler.kind in self._in_processes:
             room = min(room, self._processes - sum(self._slots.by_kind[kind] for kind in self._in_processes))
-        return room
+        return min(room, self._starts.most(handler.kind))

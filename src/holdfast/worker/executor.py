@@ -25,18 +25,23 @@ from holdfast.domain.json_text import Json, decode
 from holdfast.domain.kinds import describe_validation
 from holdfast.domain.lease_clock import lease_now
 from holdfast.domain.lifecycle import CANCEL_REQUESTED
-from holdfast.domain.outcome import Canceled, Failed, Interrupted, Outcome, Retried, Snoozed, Succeeded
+from holdfast.domain.outcome import Canceled, Failed, Interrupted, Outcome, Retried, Snoozed, Succeeded, Unstarted
 from holdfast.domain.versions import upgraded, version_of, wait_for_newer_worker
 from holdfast.logs.records import get_logger
+from holdfast.worker.child import NOT_STARTED, Attempt, ProcessLimits
 from holdfast.worker.forks import end_fork, ended_in_forks, this_process
 from holdfast.worker.held import HeldJob, Interruption
 from holdfast.worker.hooks import Hooks, tidied
-from holdfast.worker.processes import Attempt, Processes, ProcessLimits
+from holdfast.worker.processes import Processes
+from holdfast.worker.starts import Starts
 from holdfast.worker.threads import HandlerThreads
 
 log = get_logger("holdfast.worker")
 
 _START_SECONDS = 60.0
+_SLOW_START = JobError(
+    code=NOT_STARTED, type="NotStarted", message="the handler's process did not begin with the handler in time"
+)
 NOT_COMMITTED = JobError(
     code="NOT_COMMITTED",
     type="NotCommitted",
@@ -51,7 +56,10 @@ class Executor:
         processes: ProcessLimits,
         finish_in: Callable[[], FinishInTransaction | None],
         hooks: Hooks | None = None,
+        starts: Starts | None = None,
     ) -> None:
+        """`starts` learns which handlers have begun while some cannot be started."""
+        self._starts = starts or Starts()
         self._failures = failures
         self._finish_in = finish_in
         self._hooks = hooks or Hooks()
@@ -166,21 +174,42 @@ class Executor:
         )
 
     async def _wrapped(self, held: HeldJob, job: RunningJob[Any]) -> Outcome:
+        unstarted: Unstarted | None = None
+
         async def call() -> object:
+            nonlocal unstarted
+            unstarted = None
             if held.handler.isolation is Isolation.ASYNC:
                 return await ended_in_forks(tidied(self._framework, held.handler.function)(job))
-            if held.handler.isolation is Isolation.THREAD:
-                return await self._in_thread(held, job)
-            outcome = await self._in_process(held, job)
+            try:
+                if held.handler.isolation is Isolation.THREAD:
+                    return await self._in_thread(held, job)
+                outcome = await self._in_process(held, job)
+            except EndedElsewhere as ended:
+                unstarted = ended.outcome if isinstance(ended.outcome, Unstarted) else None
+                raise
             if not isinstance(outcome, Succeeded):
                 raise EndedElsewhere(outcome)
             return None if outcome.result is None else decode(outcome.result)
 
-        return outcome_of_value(await ended_in_forks(self._hooks.wrapped(job, call)))
+        try:
+            value = await ended_in_forks(self._hooks.wrapped(job, call))
+        except Exception:
+            if unstarted is None:
+                raise
+            value = None
+        # Whatever the functions around the handler made of the error, the handler has not run.
+        return unstarted or outcome_of_value(value)
 
     async def _in_thread(self, held: HeldJob, job: RunningJob[Any]) -> object:
         context = contextvars.copy_context()
-        thread = self._threads.submit(partial(context.run, tidied(self._framework, held.handler.function), job))
+        work = partial(context.run, tidied(self._framework, held.handler.function), job)
+        try:
+            thread = self._threads.submit(work)
+        except (RuntimeError, MemoryError) as error:
+            raise EndedElsewhere(Unstarted(describe(error, NOT_STARTED))) from error
+        if self._starts.has_trouble:
+            self._starts.began(held.handler)
         held.thread, is_canceled = thread, False
         try:
             while True:
@@ -214,6 +243,7 @@ class Executor:
             held.handler.timeout,
             self._hooks.open_state,
         )
+        has_begun = False
         # The handler's timeout counts from `started`, not while it waits for a process to be free, to start and to
         # import the application.
         held.started = math.inf
@@ -227,15 +257,21 @@ class Executor:
                 kill()
 
         def started() -> None:
-            held.started = lease_now()
+            nonlocal has_begun
+            has_begun, held.started = True, lease_now()
+            if self._starts.has_trouble:
+                held.loop.call_soon_threadsafe(self._starts.began, held.handler)
 
-        ended = await self._processes.run(attempt, has_process, started, held.report, held.finishing, set_kill)
-        if ended.trouble:
-            self._hooks.not_opened(ended.trouble)
+        try:
+            ended = await self._processes.run(attempt, has_process, started, held.report, held.finishing, set_kill)
+        finally:
+            held.never_began = not has_begun
         held.kill = None
         held.finish_requested = ended.finish_requested
         if held.interruption is not None:
             raise asyncio.CancelledError
+        if isinstance(ended.outcome, Unstarted):
+            raise EndedElsewhere(ended.outcome)
         return ended.outcome
 
     def close(self) -> None:
@@ -246,7 +282,7 @@ class Executor:
 
 
 class EndedElsewhere(HoldfastError):
-    """Passes the outcome of an attempt in a child process through the functions around it."""
+    """Passes an outcome that is already known through the functions around the attempt."""
 
     def __init__(self, outcome: Outcome) -> None:
         error = None if isinstance(outcome, Succeeded | Snoozed) else outcome.error
@@ -269,7 +305,7 @@ def outcome_of_interruption(held: HeldJob) -> Outcome | None:
         case Interruption.CANCELED:
             return Canceled(CANCEL_REQUESTED)
         case Interruption.TIMEOUT:
-            return Retried(_timeout_error(held.handler.timeout))
+            return Unstarted(_SLOW_START) if held.never_began else Retried(_timeout_error(held.handler.timeout))
         case Interruption.SHUTDOWN:
             return Interrupted(_interrupted("the worker shut down before the handler was done"))
         case Interruption.UNRENEWED:

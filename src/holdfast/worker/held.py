@@ -69,6 +69,8 @@ class HeldJob:
     """The store has answered. Recorded only during shutdown, when two requests at once may write the outcome."""
     thread: Future[object] | None = None
     """The thread in which the handler runs."""
+    never_began = False
+    """The handler's process ended, or was killed, before the handler began."""
     goes_on = False
     """The handler was told to stop but did not; it keeps its slot and its lease until it ends."""
     said_again = 0.0

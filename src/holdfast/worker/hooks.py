@@ -13,11 +13,8 @@ from weakref import WeakSet
 from holdfast.domain.errors import InvalidInput, shown
 from holdfast.domain.framework import Framework, TransactionLeftOpen
 from holdfast.domain.handlers import Handlers, Isolation, RunningJob
-from holdfast.logs.records import get_logger
 from holdfast.worker.forks import end_fork, this_process
 from holdfast.worker.lifespan import Lifespan
-
-log = get_logger("holdfast.worker")
 
 Call = Callable[[], Awaitable[Any]]
 Around = Callable[[RunningJob[Any], Call], Awaitable[Any]]
@@ -42,20 +39,14 @@ _apps: WeakSet[App] = WeakSet()
 """The apps with a lifespan that were created in this process."""
 
 
-def _log_not_opened(trouble: str) -> None:
-    log.error("the app's lifespan could not be opened in a handler's process", error=trouble)
-
-
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """`lifespan` is for the worker's process; `open_state` opens one in a child, and `not_opened` learns why it could
-    not."""
+    """`lifespan` is for the worker's process; `open_state` opens one in a child."""
 
     lifespan: Lifespan = field(default_factory=Lifespan)
     open_state: OpenState | None = None
     around: Sequence[Around] = ()
     framework: Framework | None = None
-    not_opened: Callable[[str], None] = _log_not_opened
 
     @classmethod
     def of(cls, app: App, around: Sequence[Around]) -> "Hooks":

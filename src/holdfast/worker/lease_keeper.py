@@ -242,7 +242,11 @@ class LeaseKeeper:
         while not self._stopping.is_set():
             try:
                 asyncio.run(self._keep())
-            except Exception:
+            except Exception as error:
+                if self._stopping.is_set():
+                    # To end its default executor, an event loop starts a thread.
+                    log.warning("lease keeper could not end in order", error=str(error))
+                    return
                 log.exception("lease keeper failed, starting again")
                 self._stopping.wait(0.5)
 

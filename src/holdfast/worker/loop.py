@@ -33,6 +33,19 @@ def _forget(task: "asyncio.Task[Any]") -> None:
         task.exception()
 
 
+async def in_thread_or_here(step: Callable[[], None]) -> None:
+    """Run a blocking step of a shutdown. If no thread can be started, blocking the event loop is better than failing.
+
+    The step may then run a second time: the standard pool keeps work for which it found no thread.
+    """
+    try:
+        running = asyncio.get_running_loop().run_in_executor(None, step)
+    except RuntimeError:
+        step()
+    else:
+        await running
+
+
 class Loop:
     """`step` returns the seconds until the next step, or None to wait for a wake-up only.
 

@@ -8,7 +8,7 @@ from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import check_name
 from holdfast.domain.limits import CLAIM_BYTES, at_least, check_concurrency, check_lease, check_poll, check_renewal
 from holdfast.store.contract import Shard
-from holdfast.worker.processes import ProcessLimits
+from holdfast.worker.child import ProcessLimits
 
 POLLS_WHEN_TOLD = 3
 """How many poll intervals an idle worker waits at most if producers notify it of new work, unless configured."""

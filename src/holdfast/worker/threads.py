@@ -31,18 +31,15 @@ class HandlerThreads:
         self._idle = threading.Semaphore(0)
 
     def submit(self, call: Callable[[], object]) -> Future[object]:
-        future: Future[object] = Future()
-        self._work.put((future, call))
+        """Raises RuntimeError, and leaves nothing behind, if the work needs a new thread and the system has none."""
         # If all `most` threads are busy, the first free one takes the work and counts as idle once too often. That is
         # harmless, because there is no thread left to start.
         if not self._idle.acquire(blocking=False) and (self._most is None or self._started < self._most):
-            try:
-                threading.Thread(target=self._serve, name=self._name, daemon=True).start()
-                self._started += 1
-            except RuntimeError:
-                # Otherwise the next idle thread would run it without a slot.
-                future.cancel()
-                raise
+            # Before the work is queued: an idle thread would run it without a slot, and count as idle twice.
+            threading.Thread(target=self._serve, name=self._name, daemon=True).start()
+            self._started += 1
+        future: Future[object] = Future()
+        self._work.put((future, call))
         return future
 
     def close(self) -> None:

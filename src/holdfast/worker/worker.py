@@ -26,7 +26,7 @@ from holdfast.domain.handlers import FinishInTransaction, Handlers, Isolation
 from holdfast.domain.job import JobError, JobState
 from holdfast.domain.lease_clock import lease_now
 from holdfast.domain.lifecycle import PLAIN_SUCCESS, Move, Transition, after_outcome
-from holdfast.domain.outcome import Outcome, Retried, Succeeded
+from holdfast.domain.outcome import Outcome, Retried, Succeeded, Unstarted
 from holdfast.domain.retry import DEFAULT_BACKOFF
 from holdfast.domain.signals import Signals
 from holdfast.logs.records import get_logger
@@ -39,10 +39,11 @@ from holdfast.worker.finisher import Finisher
 from holdfast.worker.held import HeldJob, Interruption, Slots
 from holdfast.worker.hooks import Hooks
 from holdfast.worker.lease_keeper import GRACE_SECONDS, LeaseKeeper
-from holdfast.worker.loop import Loop, cancel_within
+from holdfast.worker.loop import Loop, cancel_within, in_thread_or_here
 from holdfast.worker.losses import Losses
 from holdfast.worker.not_stopped import noted
 from holdfast.worker.settings import WorkerSettings
+from holdfast.worker.starts import Starts
 from holdfast.worker.store_time import StoreTime
 from holdfast.worker.turn import Turn
 from holdfast.worker.unheard import Unheard
@@ -98,7 +99,7 @@ class Worker:
         self.something_ended = asyncio.Event()
         """A handler has ended, or a job is no longer held. Cleared by a claim, and by the code that waits for it."""
         self.is_stuck = False
-        """Whether half of the slots are lost to handlers that cannot be stopped."""
+        """Whether half of the slots are lost to handlers that cannot be stopped, or handlers cannot be started."""
         self.unwritten = 0
         """How many outcomes could not be written before the end; their leases will expire."""
         self._store = store
@@ -110,10 +111,12 @@ class Worker:
         leases = [(handler.lease or settings.lease).total_seconds() for handler in handlers]
         default_lease = settings.lease.total_seconds()
         self._store_time = StoreTime(min(leases, default=default_lease), max(leases, default=default_lease))
+        self._starts = Starts(self._note_due, self._end_stuck)
         self._claimer = Claimer(
-            store, self._slots, handlers, self.holder, settings, self._unheard, self._note_due, self._give_back
+            *(store, self._slots, handlers, self.holder, settings, self._unheard, self._note_due, self._give_back),
+            self._starts,
         )
-        self._executor = Executor(failures, settings.process_limits, finish_in, hooks)
+        self._executor = Executor(failures, settings.process_limits, finish_in, hooks, self._starts)
         self._finisher = Finisher(store, self._written)
         self._losses = Losses(store)
         self._blocked = BlockedLoop(settings.log_blocked.total_seconds(), lambda: list(self._slots.running))
@@ -208,6 +211,9 @@ class Worker:
             return None
         if isinstance(outcome, Succeeded) and outcome.result is None:
             return PLAIN_SUCCESS
+        if isinstance(outcome, Unstarted):
+            self._starts.failed(held.handler, outcome.error)
+            return _RELEASE
         decide = partial(
             after_outcome,
             outcome,
@@ -309,6 +315,11 @@ class Worker:
         return self._claimer.queues
 
     @property
+    def not_started(self) -> str | None:
+        """Why handlers of some kind cannot be started, if that is so."""
+        return self._starts.trouble
+
+    @property
     def is_keeping(self) -> bool:
         """Whether the thread that renews leases is alive."""
         return self._keeper.is_alive
@@ -332,12 +343,13 @@ class Worker:
         return Rescue(len(rescued), max(self._settings.rescue_every.total_seconds(), min(20 * took, lease)))
 
     def start(self) -> None:
+        # First, because it fails if no thread can be started, and the worker then starts later.
+        self._keeper.start()
         log.info("worker started", holder=str(self.holder), concurrency=self._settings.concurrency)
         self._attempts.start()
         self._blocked.start()
         # Every attempt gets a copy of this context, so that none inherits anything from another.
         self._context = contextvars.copy_context()
-        self._keeper.start()
         loops = (self._finisher, self._watch, self._unheard, self._losses)
         self._tasks = [asyncio.create_task(each.run()) for each in loops]
 
@@ -367,8 +379,8 @@ class Worker:
                 await asyncio.wait(self._tasks, timeout=_LAST_STEP_SECONDS)
             await cancel_within(_LAST_STEP_SECONDS, *self._tasks)
             await self._losses.close()
-            await asyncio.to_thread(self._keeper.join, _KEEPER_SECONDS)
-            await asyncio.to_thread(self._executor.close)
+            await in_thread_or_here(partial(self._keeper.join, _KEEPER_SECONDS))
+            await in_thread_or_here(self._executor.close)
             log.info("worker stopped", holder=str(self.holder), **self.tally)
 
     async def _shut_down(self, grace: float) -> None:
@@ -412,12 +424,15 @@ class Worker:
                 held.interrupt(Interruption.TIMEOUT)
         if self._slots.stuck * 2 >= self._slots.capacity and not self._is_stopping and not self.is_stuck:
             log.error("half of the slots are held by handlers that cannot be stopped; draining for a restart")
-            self.is_stuck = True
-            self._signals.stop.set()
+            self._end_stuck()
         self._is_watching = not self.is_empty
         if not self._is_watching:
             self._blocked.rests()
         return _WATCH_SECONDS if self._is_watching else None
+
+    def _end_stuck(self) -> None:
+        self.is_stuck = True
+        self._signals.stop.set()
 
     def _clear_slot_of_unstarted(self, held: HeldJob) -> None:
         """If the task was canceled before its first step, no part of the attempt has run: give the job back."""
