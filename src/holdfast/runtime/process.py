@@ -16,7 +16,7 @@ from holdfast.logs.records import get_logger
 from holdfast.rabbitmq.subscriber import Subscriber
 from holdfast.runtime.background import Background, OnTick, close_all
 from holdfast.runtime.pacing import Pacing
-from holdfast.runtime.queue_runner import QUEUE
+from holdfast.runtime.queue_runner import QUEUE, QueueRunner
 from holdfast.runtime.tick import TickLimits, TickReport, run_tick
 from holdfast.wake.postgres import Listener
 from holdfast.worker.forks import end_forks_in_loop
@@ -141,6 +141,9 @@ class Process:
         self.stop()
 
     async def _run(self, on_tick: OnTick | None) -> int:
+        for runner in self._runners:
+            if isinstance(runner, QueueRunner):
+                runner.expect()
         tasks = [asyncio.create_task(source.run()) for source in self._sources]
         try:
             await self._background.run(on_tick)

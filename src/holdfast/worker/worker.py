@@ -28,6 +28,7 @@ from holdfast.domain.lease_clock import lease_now
 from holdfast.domain.lifecycle import PLAIN_SUCCESS, Move, Transition, after_outcome
 from holdfast.domain.outcome import Outcome, Retried, Succeeded
 from holdfast.domain.retry import DEFAULT_BACKOFF
+from holdfast.domain.shared_process import SharedProcess
 from holdfast.domain.signals import Signals
 from holdfast.logs.records import get_logger
 from holdfast.store.contract import Fenced, Renewer, Store
@@ -90,8 +91,10 @@ class Worker:
         finish_in: Callable[[], FinishInTransaction | None] = lambda: None,
         signals: Signals | None = None,
         hooks: Hooks | None = None,
+        process: SharedProcess | None = None,
     ) -> None:
-        """`signals` belong to the process; the worker sets them when there is something to claim and when to stop."""
+        """`signals` belong to the process; the worker sets them when there is something to claim and when to stop.
+        `process` is shared with the other workers and the inline runners of the process."""
         self.holder: UUID = new_holder()
         self.tally: Counter[str] = Counter()
         """The number of attempts by how they ended. "stale" counts outcomes that were refused."""
@@ -111,7 +114,8 @@ class Worker:
         default_lease = settings.lease.total_seconds()
         self._store_time = StoreTime(min(leases, default=default_lease), max(leases, default=default_lease))
         self._claimer = Claimer(
-            store, self._slots, handlers, self.holder, settings, self._unheard, self._note_due, self._give_back
+            *(store, self._slots, handlers, self.holder, settings, self._unheard, self._note_due, self._give_back),
+            process or SharedProcess(),
         )
         self._executor = Executor(failures, settings.process_limits, finish_in, hooks)
         self._finisher = Finisher(store, self._written)
@@ -330,6 +334,14 @@ class Worker:
         # A rescue scans the leases, which is slow while a pinned snapshot keeps dead ones around.
         lease = self._settings.lease.total_seconds()
         return Rescue(len(rescued), max(self._settings.rescue_every.total_seconds(), min(20 * took, lease)))
+
+    def expect(self) -> None:
+        """Keep inline runners from beginning before this worker has begun, because it begins with suspects."""
+        self._claimer.suspects.expect()
+
+    def has_begun(self) -> None:
+        """The first turn is over, even if it failed."""
+        self._claimer.suspects.has_begun()
 
     def start(self) -> None:
         log.info("worker started", holder=str(self.holder), concurrency=self._settings.concurrency)
