@@ -117,6 +117,10 @@ class Process:
         for source in self._sources:
             source.stop()
 
+    def hurry(self) -> None:
+        """After `stop`: do not wait for running work, interrupt it. Outcomes are still written, for up to 2 s."""
+        self._signals.hurry.set()
+
     def wake(self, queue: str | None = None) -> None:  # noqa: ARG002
         """Hint that there may be work. The queue does not matter."""
         self._signals.wake(QUEUE)
@@ -212,7 +216,8 @@ class Process:
             await asyncio.wait([tick, stop], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             if not tick.done() and self.is_stopping:
                 self.stop()
-                await asyncio.wait([tick], timeout=self._settings.shutdown.total_seconds())
+                shutdown = self._settings.shutdown.total_seconds()
+                await self._signals.unless_hurried(asyncio.wait([tick]), shutdown)
             if tick.done():
                 await tick
                 return True

@@ -214,7 +214,7 @@ class InlineRunner:
         attempt, task = self._attempt, self._task
         report = RunnerReport(self.name)
         if attempt is not None and task is not None:
-            await _within(seconds, attempt.reported)
+            await self._signals.unless_hurried(_within(seconds, attempt.reported))
             attempt.interrupt("the process was stopped before the function was done")
             await _within(GRACE_SECONDS + _LAST_STEP_SECONDS, attempt.reported)
             # A function that cannot be stopped keeps running without the lock until the process ends.

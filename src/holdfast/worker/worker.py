@@ -392,7 +392,7 @@ class Worker:
         for held in list(self._slots.running):
             if held.waits_for_process:
                 held.interrupt(Interruption.SHUTDOWN)
-        await self._handlers_over(grace)
+        await self._signals.unless_hurried(self._handlers_over(grace))
         for held in list(self._slots.running):
             held.interrupt(Interruption.SHUTDOWN)
         await self._handlers_over(GRACE_SECONDS)
@@ -401,7 +401,9 @@ class Worker:
                 self._give_up(held)
         reach("shutdown.outcomes")
         # Use only the time that the handlers left over, so that an outage does not double the shutdown time.
-        self.unwritten = await self._finisher.drained(max(end - time.monotonic(), _LAST_WRITES_SECONDS))
+        left = max(end - time.monotonic(), _LAST_WRITES_SECONDS)
+        unwritten = await self._signals.unless_hurried(self._finisher.drained(left))
+        self.unwritten = await self._finisher.drained(_LAST_WRITES_SECONDS) if unwritten is None else unwritten
 
     async def _handlers_over(self, seconds: float) -> None:
         running = [held for held in self._slots.running if not held.goes_on]
