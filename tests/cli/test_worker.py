@@ -158,15 +158,51 @@ def test_the_first_signal_lets_handlers_finish(cli: Cli, workers: Workers) -> No
     assert list(cli.states().values()) == ["succeeded"]
 
 
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
-def test_a_second_signal_ends_it_at_once(cli: Cli, workers: Workers, number: signal.Signals, exit_code: int) -> None:
+def test_a_signal_that_is_sent_twice_counts_once(cli: Cli, workers: Workers) -> None:
+    """A terminal sends Ctrl-C to the wrapper and to the worker, and the wrapper tells the worker to stop as well."""
     handler_started = started(cli, "wait")
     worker = workers.start()
     eventually(handler_started.exists, "the handler starts")
-    worker.send_signal(number)
+    worker.send_signal(signal.SIGINT)
+    worker.send_signal(signal.SIGTERM)
     eventually(lambda: "worker is stopping" in cli.log, "the worker hears of the signal")
-    worker.send_signal(number)
-    assert worker.wait(5) == exit_code
+    (cli.folder / "end").touch()
+    assert worker.wait(30) == 0
+    assert list(cli.states().values()) == ["succeeded"]
+
+
+def send_until(cli: Cli, worker: subprocess.Popen[bytes], number: signal.Signals, said: str) -> None:
+    """Keep sending the signal, because within a second of the last one it does not count."""
+
+    def is_said() -> bool:
+        worker.send_signal(number)
+        return said in cli.log
+
+    eventually(is_said, f"the worker says: {said}")
+
+
+def test_a_second_signal_interrupts_handlers_and_gives_their_jobs_back(cli: Cli, workers: Workers) -> None:
+    handler_started = started(cli, "wait")
+    worker = workers.start()
+    eventually(handler_started.exists, "the handler starts")
+    send_until(cli, worker, signal.SIGTERM, "running handlers are interrupted")
+    assert worker.wait(30) == 0
+    assert list(cli.states().values()) == ["ready"]
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_a_third_signal_ends_it_at_once(cli: Cli, workers: Workers, number: signal.Signals, exit_code: int) -> None:
+    handler_started = started(cli, "stubborn")
+    worker = workers.start()
+    eventually(handler_started.exists, "the handler starts")
+    send_until(cli, worker, number, "running handlers are interrupted")
+
+    def ended_by_signals() -> bool:
+        worker.send_signal(number)
+        return worker.poll() is not None
+
+    eventually(ended_by_signals, "the worker ends")
+    assert worker.returncode == exit_code
     assert list(cli.states().values()) == ["running"]
 
 

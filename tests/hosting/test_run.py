@@ -155,9 +155,9 @@ def test_an_error_in_the_lifespan_reaches_the_caller_and_the_app_is_closed(run: 
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (signal.SIGINT, "press Ctrl-C again to end at once  signal=SIGINT"),
-        (signal.SIGTERM, "send a second signal to end at once  signal=SIGTERM"),
-        (signal.SIGHUP, "send a second signal to end at once  signal=SIGHUP"),
+        (signal.SIGINT, "press Ctrl-C again to interrupt them  signal=SIGINT"),
+        (signal.SIGTERM, "send a second signal to interrupt them  signal=SIGTERM"),
+        (signal.SIGHUP, "send a second signal to interrupt them  signal=SIGHUP"),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )

@@ -41,6 +41,8 @@ class Scripted:
 
     def start(self) -> None: ...
 
+    def has_begun(self) -> None: ...
+
     async def fill(self, limit: int | None = None, *, looks_first: bool = False, to_end: bool = False) -> Turn:
         self.looks_first.append(looks_first)
         self.may_claim = False

@@ -15,6 +15,7 @@ import pytest
 from holdfast.domain.budget import Budget
 from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.runner import RunnerReport
+from holdfast.domain.signals import Signals
 from holdfast.scheduling import inline_call
 from holdfast.scheduling.inline import InlineRunner
 from holdfast.scheduling.schedules import Occurrence
@@ -61,6 +62,20 @@ async def spent_at_work(runner: InlineRunner, gated: Gated) -> RunnerReport:
     await runner.run(Budget(), to_end=False)
     await until(lambda: gated.occurrences, "the function has begun")
     return await once(runner, Budget(0))
+
+
+async def test_a_process_in_a_hurry_does_not_wait_for_an_inline_runner(case: StoreCase) -> None:
+    gated, signals = Gated(), Signals()
+    runner = replica(case).inline(gated.run, signals=signals)
+    await at_its_first_occurrence(case, runner)
+    await runner.run(Budget(), to_end=False)
+    await until(lambda: gated.occurrences, "the function has begun")
+    ending = asyncio.create_task(runner.close(3600.0))
+    signals.hurry.set()
+    report = await ending
+    assert report is not None
+    assert (report.error or "").startswith("INTERRUPTED")
+    assert gated.canceled == 1
 
 
 async def test_a_run_whose_budget_is_spent_is_interrupted_and_its_occurrence_not_marked(case: StoreCase) -> None:

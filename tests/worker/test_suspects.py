@@ -1,4 +1,4 @@
-"""How workers run suspects: one worker at a time empties itself, then runs each suspect alone."""
+"""How a worker runs suspects: it empties itself, then runs each suspect alone."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -89,8 +89,9 @@ def worker(
 ) -> None:
     """Run the app's handlers and schedules until stopped.
 
-    SIGTERM, SIGHUP or Ctrl-C stops it. The first signal lets running handlers finish and releases the other jobs; a
-    second one exits at once.
+    SIGTERM, SIGHUP or Ctrl-C stops it. The first signal lets running handlers finish and releases the other jobs, a
+    second one interrupts the handlers, and a third one exits at once. A signal within a second of the one before does
+    not count.
     """
     exit_when_told()
     from holdfast.cli.load_app import load_app

@@ -44,9 +44,10 @@ def run_worker(
 ) -> int:
     """Run the app's handlers and schedules until SIGTERM, SIGHUP or Ctrl-C. Return the exit code for `sys.exit`.
 
-    The first signal lets running handlers finish and releases the other jobs; a second one exits at once. The code is
-    0, or 1 if the worker gave up because too many handlers could not be stopped, or none could be started. Handlers
-    that cannot be stopped do not keep this function from returning or the program from exiting.
+    The first signal lets running handlers finish and releases the other jobs, a second one interrupts the handlers, and
+    a third one exits at once. A signal within a second of the one before is ignored. The code is 0, or 1 if the worker
+    gave up because too many handlers could not be stopped, or none could be started. Handlers that cannot be stopped do
+    not keep this function from returning or the program from exiting.
 
     This opens and closes the app, on its own event loop. The app's lifespan is entered when the app is open, and left
     when no handler is running anymore, before the app is closed. If the store does not answer, the worker waits for it,
@@ -101,17 +102,21 @@ async def _host(hosted: _Hosted[Value], signals: StopSignals) -> Value:
         _log_stopping(signals.received or Signals.SIGTERM, hosted.app.settings.shutdown)
         process.stop()
 
+    def hurry(process: Process) -> None:
+        log.warning("stopping: running handlers are interrupted; one more signal ends the process at once")
+        process.hurry()
+
     async with AsyncExitStack() as ending:
         process = await _started(hosted, signals, ending)
         if process is not None:
-            signals.then(lambda: _soon(loop, partial(stop, process)))
+            signals.then(lambda: _soon(loop, partial(stop, process)), lambda: _soon(loop, partial(hurry, process)))
             answer = await hosted.work(process)
     return answer
 
 
 def _log_stopping(received: Signals, shutdown: timedelta) -> None:
     again = "press Ctrl-C again" if received is Signals.SIGINT else "send a second signal"
-    said = f"stopping: running handlers have {to_text(shutdown)} to finish; {again} to end at once"
+    said = f"stopping: running handlers have {to_text(shutdown)} to finish; {again} to interrupt them"
     log.info(said, signal=received.name)
 
 

@@ -12,6 +12,7 @@ from holdfast.domain.errors import InvalidInput
 from holdfast.domain.failures import Failures
 from holdfast.domain.handlers import Handlers
 from holdfast.domain.runner import Runner
+from holdfast.domain.shared_process import SharedProcess
 from holdfast.domain.signals import Signals
 from holdfast.maintenance.chores import Retention
 from holdfast.maintenance.runner import Maintenance
@@ -54,7 +55,7 @@ class AppParts:
 
 def build_process(app: AppParts, worker_settings: WorkerSettings, names: Sequence[str]) -> Process:
     """Build a process. `names` selects the runners and their order; if empty, all of them run."""
-    store, given, signals = app.store, app.settings, Signals()
+    store, given, signals, shared = app.store, app.settings, Signals(), SharedProcess()
     settings = _process_settings(given, worker_settings)
     replica = given.replica or f"{socket.gethostname()}-{os.getpid()}"
 
@@ -71,6 +72,7 @@ def build_process(app: AppParts, worker_settings: WorkerSettings, names: Sequenc
         lambda: store.finish_in,
         signals,
         app.hooks,
+        shared,
     )
     is_served = len(app.handlers) > 0 and (not names or QUEUE in names)
     listener = _listener(app, worker, worker_settings, wake) if is_served else None
@@ -84,9 +86,11 @@ def build_process(app: AppParts, worker_settings: WorkerSettings, names: Sequenc
     pacing = partial(_pacing, given)
     _check_deaths_of_rows(app)
     rows = row_runners(
-        app.rows, store, app.handlers, app.failures, worker_settings, pacing, replica, signals, app.hooks
+        *(app.rows, store, app.handlers, app.failures, worker_settings, pacing, replica, signals, app.hooks),
+        shared,
     )
-    runners = _chosen(_runners(app, worker_settings, [queue, *(row.runner for row in rows)], replica, signals), names)
+    queues = [queue, *(row.runner for row in rows)]
+    runners = _chosen(_runners(app, worker_settings, queues, replica, signals, shared), names)
     return Process(
         worker,
         runners,
@@ -130,7 +134,12 @@ def broker(settings: Settings) -> Broker:
 
 
 def _runners(
-    app: AppParts, worker: WorkerSettings, queues: Sequence[QueueRunner], replica: str, signals: Signals
+    app: AppParts,
+    worker: WorkerSettings,
+    queues: Sequence[QueueRunner],
+    replica: str,
+    signals: Signals,
+    shared: SharedProcess,
 ) -> list[Runner]:
     """The runners, job schedules first, so that a tick also runs the jobs that it makes."""
     store, declared = app.store, at_every_poll(app.declarations, worker.poll)
@@ -152,6 +161,7 @@ def _runners(
             board,
             signals,
             rest,
+            shared,
         )
         for each in declared
         if each.inline is not None

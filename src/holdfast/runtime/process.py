@@ -16,7 +16,7 @@ from holdfast.logs.records import get_logger
 from holdfast.rabbitmq.subscriber import Subscriber
 from holdfast.runtime.background import Background, OnTick, close_all
 from holdfast.runtime.pacing import Pacing
-from holdfast.runtime.queue_runner import QUEUE
+from holdfast.runtime.queue_runner import QUEUE, QueueRunner
 from holdfast.runtime.tick import TickLimits, TickReport, run_tick
 from holdfast.wake.postgres import Listener
 from holdfast.worker.forks import end_forks_in_loop
@@ -122,6 +122,10 @@ class Process:
         for source in self._sources:
             source.stop()
 
+    def hurry(self) -> None:
+        """After `stop`: do not wait for running work, interrupt it. Outcomes are still written, for up to 2 s."""
+        self._signals.hurry.set()
+
     def wake(self, queue: str | None = None) -> None:  # noqa: ARG002
         """Hint that there may be work. The queue does not matter."""
         self._signals.wake(QUEUE)
@@ -147,6 +151,9 @@ class Process:
         self.stop()
 
     async def _run(self, on_tick: OnTick | None) -> int:
+        for runner in self._runners:
+            if isinstance(runner, QueueRunner):
+                runner.expect()
         tasks = [asyncio.create_task(source.run()) for source in self._sources]
         try:
             await self._background.run(on_tick)
@@ -215,7 +222,8 @@ class Process:
             await asyncio.wait([tick, stop], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             if not tick.done() and self.is_stopping:
                 self.stop()
-                await asyncio.wait([tick], timeout=self._settings.shutdown.total_seconds())
+                shutdown = self._settings.shutdown.total_seconds()
+                await self._signals.unless_hurried(asyncio.wait([tick]), shutdown)
             if tick.done():
                 await tick
                 return True

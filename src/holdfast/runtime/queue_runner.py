@@ -94,7 +94,17 @@ class QueueRunner:
     def wake(self) -> None:
         self._turn_at = _NOW
 
+    def expect(self) -> None:
+        """Called before the first turn of a process that runs in the background."""
+        self._worker.expect()
+
     async def run(self, budget: Budget, *, to_end: bool) -> RunnerReport:
+        try:
+            return await self._turn(budget, to_end=to_end)
+        finally:
+            self._worker.has_begun()
+
+    async def _turn(self, budget: Budget, *, to_end: bool) -> RunnerReport:
         if not self._is_started:
             reach("declare.before")
             await self._before_start()

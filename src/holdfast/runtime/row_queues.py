@@ -7,6 +7,7 @@ from datetime import timedelta
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.failures import Failures
 from holdfast.domain.handlers import Handlers
+from holdfast.domain.shared_process import SharedProcess
 from holdfast.domain.signals import Signals
 from holdfast.logs.records import get_logger
 from holdfast.runtime.pacing import Pacing
@@ -99,6 +100,7 @@ def row_runners(
     replica: str,
     signals: Signals,
     hooks: Hooks,
+    process: SharedProcess,
 ) -> list[RowRunner]:
     if store.rows is None:
         if queues:
@@ -109,7 +111,7 @@ def row_runners(
         own = queue.settings(settings)
         rows = store.rows(queue.rows)
         known = _handlers_of(queue.rows, handlers)
-        worker = Worker(rows, rows.renewer, known, failures, own, rows.finish_in, signals, hooks)
+        worker = Worker(rows, rows.renewer, known, failures, own, rows.finish_in, signals, hooks, process)
         runs = QueueRuns(store.runs, queue.rows.runner, replica)
         made.append(RowRunner(QueueRunner(worker, pacing(own), runs, queue.rows.runner), worker, rows.check))
     return made

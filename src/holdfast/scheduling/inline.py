@@ -13,6 +13,7 @@ from contextlib import suppress
 from holdfast.domain.budget import Budget
 from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.runner import RunnerReport
+from holdfast.domain.shared_process import SharedProcess
 from holdfast.domain.signals import Signals
 from holdfast.logs.records import get_logger
 from holdfast.scheduling.board import ScheduleBoard
@@ -23,6 +24,7 @@ from holdfast.worker.threads import HandlerThreads
 log = get_logger("holdfast.schedules")
 
 STILL_RUNNING = "still running from its last occurrence"
+MAKES_WAY = "a job that is suspected of killing workers has the process"
 
 _LAST_STEP_SECONDS = 5.0
 _RETRY_SECONDS = 1.0
@@ -43,11 +45,14 @@ class InlineRunner:
         board: ScheduleBoard,
         signals: Signals | None = None,
         rest: Callable[[int], float] = lambda _failures: 0.0,
+        process: SharedProcess | None = None,
     ) -> None:
         self._parts = parts
         self._board = board
         self._signals = signals or Signals()
         self._rest = rest
+        self._process = process or SharedProcess()
+        self._process.join(self)
         self._failures = 0
         self._rests_until = -math.inf
         """Only used in the background; a single tick runs whatever is due."""
@@ -63,8 +68,20 @@ class InlineRunner:
     def name(self) -> str:
         return self._parts.name
 
+    @property
+    def is_quiet(self) -> bool:
+        return self._task is None or self._task.done()
+
+    def make_way(self) -> None:
+        """There is nothing to give back: a run that has begun is waited for."""
+
+    def go_on(self) -> None:
+        """It happens in a tick, and the next tick asks `due_in`."""
+
     def due_in(self) -> float | None:
         if self._attempt is None:
+            if self._process.is_beginning or self._process.is_taken_from(self):
+                return None
             due_in = 0.0 if self._board.is_due(self.name) else self._board.look_in()
             return max(due_in, max(self._retry_at, self._rests_until) - time.monotonic())
         if self._is_to_be_collected:
@@ -86,8 +103,11 @@ class InlineRunner:
             self._tell_overlap(report)
         elif not to_end:
             # The next occurrence may have come due during a run that has just failed.
-            if time.monotonic() >= self._rests_until and await self._may_begin(budget):
+            is_rested = time.monotonic() >= self._rests_until
+            if is_rested and not self._process.is_beginning and await self._may_begin(budget):
                 self._begin(budget)
+        elif self._process.is_taken_from(self):
+            report.skipped = MAKES_WAY
         else:
             # Loops if occurrences wait for their turn. What cannot be done now is left to the next tick.
             is_done = True
@@ -115,6 +135,8 @@ class InlineRunner:
 
     async def _may_begin(self, budget: Budget) -> bool:
         if budget.is_spent or self._stop_requested.is_set() or time.monotonic() < self._retry_at:
+            return False
+        if self._process.is_taken_from(self):
             return False
         await self._board.look()
         return self._board.is_due(self.name)
@@ -192,7 +214,7 @@ class InlineRunner:
         attempt, task = self._attempt, self._task
         report = RunnerReport(self.name)
         if attempt is not None and task is not None:
-            await _within(seconds, attempt.reported)
+            await self._signals.unless_hurried(_within(seconds, attempt.reported))
             attempt.interrupt("the process was stopped before the function was done")
             await _within(GRACE_SECONDS + _LAST_STEP_SECONDS, attempt.reported)
             # A function that cannot be stopped keeps running without the lock until the process ends.

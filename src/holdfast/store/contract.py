@@ -49,7 +49,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """`suspects` asks only for jobs that twice lost a lease while other jobs ran in the same worker; each runs alone.
+    """`suspects` asks only for jobs that twice lost a lease while other jobs ran in the same process; each runs alone.
 
     No suspect is granted while another one in these queues is leased, so only one worker at a time pauses its other
     work for suspects.

@@ -31,7 +31,7 @@ class Part(StrEnum):
     LOSSES = "losses"
     """Lost leases counted separately from failures. Without them, a lost lease uses up an attempt."""
     SUSPECTS = "suspects"
-    """A job that twice lost its lease while other jobs ran in the same worker runs alone, and from then on only losses
+    """A job that twice lost its lease while other jobs ran in the same process runs alone, and from then on only losses
     while alone count against it. Without suspects, a job that lost too many leases ends dead, whatever the cause."""
     CANCEL_REQUESTS = "cancel requests"
     """A running job is asked to cancel. Without requests, it ends canceled at once, and its worker loses the lease."""

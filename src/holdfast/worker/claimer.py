@@ -13,6 +13,7 @@ from holdfast.domain.claim import new_number
 from holdfast.domain.crash_points import reach
 from holdfast.domain.handlers import Handler, Handlers, Isolation, Room
 from holdfast.domain.lease_clock import lease_now
+from holdfast.domain.shared_process import SharedProcess
 from holdfast.logs.records import get_logger
 from holdfast.store.contract import ClaimRequest, KindClaim, Looked, Store
 from holdfast.worker.held import HeldJob, Slots
@@ -41,9 +42,11 @@ class Claimer:
         on_due: Callable[[], None],
         give_back: Callable[[list[HeldJob]], None],
         starts: Starts,
+        process: SharedProcess,
     ) -> None:
         """`unheard` is told about claims whose answer was lost. `on_due` is called for due jobs that a look found too
-        late for the turn that asked. `give_back` takes jobs that have not started. `starts` knows which kinds rest."""
+        late for the turn that asked, and when the worker may claim again. `give_back` takes jobs that have not started.
+        `starts` knows which kinds rest."""
         self._store = store
         self._slots = slots
         self._handlers = handlers
@@ -65,8 +68,9 @@ class Claimer:
         self._last_requests: dict[bool, ClaimRequest] = {}
         lease = settings.lease.total_seconds()
         longest = max((handler.timeout.total_seconds() for handler in handlers), default=0)
-        self._suspects = Suspects(store, slots, self._ask_for_suspects, give_back, lease, longest)
-        self._looking = Looking(self._look, on_due, self._suspects.note_due)
+        self.suspects = Suspects(store, slots, self._ask_for_suspects, give_back, on_due, lease, process)
+        process.join(self.suspects, longest)
+        self._looking = Looking(self._look, on_due, self.suspects.note_due)
 
     @property
     def _is_unlimited(self) -> bool:
@@ -85,7 +89,7 @@ class Claimer:
         """
         most = self._most if limit is None else min(limit, self._most)
         begun = self._looking.begun
-        turn = await self._suspects.turn(most)
+        turn = await self.suspects.turn(most)
         wanted = min(self._slots.wanted, most)
         if turn is not None or not wanted:
             # There may be more by the time a slot is free.
@@ -103,8 +107,8 @@ class Claimer:
         if len(found) >= wanted or self._may_be_cut(found):
             self._nothing_due = False
             return Turn(len(found), 0)
-        if not found and self._suspects.is_due and not self._slots.held:
-            turn = await self._suspects.turn(most, nothing_else=True)
+        if not found and self.suspects.is_due and not self._slots.held:
+            turn = await self.suspects.turn(most, nothing_else=True)
         return turn or self._turn_when_idle(found, looked, was_a_kind_full=was_a_kind_full)
 
     async def close(self) -> None:
@@ -122,7 +126,7 @@ class Claimer:
         is_a_kind_full = was_a_kind_full or self._is_a_kind_full()
         self._nothing_due = not is_a_kind_full
         again_in = min((handler.room().more_in for handler in self._with_room), default=math.inf)
-        again_in = min(again_in, self._starts.more_in)
+        again_in = min(again_in, self._starts.more_in, self.suspects.due_in)
         if not found and looked is not None and looked.due_in is not None:
             # A due job that could not be claimed is locked, by another claimer or by its producer.
             again_in = min(looked.due_in.total_seconds() or _LOCKED_SECONDS, again_in)

@@ -208,7 +208,7 @@ class Slots:
         """Dictionaries because they keep their order and the lease keeper's thread can copy them atomically."""
         self.waiting: deque[HeldJob] = deque()
         self.suspects: deque[HeldJob] = deque()
-        """Held until the worker is empty, so that each can run alone."""
+        """Held until the process is quiet, so that each can run alone."""
         self.running: dict[HeldJob, None] = {}
         self.by_kind: Counter[str] = Counter()
         """Jobs that are running or have yet to run, but not jobs whose outcome is waiting to be written."""
@@ -228,8 +228,11 @@ class Slots:
 
     @property
     def has_only_suspects(self) -> bool:
-        """Whether nothing is held except suspects that wait for their turn."""
-        return len(self.held) == len(self.suspects)
+        """Whether nothing is held except suspects that wait for their turn, and nothing runs.
+
+        A thread that could not be stopped goes on after its lease was lost, so what runs is not always held.
+        """
+        return not self.running and len(self.held) == len(self.suspects)
 
     def let_next_suspect_start(self) -> HeldJob:
         suspect = self.suspects.popleft()

@@ -28,6 +28,7 @@ from holdfast.domain.lease_clock import lease_now
 from holdfast.domain.lifecycle import PLAIN_SUCCESS, Move, Transition, after_outcome
 from holdfast.domain.outcome import Outcome, Retried, Succeeded, Unstarted
 from holdfast.domain.retry import DEFAULT_BACKOFF
+from holdfast.domain.shared_process import SharedProcess
 from holdfast.domain.signals import Signals
 from holdfast.logs.records import get_logger
 from holdfast.store.contract import Fenced, Renewer, Store
@@ -91,8 +92,10 @@ class Worker:
         finish_in: Callable[[], FinishInTransaction | None] = lambda: None,
         signals: Signals | None = None,
         hooks: Hooks | None = None,
+        process: SharedProcess | None = None,
     ) -> None:
-        """`signals` belong to the process; the worker sets them when there is something to claim and when to stop."""
+        """`signals` belong to the process; the worker sets them when there is something to claim and when to stop.
+        `process` is shared with the other workers and the inline runners of the process."""
         self.holder: UUID = new_holder()
         self.tally: Counter[str] = Counter()
         """The number of attempts by how they ended. "stale" counts outcomes that were refused."""
@@ -114,7 +117,7 @@ class Worker:
         self._starts = Starts(self._note_due, self._end_stuck)
         self._claimer = Claimer(
             *(store, self._slots, handlers, self.holder, settings, self._unheard, self._note_due, self._give_back),
-            self._starts,
+            *(self._starts, process or SharedProcess()),
         )
         self._executor = Executor(failures, settings.process_limits, finish_in, hooks, self._starts)
         self._finisher = Finisher(store, self._written)
@@ -342,6 +345,14 @@ class Worker:
         lease = self._settings.lease.total_seconds()
         return Rescue(len(rescued), max(self._settings.rescue_every.total_seconds(), min(20 * took, lease)))
 
+    def expect(self) -> None:
+        """Keep inline runners from beginning before this worker has begun, because it begins with suspects."""
+        self._claimer.suspects.expect()
+
+    def has_begun(self) -> None:
+        """The first turn is over, even if it failed."""
+        self._claimer.suspects.has_begun()
+
     def start(self) -> None:
         # First, because it fails if no thread can be started, and the worker then starts later.
         self._keeper.start()
@@ -392,7 +403,7 @@ class Worker:
         for held in list(self._slots.running):
             if held.waits_for_process:
                 held.interrupt(Interruption.SHUTDOWN)
-        await self._handlers_over(grace)
+        await self._signals.unless_hurried(self._handlers_over(grace))
         for held in list(self._slots.running):
             held.interrupt(Interruption.SHUTDOWN)
         await self._handlers_over(GRACE_SECONDS)
@@ -401,7 +412,9 @@ class Worker:
                 self._give_up(held)
         reach("shutdown.outcomes")
         # Use only the time that the handlers left over, so that an outage does not double the shutdown time.
-        self.unwritten = await self._finisher.drained(max(end - time.monotonic(), _LAST_WRITES_SECONDS))
+        left = max(end - time.monotonic(), _LAST_WRITES_SECONDS)
+        unwritten = await self._signals.unless_hurried(self._finisher.drained(left))
+        self.unwritten = await self._finisher.drained(_LAST_WRITES_SECONDS) if unwritten is None else unwritten
 
     async def _handlers_over(self, seconds: float) -> None:
         running = [held for held in self._slots.running if not held.goes_on]
