@@ -271,6 +271,10 @@ class Examiner:
         (row,) = await self._ask("partitions", days, bound, retention)
         return Partitions(**row)
 
+    async def troubles(self) -> dict[str, str]:
+        """Return what the latest pass of each maintenance chore could not do, and why."""
+        return {row["chore"]: row["trouble"] for row in await self._ask("maintenance")}
+
     async def privileges(self) -> Privileges:
         (row,) = await self._ask("privileges")
         return Privileges(**row)
