@@ -38,6 +38,7 @@ class Server:
 
     version: str
     version_number: int
+    encoding: str
     is_standby: bool
     unsafe: list[str]
     autovacuum: bool
