@@ -7,12 +7,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 from holdfast.domain.cron import DEFAULT_MISSED_LIMIT, Missed
-from holdfast.domain.dead_job import pattern_of_deaths
+from holdfast.domain.dead_job import DEATHS, pattern_of_deaths
 from holdfast.domain.duration import Duration, to_timedelta
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.event import check_pattern
 from holdfast.domain.failures import Failures
-from holdfast.domain.handlers import HandlerFunction, Handlers, State, make_handler, name_of
+from holdfast.domain.handlers import (
+    HandlerFunction,
+    Handlers,
+    State,
+    make_handler,
+    name_of,
+    reading_deaths,
+)
 from holdfast.domain.job import DEFAULT_PRIORITY, DEFAULT_QUEUE
 from holdfast.domain.kinds import Kind, Payload, Result, kind_name
 from holdfast.domain.limits import check_concurrency, check_lease, check_poll
@@ -220,6 +227,8 @@ class Declaring(Producer, Generic[State]):
             if handler is not None and options:
                 raise InvalidInput(f"{', '.join(options)}: set this on the handler of {kind!r}")
             new = make_handler(kind, function, **options) if handler is None else handler
+            if handler is None and pattern.startswith(DEATHS):
+                new = reading_deaths(new)
             # Refuse before anything is added, because the caller may catch the error and try again.
             subscription = NewSubscription(kind, pattern, new.queue, priority)
             if handler is None:

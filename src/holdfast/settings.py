@@ -228,7 +228,8 @@ class Settings(BaseSettings):
         None, description="Maximum number of jobs per claim; unset: as many as slots and look-ahead allow"
     )
     claim_bytes: Annotated[int, _at_least(1)] = Field(
-        CLAIM_BYTES, description="Payload bytes per claim; the job that reaches the limit is the last one"
+        CLAIM_BYTES,
+        description="Bytes of payloads and headers per claim; the job that reaches the limit is the last one",
     )
     processes: Annotated[int, _at_least(1)] | None = Field(
         None, description='Maximum number of processes for handlers with isolation="process"; unset: one per core'

@@ -45,6 +45,7 @@ async def test_clocks_that_differ_are_a_warning(
         ({"version": "13.4", "version_number": 130004}, "server", Level.PROBLEM, "13.4 is too old"),
         ({"is_standby": True}, "server", Level.PROBLEM, "is a standby"),
         ({"autovacuum": False}, "autovacuum", Level.PROBLEM, "autovacuum is off"),
+        ({"encoding": "SQL_ASCII"}, "encoding", Level.PROBLEM, "bytes that are not UTF-8"),
         ({"unsafe": []}, "durability", Level.OK, "committed jobs survive a crash"),
         ({"unsafe": ["fsync"]}, "durability", Level.PROBLEM, "fsync is off"),
         ({"unsafe": ["a", "b", "c"]}, "durability", Level.PROBLEM, "a, b and c are off"),

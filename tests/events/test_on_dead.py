@@ -134,7 +134,10 @@ async def test_exhausted_attempts_run_it_once(app: Holdfast) -> None:
         ('{"number": "\\ud800"}', {"number": "\ud800"}),
         ('"\\u0000"', "\0"),
         ("[" * 300 + "]" * 300, None),
+        ("[" * 5_000 + "]" * 5_000, "[" * 5_000 + "]" * 5_000),
+        ('{"number": ' + "9" * 5_000 + "}", '{"number": ' + "9" * 5_000 + "}"),
     ],
+    ids=["another type", "a lone surrogate", "a NUL character", "300 deep", "5,000 deep", "5,000 digits"],
 )
 @pytest.mark.postgres
 async def test_a_payload_that_does_not_fit_is_passed_unchanged(
@@ -165,6 +168,34 @@ async def test_a_payload_that_does_not_fit_is_passed_unchanged(
             (dead,) = seen
             assert (dead.id, dead.code) == (id, "VALIDATION_ERROR")
             assert read is None or dead.payload == read
+
+
+@pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
+@pytest.mark.postgres
+async def test_a_handler_of_deaths_with_any_annotation_reads_every_payload(database: Database) -> None:
+    app = Holdfast(database.url)
+    seen: list[object] = []
+
+    @app.handler("invoice.send")
+    async def send(job: RunningJob[Invoice]) -> None: ...
+
+    @app.on_dead("invoice.send", name="plain", attempts=1)
+    async def plain(job) -> None:  # type: ignore[no-untyped-def]
+        seen.append(job.payload["payload"])
+
+    @app.on_dead("invoice.send", name="mapping", attempts=1)
+    async def mapping(job: RunningJob[dict[str, object]]) -> None:
+        seen.append(job.payload["payload"])
+
+    deep = "[" * 5_000 + "]" * 5_000
+    async with app:
+        await app.declare()
+        async with connected(database.url) as connection:
+            for payload in ('"\\ud800"', deep):
+                await connection.execute("SELECT holdfast.enqueue('invoice.send', $1::text::json)", payload)
+        async with working(app):
+            assert await drained(app) == {JobState.FAILED: 2, JobState.SUCCEEDED: 4}
+    assert sorted(map(repr, seen)) == sorted(map(repr, ["\ud800", "\ud800", deep, deep]))
 
 
 def mourn_in_process(job: RunningJob[DeadJob[Invoice]]) -> None:

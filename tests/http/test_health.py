@@ -364,6 +364,9 @@ async def test_late_retention_is_reported_but_does_not_affect_readiness(database
         health = await readiness(app)
         assert health.ok
         assert health.checks[-1].detail == f"behind: {day_of(20)} should be gone; see `holdfast doctor`"
+        await app.opened.maintenance.mark_failed("prune jobs", "an invoice refers to it")
+        expected = f"behind: {day_of(20)} should be gone; prune jobs: an invoice refers to it; see `holdfast doctor`"
+        assert (await readiness(app)).checks[-1].detail == expected
 
 
 @pytest.mark.parametrize(("connected", "ok"), [(True, True), (False, False)])

@@ -38,8 +38,13 @@ class Scripted:
             raise StoreUnavailable("the server is gone")
         return self.ago
 
-    async def mark_done(self, step: str) -> None:
+    async def mark_done(self, step: str, trouble: str | None = None) -> None:
         self.marked.append(step)
+
+    async def mark_failed(self, step: str, error: str) -> None: ...
+
+    async def troubles(self) -> dict[str, str]:
+        return {}
 
     async def _step(self, name: str, retention: timedelta | None, *batches: Batch) -> AsyncGenerator[Batch, None]:
         self.asked.append((name, retention))

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.doctor.doctor import examine
 from holdfast.doctor.findings import Level
-from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.errors import InvalidInput, StoreUnavailable
 from holdfast.domain.event import EVENT_HEADER
 from holdfast.domain.job import Job, JobState
 from holdfast.domain.json_text import Json, decode, encode
@@ -23,9 +23,10 @@ from holdfast.scheduling.schedules import Occurrence
 from holdfast.store.contract import Canceling, Fenced, Finish, Renewal, Retrying
 from holdfast.store.events import NewSubscription
 from holdfast.store.opening import migrate
+from holdfast.store.postgres.driver import open_session
 from holdfast.store.postgres.events import PostgresEvents
 from holdfast.store.postgres.maintenance import PostgresMaintenance
-from holdfast.store.postgres.migrate import Applied
+from holdfast.store.postgres.migrate import Applied, Migrator
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.runs import PostgresRuns
 from holdfast.store.postgres.schedules import PostgresSchedules
@@ -35,6 +36,7 @@ from tests.doctor.examined import only
 from tests.postgres.past import NOON, RETENTION, add_days, day_of, days_with_partitions, id_of, is_sound
 from tests.scheduling.schedule_steps import MINUTE, Replica, declared, once
 from tests.store_contract.steps import BROKEN, ENDINGS, LEASE, job, wants
+from tests.worker.harness import until
 
 ONLY_18 = pytest.mark.parametrize("server", ["embedded-18"], indirect=True)
 
@@ -258,3 +260,52 @@ def test_no_sql_contains_a_backslash_that_depends_on_a_setting() -> None:
     texts = sql_files(files("holdfast"))
     assert len(texts) > 100
     assert [name for name, text in texts.items() if "\\" in re.sub(r"\bE'[^']*'", "", text)] == []
+
+
+def test_all_sql_is_ascii_and_fits_into_databases_of_any_encoding() -> None:
+    assert [name for name, text in sql_files(files("holdfast")).items() if not text.isascii()] == []
+
+
+@asynccontextmanager
+async def of_encoding(database: Database, encoding: str) -> AsyncIterator[str]:
+    """Another database of this server, with this encoding."""
+    name = f"{database.name}_{encoding.lower()}"
+    options = f"ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+    async with connected(database.url) as owner:
+        await owner.execute(f'CREATE DATABASE "{name}" {options}')
+        try:
+            yield database.url.replace(database.name, name)
+        finally:
+            await owner.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@ONLY_18
+@pytest.mark.parametrize("encoding", ["LATIN1", "EUC_JP"])
+async def test_a_schema_can_be_installed_in_any_encoding_that_clients_can_read(
+    empty_database: Database, encoding: str
+) -> None:
+    async with of_encoding(empty_database, encoding) as url:
+        await migrate(url, "holdfast")
+        async with opened_store(url) as store:
+            await store.enqueue([job()])
+            assert len(await store.claim(wants())) == 1
+
+
+@ONLY_18
+async def test_a_database_that_stores_unreadable_bytes_is_refused(empty_database: Database) -> None:
+    async with of_encoding(empty_database, "SQL_ASCII") as url:
+        with pytest.raises(InvalidInput, match=r"^the encoding of this database is SQL_ASCII, .* ENCODING 'UTF8' "):
+            await migrate(url, "holdfast")
+        async with connected(url) as connection:
+            assert await Migrator(connection, "holdfast").version() == 0
+
+
+@ONLY_18
+async def test_a_role_that_ends_idle_sessions_ends_no_listener_and_no_lease_keeper(database: Database) -> None:
+    async with set_for_the_role(database, {"idle_session_timeout": "200ms"}), opened_store(database.url) as store:
+        session = await open_session(database.url)
+        async with store.connection_of_its_own() as keeper, connected(database.url) as other:
+            await until(other.is_closed, "the end of another session that has been idle for less time")
+            for each in (session, keeper):
+                assert await each.fetchval("SELECT 1") == 1
+        await session.close()

@@ -1,6 +1,7 @@
 """holdfast.enqueue(): the public entry point for every language, inside the caller's transaction."""
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
@@ -8,7 +9,10 @@ import asyncpg
 import pytest
 
 from holdfast.domain.errors import DuplicateJob
+from holdfast.domain.event import LARGEST_HEADERS
 from holdfast.domain.job import Job, JobState
+from holdfast.store.events import NewSubscription
+from holdfast.store.postgres.events import PostgresEvents
 from holdfast.store.postgres.reader import PostgresReader
 from holdfast.store.postgres.store import PostgresClock, PostgresStore
 from tests.databases import Database, connected, opened_store
@@ -108,6 +112,10 @@ REFUSED = {
     "kind => 'a', payload => '{}', run_at => '20000-01-01'": "run_at: ",
     "kind => 'a', payload => NULL": "payload: ",
     "kind => 'a', payload => to_json(repeat('x', 11000000))": "payload: ",
+    "kind => 'a', payload => '{}', headers => '[1]'": "headers: give a JSON object of at most 16 KB",
+    "kind => 'a', payload => '{}', headers => 'null'": "headers: give a JSON object of at most 16 KB",
+    "kind => 'a', payload => '{}', headers => json_build_object('x', repeat('x', 16400))": "headers: ",
+    "kind => 'a', payload => '{}', headers => json_build_object('holdfast.event', repeat('x', 20000))": "headers: ",
     "kind => 'a', payload => '{}', key => ''": "key",
     "kind => 'a', payload => '{}', key => repeat('x', 501)": "key",
     "kind => 'a', payload => '{}', tenant => repeat('😀', 200), key => repeat('😀', 500)": "key: ",
@@ -146,6 +154,18 @@ async def test_invalid_jobs_are_refused_with_one_line(database: Database) -> Non
             said = await _refusal(connection, f"SELECT * FROM holdfast.enqueue({arguments})")
             assert (said.startswith(beginning), "\n" in said) == (True, False), (arguments, said)
         assert await connection.fetchval("SELECT count(*) FROM holdfast.job") == 0
+
+
+async def test_headers_of_an_event_may_be_as_large_as_those_of_a_job(database: Database) -> None:
+    largest = json.dumps({"x": "x" * (LARGEST_HEADERS - len('{"x": ""}'))})
+    async with opened_store(database.url) as store, connected(database.url) as connection:
+        long_type = ".".join(["word"] * 51)
+        await PostgresEvents(store).declare([NewSubscription("work", long_type)])
+        await connection.execute("SELECT holdfast.enqueue('work', '{}', headers => $1::text::json)", largest)
+        await connection.execute(
+            "SELECT * FROM holdfast.publish($1, '{}', headers => $2::text::json)", long_type, largest
+        )
+        assert [len(leased.headers or "") >= LARGEST_HEADERS for leased in await store.claim(wants())] == [True, True]
 
 
 async def test_keys_are_replaced_and_held_for_a_window_from_plain_sql(database: Database) -> None:

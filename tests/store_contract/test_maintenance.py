@@ -263,3 +263,16 @@ async def test_every_process_knows_which_maintenance_was_done_and_when(kept: Kep
     # After the clock is moved back, a step must not wait until the clock has caught up.
     await case.clock.advance(-DAY)
     assert await maintenance.since_done() == {}
+
+
+async def test_the_trouble_of_a_chore_is_known_until_a_pass_without_any(kept: Kept) -> None:
+    maintenance = kept.maintenance
+    assert await maintenance.troubles() == {}
+    await maintenance.mark_failed("prune jobs", "an error")
+    assert (await maintenance.since_done(), await maintenance.troubles()) == ({}, {"prune jobs": "an error"})
+    await maintenance.mark_done("prune jobs", "a reason")
+    await maintenance.mark_failed("prune runs", "another error")
+    assert await maintenance.since_done() == {"prune jobs": timedelta(0)}
+    assert await maintenance.troubles() == {"prune jobs": "a reason", "prune runs": "another error"}
+    await maintenance.mark_done("prune jobs")
+    assert await maintenance.troubles() == {"prune runs": "another error"}

@@ -9,6 +9,7 @@ from holdfast.doctor.job_checks import (
     check_dead_letters,
     check_due,
     check_leases,
+    check_maintenance,
     check_partitions,
     check_places,
     check_privileges,
@@ -48,6 +49,7 @@ _OF_THE_SCHEMA: dict[str, Check] = {
     "runs": check_runs,
     "listeners": check_listeners,
     "partitions": check_partitions,
+    "maintenance": check_maintenance,
     "dead rows": check_dead_rows,
 }
 

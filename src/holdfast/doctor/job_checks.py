@@ -125,10 +125,11 @@ async def check_partitions(examiner: Examiner, limits: Limits) -> AsyncIterator[
             "partitions",
             Level.WARNING,
             f"{len(partitions.overdue)} should have been dropped by now, the oldest from {partitions.overdue[0]}: "
-            "their jobs are pruned one by one, and each partition makes claims a little slower",
-            "make sure maintenance runs. It cannot drop a partition that transactions of two seconds always use (run "
-            "`holdfast tick --app APP --runners maintenance` at a quiet time), that has very many unfinished jobs, or "
-            "whose bounds were not set by Holdfast",
+            "each makes claims a little slower",
+            "make sure maintenance runs; the maintenance check says what the database refused. A partition also stays "
+            "while transactions of two seconds always use it (run `holdfast tick --app APP --runners maintenance` at a "
+            "quiet time), while very many of its jobs are unfinished, while it has jobs and a foreign key refers to "
+            "them, or if its bounds were not set by Holdfast",
         )
     if partitions.has_guard:
         yield Finding(
@@ -147,6 +148,19 @@ async def check_partitions(examiner: Examiner, limits: Limits) -> AsyncIterator[
         )
     elif not (partitions.missing or partitions.overdue or partitions.has_guard):
         yield Finding("partitions", Level.OK, f"today and the next {limits.partition_days - 1} days are covered")
+
+
+async def check_maintenance(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:  # noqa: ARG001
+    troubles = await examiner.troubles()
+    for chore, trouble in troubles.items():
+        yield Finding(
+            "maintenance",
+            Level.WARNING,
+            f"{chore}: {trouble}",
+            "remove what this names, such as a foreign key to Holdfast's tables; see Retention on the operations page",
+        )
+    if not troubles:
+        yield Finding("maintenance", Level.OK, "the latest pass of each chore did all of its work")
 
 
 async def check_privileges(examiner: Examiner, limits: Limits) -> AsyncIterator[Finding]:

@@ -6,6 +6,7 @@ from holdfast.doctor.findings import Finding, Level, Limits, plural
 from holdfast.domain.duration import rough
 from holdfast.domain.errors import HoldfastError
 from holdfast.store.postgres.examine import Examiner, Pin
+from holdfast.store.postgres.migrate import UNREADABLE_ENCODING
 
 _OLDEST_VERSION = 14
 _MONITOR = "GRANT pg_read_all_stats TO"
@@ -64,6 +65,13 @@ async def check_server(examiner: Examiner, limits: Limits) -> AsyncIterator[Find
         )
     else:
         yield Finding("server", Level.OK, version)
+    if server.encoding == UNREADABLE_ENCODING:
+        yield Finding(
+            "encoding",
+            Level.PROBLEM,
+            f"the database's encoding is {server.encoding}: one job with bytes that are not UTF-8 blocks its queue",
+            "move to a database made with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
+        )
     if server.unsafe:
         off = " and ".join([", ".join(server.unsafe[:-1]), server.unsafe[-1]] if server.unsafe[1:] else server.unsafe)
         yield Finding(

@@ -5,7 +5,8 @@ Neighbors: `@app.on_dead` subscribes to it (events/deaths.py), and the statement
 """
 
 import json
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar, get_origin
 from uuid import UUID
@@ -20,6 +21,9 @@ Payload = TypeVar("Payload")
 
 DEATHS = "holdfast.dead."
 """The prefix of these event types; the kind of the job follows."""
+_ANY_FORM = "holdfast.dead_job"
+"""Annotates a payload type other than `DeadJob` that reads such a job. Text, because it is sent to child processes."""
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+')
 
 
 def _typed_or_plain(value: object, validate: ValidatorFunctionWrapHandler) -> object:
@@ -34,7 +38,8 @@ def _typed_or_plain(value: object, validate: ValidatorFunctionWrapHandler) -> ob
 class DeadJob(Generic[Payload]):
     """A job that ended `failed` or `dead`: the payload of jobs made by `@app.on_dead`.
 
-    `code` and `message` come from its last error. A payload that does not fit its type is plain JSON here.
+    `code` and `message` come from its last error. A payload that does not fit its type is plain JSON here, or text if
+    Python cannot represent it, such as arrays nested a thousand deep.
     """
 
     id: UUID
@@ -54,18 +59,60 @@ class DeadJobReader:
     def __init__(self, adapter: TypeAdapter[Any]) -> None:
         self._adapter = adapter
 
-    def validate_json(self, text: str | bytes) -> Any:  # noqa: ANN401
+    def validate_json(self, text: str) -> Any:  # noqa: ANN401
         try:
             return self._adapter.validate_json(text)
         except ValidationError:
             # For example lone surrogates or deeply nested arrays.
-            return self._adapter.validate_python(json.loads(text))
+            return self._adapter.validate_python(_plain(text))
+
+
+def _plain(text: str) -> object:
+    """The value in this text. If Python cannot represent it, the members that are to blame are left as text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return {name: _plain_or_text(member) for name, member in _members(text)}
+
+
+def _plain_or_text(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _members(text: str) -> Iterator[tuple[str, str]]:
+    """The names and the text of the members of this JSON object."""
+    depth = start = 0
+    name = last = ""
+    for found in _TOKEN.finditer(text):
+        token = found[0]
+        if token in ("]", "}"):
+            depth -= 1
+        if name and (token, depth) in ((",", 1), ("}", 0)):
+            yield name, text[start : found.start()].strip()
+        elif (token, depth) == (":", 1):
+            name, start = json.loads(last), found.end()
+        elif token in ("[", "{"):
+            depth += 1
+        last = token
+
+
+def for_deaths(payload_type: Any) -> Any:  # noqa: ANN401
+    """The payload type of a handler of deaths, marked so that it can read every one of them."""
+    return payload_type if _is_dead_job(payload_type) else Annotated[payload_type, _ANY_FORM]
 
 
 def reader_of(payload_type: Any) -> TypeAdapter[Any] | DeadJobReader:  # noqa: ANN401
     """The reader for a handler's payload type."""
     adapter = TypeAdapter(payload_type)
-    return DeadJobReader(adapter) if DeadJob in (payload_type, get_origin(payload_type)) else adapter
+    is_for_deaths = _is_dead_job(payload_type) or _ANY_FORM in getattr(payload_type, "__metadata__", ())
+    return DeadJobReader(adapter) if is_for_deaths else adapter
+
+
+def _is_dead_job(payload_type: Any) -> bool:  # noqa: ANN401
+    return DeadJob in (payload_type, get_origin(payload_type))
 
 
 def pattern_of_deaths(kinds: str) -> str:

@@ -8,7 +8,7 @@ import math
 import typing
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
@@ -21,13 +21,14 @@ from typing_extensions import TypeVar
 
 from holdfast.domain.connections import Rows
 from holdfast.domain.crash_points import reach
+from holdfast.domain.dead_job import for_deaths
 from holdfast.domain.duration import Duration, to_timedelta
 from holdfast.domain.errors import HandlerSignal, InvalidInput
 from holdfast.domain.event import PublishedEvent
 from holdfast.domain.failures import outcome_of_value
 from holdfast.domain.job import DEFAULT_QUEUE, Lease, check_attempts, check_name
 from holdfast.domain.json_text import LARGEST_RESULT, Json, encode
-from holdfast.domain.kinds import Kind, Payload, encode_payload
+from holdfast.domain.kinds import NOTHING, Kind, Payload, encode_payload
 from holdfast.domain.lifecycle import (
     DEFAULT_ATTEMPTS,
     DEFAULT_CRASHES,
@@ -316,6 +317,18 @@ def make_handler(
         isolation=_isolation(function, isolation),
         crashes=crashes,
         upgrades=check_upgrades(upgrades or {}, typed.version),
+    )
+
+
+def reading_deaths(handler: Handler) -> Handler:
+    """This handler, able to read every job that a death makes."""
+    typed = handler.typed
+    if typed.payload in (NOTHING, Json):
+        return handler
+    payload = for_deaths(typed.payload)
+    return replace(
+        handler,
+        typed=Kind(typed.name, payload, returns=typed.returns, queue=typed.queue, version=typed.version),
     )
 
 

@@ -133,9 +133,12 @@ class ReadinessProbe:
     async def _ask_retention(self) -> Check:
         """Report overdue retention, but always as OK: restarting the process would not make it catch up faster."""
         if self._retention is None or time.monotonic() - self._retention[0] > _RETENTION_SECONDS:
-            overdue = await self._app.opened.maintenance.overdue_days(self._app.settings.retention)
-            behind = f"behind: {overdue[0]} should be gone; see `holdfast doctor`" if overdue else "nothing is overdue"
-            self._retention = time.monotonic(), Check("retention", True, behind)
+            maintenance = self._app.opened.maintenance
+            overdue = await maintenance.overdue_days(self._app.settings.retention)
+            said = [f"behind: {overdue[0]} should be gone"] if overdue else []
+            said += [f"{chore}: {trouble}" for chore, trouble in (await maintenance.troubles()).items()]
+            state = "; ".join([*said, "see `holdfast doctor`"]) if said else "nothing is overdue"
+            self._retention = time.monotonic(), Check("retention", True, state)
         return self._retention[1]
 
 

@@ -54,7 +54,8 @@ class ClaimRequest:
     No suspect is granted while another one in these queues is leased, so only one worker at a time pauses its other
     work for suspects.
 
-    `most_bytes`: the claim ends with the payload that brings the total to this size. The remaining jobs stay ready.
+    `most_bytes`: the claim ends with the job whose payload and headers bring the total to this size. The remaining jobs
+    stay ready. Of the rows of an application's table, only the payloads count.
     """
 
     holder: UUID

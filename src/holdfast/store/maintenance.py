@@ -14,12 +14,14 @@ from typing import Protocol
 class Batch:
     """What one batch did, by name (`jobs_pruned`). `skipped` says what was left undone and why.
 
-    `is_busy`: another process is doing the same work, so this one left it alone.
+    `is_busy`: another process is doing the same work, so this one left it alone. `is_refused`: the database refused to
+    do it, and will until a person changes something. Everything else was done all the same.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
     skipped: str | None = None
     is_busy: bool = False
+    is_refused: bool = False
 
 
 class MaintenanceStore(Protocol):
@@ -28,7 +30,15 @@ class MaintenanceStore(Protocol):
     async def since_done(self) -> Mapping[str, timedelta]:
         """Return how long ago any process marked each chore as done, by the store's clock. Cheap."""
 
-    async def mark_done(self, chore: str) -> None: ...
+    async def mark_done(self, chore: str, trouble: str | None = None) -> None:
+        """`trouble`: what the database refused, and why."""
+
+    async def mark_failed(self, chore: str, error: str) -> None:
+        """Record the error as the chore's trouble. When it was last done does not change."""
+
+    async def troubles(self) -> Mapping[str, str]:
+        """Return the trouble of each chore whose latest pass had any. Cheap."""
+        ...
 
     def add_partitions(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
         """Make room for the jobs of the coming days, which will be kept for the retention."""

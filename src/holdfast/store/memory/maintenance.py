@@ -14,13 +14,23 @@ class MemoryMaintenance:
         self._store = store
         self._runs = runs
         self._done: dict[str, datetime] = {}
+        self._troubles: dict[str, str] = {}
 
     async def since_done(self) -> dict[str, timedelta]:
         now = await self._store.clock.now()
         return {chore: now - at for chore, at in self._done.items() if at <= now}
 
-    async def mark_done(self, chore: str) -> None:
+    async def mark_done(self, chore: str, trouble: str | None = None) -> None:
         self._done[chore] = await self._store.clock.now()
+        self._troubles.pop(chore, None)
+        if trouble is not None:
+            self._troubles[chore] = trouble
+
+    async def mark_failed(self, chore: str, error: str) -> None:
+        self._troubles[chore] = error
+
+    async def troubles(self) -> dict[str, str]:
+        return dict(self._troubles)
 
     async def add_partitions(self, retention: timedelta) -> AsyncGenerator[Batch, None]:  # noqa: ARG002
         yield Batch()

@@ -113,7 +113,7 @@ class MemoryStore:
                 if wanted[record.new.kind] <= 0:
                     continue
                 wanted[record.new.kind] -= 1
-                bytes_claimed += len(record.new.payload.encode())
+                bytes_claimed += len(record.new.payload.encode()) + len((record.new.headers or "").encode())
                 claimed.append(self._lease(record, request, claim, now))
             return claimed
 

@@ -46,26 +46,24 @@ class Claiming(Claims, ConnectedStore):
         jobs = _leased(rows, claim)
         large = [number for number, row in enumerate(rows) if row[_PAYLOAD] is None]
         if large:
-            return await self._with_payloads(jobs, large, request.most_bytes)
+            return await self._with_contents(jobs, large, request.most_bytes)
         return Taken(jobs, floors)
 
-    async def _with_payloads(self, jobs: list[LeasedJob], large: list[int], most_bytes: int) -> Taken:
-        """Fetch as many large payloads as the answer may bring, and release the remaining jobs.
+    async def _with_contents(self, jobs: list[LeasedJob], large: list[int], most_bytes: int) -> Taken:
+        """Fetch as many large payloads and headers as the answer may bring, and release the remaining jobs.
 
         Returns no floors, because a floor would hide the released jobs.
         """
         small = set(range(len(jobs))).difference(large)
-        left = most_bytes - sum(len(jobs[number].payload.encode()) for number in small)
-        rows = await self.fetch("payloads", [jobs[number].id for number in large], left)
-        payloads = {number: row[0] for number, row in zip(large, rows, strict=False)}
+        left = most_bytes - sum(_size(jobs[number]) for number in small)
+        rows = await self.fetch("contents", [jobs[number].id for number in large], left)
+        for number, (payload, headers) in zip(large, rows, strict=False):
+            jobs[number] = jobs[number]._replace(payload=payload, headers=headers)
         beyond = [jobs[number].lease for number in large[len(rows) :]]
         if beyond:
             await self.release(beyond)
-        kept = [
-            jobs[number] if number in small else jobs[number]._replace(payload=payloads[number])
-            for number in sorted(small | payloads.keys())
-        ]
-        return Taken(kept, {}, is_cut=bool(beyond))
+        kept = sorted(small.union(large[: len(rows)]))
+        return Taken([jobs[number] for number in kept], {}, is_cut=bool(beyond))
 
     @abstractmethod
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
@@ -102,6 +100,10 @@ def _arguments(request: ClaimRequest, starts: Starts) -> tuple[Any, ...]:
         limits,
         [request.kinds[kind].lease for kind in kinds],
     )
+
+
+def _size(job: LeasedJob) -> int:
+    return len(job.payload.encode()) + (0 if job.headers is None else len(job.headers.encode()))
 
 
 def _shard(shard: Shard | None) -> tuple[int | None, int | None]:

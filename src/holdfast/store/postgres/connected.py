@@ -22,6 +22,7 @@ from holdfast.store.postgres.driver import (
     open_pool,
     read_committed,
     round_trip,
+    stay,
     through_pooler,
     translated,
     translation,
@@ -155,6 +156,8 @@ class ConnectedStore:
         """A connection outside the pool, for another thread. Unfinished work is dropped when the block ends."""
         connection = await self.open_connection()
         try:
+            with translated():
+                await stay(connection)
             yield connection
         finally:
             connection.terminate()

@@ -15,6 +15,7 @@ from holdfast.store.postgres.connecting import (
     COMMAND_SECONDS,
     CONNECT_SECONDS,
     Connection,
+    PooledConnection,
     connecting,
     read_committed,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "open_session",
     "read_committed",
     "round_trip",
+    "stay",
     "through_pooler",
     "translated",
     "translation",
@@ -50,6 +52,9 @@ BY_INDEX = """
 SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off;
 SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; SET LOCAL jit = off
 """
+# A role's own timeout would end a session that only listens, or that waits to renew a lease. A server without it
+# returns no row.
+_STAY = "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'"
 _AT_HAND = 2
 """One for a claim or an enqueue, and one for a finish at the same time."""
 _IDLE_SECONDS = 60.0
@@ -299,6 +304,13 @@ async def open_connection(url: str) -> "asyncpg.Connection[asyncpg.Record]":
     return await open_connection(through_pooler(url))
 
 
+async def stay(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    """Keep this session when it is idle, whatever the role's settings are. A pooler's session is not ours to change."""
+    # To isinstance, all of asyncpg's connections are the same.
+    if type(connection) is not PooledConnection:
+        await connection.execute(_STAY)
+
+
 async def open_session(url: str) -> "asyncpg.Connection[asyncpg.Record]":
     """Open a connection that keeps LISTEN. Raises StoreUnavailable if a pooler would lose it silently."""
     connection = await open_connection(url)
@@ -306,6 +318,7 @@ async def open_session(url: str) -> "asyncpg.Connection[asyncpg.Record]":
         with translated():
             if Address.parse(url).pooled is not False and await is_pooled(connection):
                 raise StoreUnavailable("this address leads to PgBouncer, which loses LISTEN; use the server's own")
+            await stay(connection)
     except BaseException:
         connection.terminate()
         raise

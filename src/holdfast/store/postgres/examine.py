@@ -38,6 +38,7 @@ class Server:
 
     version: str
     version_number: int
+    encoding: str
     is_standby: bool
     unsafe: list[str]
     autovacuum: bool
@@ -270,6 +271,10 @@ class Examiner:
     async def partitions(self, days: int, bound: int, retention: timedelta) -> Partitions:
         (row,) = await self._ask("partitions", days, bound, retention)
         return Partitions(**row)
+
+    async def troubles(self) -> dict[str, str]:
+        """Return what the latest pass of each maintenance chore could not do, and why."""
+        return {row["chore"]: row["trouble"] for row in await self._ask("maintenance")}
 
     async def privileges(self) -> Privileges:
         (row,) = await self._ask("privileges")

@@ -2,13 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from holdfast.domain.crash_points import reach
+from holdfast.domain.errors import HoldfastError, StoreUnavailable
 from holdfast.logs.records import get_logger
 from holdfast.store.maintenance import Batch
 from holdfast.store.postgres.store import PostgresStore
+
+if TYPE_CHECKING:
+    import asyncpg
 
 log = get_logger("holdfast.maintenance")
 
@@ -29,22 +34,34 @@ _DROP_PAUSE = 0.3
 _BESIDE_JOB = ("key", "attempt_error", "progress")
 _BUSY = Batch(skipped="another process is doing it", is_busy=True)
 _ONE_BY_ONE = ", so its jobs are pruned one by one"
+_PRUNED_ONE_BY_ONE = ("crowded", "slow", "referenced", "refused")
+_OTHER = "the default partition"
 _FIRST = UUID(int=0)
+_FIRST_TIME = datetime.min.replace(tzinfo=UTC)
+# A job that the database refuses to delete is tried alone. After this many, the next pass continues.
+_MOST_REFUSED = 1_000
 
 
 class PostgresMaintenance:
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
         # If a pass runs out of time, the next one continues it. Otherwise it would never reach the end of a long table.
-        self._pruned_up_to = _FIRST
+        self._pruned_up_to: dict[str, UUID] = {}
+        self._dead_letters_pruned_up_to = _FIRST_TIME, _FIRST
         # A process that died after dropping a day may have left rows behind.
         self._must_sweep = True
 
     async def since_done(self) -> dict[str, timedelta]:
         return {row["chore"]: row["ago"] for row in await self._store.fetch("chores_done")}
 
-    async def mark_done(self, chore: str) -> None:
-        await self._store.fetch("mark_chore_done", chore)
+    async def mark_done(self, chore: str, trouble: str | None = None) -> None:
+        await self._store.fetch("mark_chore_done", chore, trouble)
+
+    async def mark_failed(self, chore: str, error: str) -> None:
+        await self._store.fetch("mark_chore_failed", chore, error)
+
+    async def troubles(self) -> dict[str, str]:
+        return {row["chore"]: row["trouble"] for row in await self._store.fetch("doctor_maintenance")}
 
     async def add_partitions(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
         # Remove a guard left behind by a process that died.
@@ -85,21 +102,15 @@ class PostgresMaintenance:
                     return
                 # What blocks one day most likely blocks all of them, and each attempt makes others wait.
                 may_drop = outcome not in ("locked", "slow")
-            if outcome in ("crowded", "slow") or (row["is_overdue"] and outcome != "dropped"):
-                after: UUID | None = _FIRST
-                while after is not None:
-                    after, batch = await self._prune_part(f"{day:%Y%m%d}", retention, after)
+            if outcome in _PRUNED_ONE_BY_ONE or (row["is_overdue"] and outcome != "dropped"):
+                async for batch in _as_far_as_allowed(str(day), self._prune_part(f"{day:%Y%m%d}", retention, str(day))):
                     yield batch
-        while True:
-            last, batch = await self._prune_part("other", retention, self._pruned_up_to)
-            self._pruned_up_to = last or _FIRST
-            yield batch
-            if last is None:
-                break
-        async for batch in self._forget_keys():
-            yield batch
-        if self._must_sweep:
-            async for batch in self._sweep(retention):
+        for what, batches in (
+            (_OTHER, self._prune_part("other", retention, _OTHER)),
+            ("keys", self._forget_keys()),
+            ("rows of removed jobs", self._sweep(retention)),
+        ):
+            async for batch in _as_far_as_allowed(what, batches):
                 yield batch
 
     async def _drop(self, day: date, retention: timedelta, *, is_overdue: bool) -> tuple[str, Batch]:
@@ -108,9 +119,14 @@ class PostgresMaintenance:
             if number:
                 await asyncio.sleep(_DROP_PAUSE)
             reach("drop.before")
-            outcome, counts = await drop_day(
-                self._store, day, retention, _OVERDUE_PATIENCE if is_overdue else _PATIENCE
-            )
+            try:
+                outcome, counts = await drop_day(
+                    self._store, day, retention, _OVERDUE_PATIENCE if is_overdue else _PATIENCE
+                )
+            except StoreUnavailable:
+                raise
+            except HoldfastError as error:
+                return "refused", Batch(skipped=f"{day}: {_told(error)}{_ONE_BY_ONE}", is_refused=True)
             if outcome == "dropped":
                 reach("drop.after")
                 self._must_sweep = True
@@ -121,17 +137,26 @@ class PostgresMaintenance:
             return outcome, _BUSY
         reasons = {
             "crowded": f"{day}: too many jobs must stay to drop its partitions{_ONE_BY_ONE}",
+            "referenced": f"{day}: a foreign key refers to its jobs{_ONE_BY_ONE}",
             "slow": f"{day}: moving the jobs that must stay took too long{_ONE_BY_ONE}",
             "changed": f"{day}: its jobs keep changing",
             "locked": f"{day}: its partitions are in use{_ONE_BY_ONE if is_overdue else ''}",
         }
         return outcome, Batch(skipped=reasons[outcome])
 
-    async def _prune_part(self, part: str, retention: timedelta, after: UUID) -> tuple[UUID | None, Batch]:
-        (row,) = await self._store.fetch_for_maintenance("prune_part", part, retention, after, _BATCH)
-        if row["outcome"] == "busy":
-            return None, _BUSY
-        return row["last_id"], Batch({"jobs_pruned": row["pruned"]})
+    async def _prune_part(self, part: str, retention: timedelta, name: str) -> AsyncGenerator[Batch, None]:
+        refused = 0
+        after: UUID | None = self._pruned_up_to.get(part, _FIRST)
+        while after is not None:
+            (row,) = await self._store.fetch_for_maintenance("prune_part", part, retention, after, _BATCH)
+            after = row["last_id"]
+            self._pruned_up_to.pop(part, None)
+            if after is not None:
+                self._pruned_up_to[part] = after
+            yield _BUSY if row["outcome"] == "busy" else _pruned("jobs_pruned", f"{name}: jobs", row)
+            refused += row["refused"]
+            if refused >= _MOST_REFUSED:
+                return
 
     async def _forget_keys(self) -> AsyncGenerator[Batch, None]:
         forgotten = _BATCH
@@ -141,6 +166,8 @@ class PostgresMaintenance:
             yield _BUSY if row["outcome"] == "busy" else Batch({"keys_forgotten": forgotten})
 
     async def _sweep(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
+        if not self._must_sweep:
+            return
         for side in _BESIDE_JOB:
             after: UUID | None = _FIRST
             while after is not None:
@@ -156,11 +183,15 @@ class PostgresMaintenance:
         return [row["day"] for row in await self._store.fetch("overdue_days", retention)]
 
     async def prune_dead_letters(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
-        pruned = _BATCH
-        while pruned == _BATCH:
-            (row,) = await self._store.fetch_for_maintenance("prune_dead_letters", retention, _BATCH)
-            pruned = row["pruned"]
-            yield _BUSY if row["outcome"] == "busy" else Batch({"dead_letters_pruned": pruned})
+        refused = 0
+        is_over = False
+        while not is_over and refused < _MOST_REFUSED:
+            after = self._dead_letters_pruned_up_to
+            (row,) = await self._store.fetch_for_maintenance("prune_dead_letters", retention, *after, _BATCH)
+            is_over = row["last_id"] is None
+            self._dead_letters_pruned_up_to = (_FIRST_TIME, _FIRST) if is_over else (row["last_at"], row["last_id"])
+            refused += row["refused"]
+            yield _BUSY if row["outcome"] == "busy" else _pruned("dead_letters_pruned", "dead letters", row)
 
     async def prune_runs(self, retention: timedelta) -> AsyncGenerator[Batch, None]:
         after: int | None = 0
@@ -176,6 +207,31 @@ class PostgresMaintenance:
             (row,) = await self._store.fetch_for_maintenance("compact_ledger", after, newest["number"], _LEDGER_BATCH)
             after = row["last_number"]
             yield _BUSY if row["outcome"] == "busy" else Batch({"entries_merged": row["merged"]})
+
+
+async def _as_far_as_allowed(what: str, batches: AsyncGenerator[Batch, None]) -> AsyncGenerator[Batch, None]:
+    """These batches up to the first that the database refuses, which must not end the rest of the chore."""
+    try:
+        async for batch in batches:
+            yield batch
+    except StoreUnavailable:
+        raise
+    except HoldfastError as error:
+        yield Batch(skipped=f"{what}: {_told(error)}", is_refused=True)
+
+
+def _told(error: HoldfastError) -> str:
+    """The error, with the objects that PostgreSQL names only in the detail."""
+    detail = getattr(error.__cause__, "detail", None)
+    return f"{error} ({'; '.join(detail.splitlines())})" if detail else str(error)
+
+
+def _pruned(counted: str, what: str, row: "asyncpg.Record") -> Batch:
+    """Without a number, the same line comes with every batch, and is reported once."""
+    counts = {counted: row["pruned"]}
+    if not row["refused"]:
+        return Batch(counts)
+    return Batch(counts, skipped=f"{what} that must stay: {row['refusal']}", is_refused=True)
 
 
 async def drop_day(

@@ -20,6 +20,8 @@ _LOCK = 0x686F6C6466617374
 _SPELLING = (
     "SET LOCAL search_path = pg_catalog; SET LOCAL quote_all_identifiers = off; SET LOCAL IntervalStyle = postgres"
 )
+# PostgreSQL checks nothing here, so a producer can store bytes that are no characters, and no client can read that row.
+UNREADABLE_ENCODING = "SQL_ASCII"
 # Keep in sync with sql/doctor_privileges.sql.
 _ONLY_READ = ("clock", "migration", "installed_function")
 
@@ -86,6 +88,8 @@ class Migrator:
                     await self._connection.execute(f"SET LOCAL lock_timeout = '2s'; {_SPELLING}")
                     version = await self.version()
                     self._refuse_newer(version)
+                    if version == 0:
+                        await self._refuse_unreadable()
                     missing = self._missing(version)
                     if missing:
                         await self._change_tables(missing[0])
@@ -133,6 +137,15 @@ class Migrator:
                     await self._connection.execute(f"GRANT {privileges} TO {grantee}")
                 kept = ", ".join(f"{schema}.{table}" for table in _ONLY_READ)
                 await self._connection.execute(f"REVOKE INSERT, UPDATE, DELETE ON {kept} FROM {grantee}")
+
+    async def _refuse_unreadable(self) -> None:
+        """An existing schema is left alone, because refusing its migrations would end workers that run well."""
+        encoding: str = await self._connection.fetchval("SELECT current_setting('server_encoding')")
+        if encoding == UNREADABLE_ENCODING:
+            raise InvalidInput(
+                f"the encoding of this database is {encoding}, where a job may contain bytes that no worker can read; "
+                "make another one with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0 and name it in --store"
+            )
 
     def _refuse_newer(self, version: int) -> None:
         if version > self._files.version:

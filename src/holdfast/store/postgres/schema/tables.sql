@@ -36,7 +36,7 @@
 --                       worker starts
 --   kind                every kind that has had a handler; declared by code when a worker starts, read for warnings
 --   sleeper, waiter     processes that want a notification of new jobs, or of a job's end
---   maintenance         when each maintenance chore was last done
+--   maintenance         when each maintenance chore was last done, and what it could not do
 --   clock               a single row that decides all times; tests move it
 --   migration, installed_function   what `holdfast migrate` has done here
 --
@@ -87,8 +87,8 @@ CREATE TABLE holdfast.job (
 CREATE TABLE holdfast.job_other PARTITION OF holdfast.job DEFAULT;
 
 -- The primary key is the claim order inside a lane (queue, is_suspect, priority, kind), so a claim never walks over
--- jobs it does not want. Every job is inserted here, so the table computes and checks nothing: a CHECK costs 4 µs per
--- job, a generated column 3 µs. Priorities are checked before the insert, and finish and rescue write `is_suspect`.
+-- jobs it does not want. Every job is inserted here, so the table computes and checks nothing: a CHECK costs 4 us per
+-- job, a generated column 3 us. Priorities are checked before the insert, and finish and rescue write `is_suspect`.
 CREATE TABLE holdfast.ready (
     id uuid NOT NULL,
     run_at timestamptz NOT NULL,
@@ -310,10 +310,12 @@ CREATE TABLE holdfast.clock (
     frozen_at timestamptz
 );
 
--- Shared by all processes, so none repeats a chore that another has just done.
+-- Shared by all processes, so none repeats a chore that another has just done. `trouble` says what the latest pass could
+-- not do, and why.
 CREATE TABLE holdfast.maintenance (
     chore text NOT NULL PRIMARY KEY,
-    done_at timestamptz NOT NULL
+    done_at timestamptz,
+    trouble text
 );
 
 -- The highest version is that of the tables.

@@ -1,8 +1,9 @@
 -- Leases due jobs: most urgent first, then first in, first out. The caller names the lanes to read and a floor in each
 -- (store/floors.py), ordered by priority, so the incremental sort stops before the less urgent lanes once it has
 -- enough. Only rows that the DELETE returned are leased, never rows that only the lock returned.
--- A payload of `large_from` bytes or more is left out (null), so no claim returns hundreds of megabytes. The caller
--- asks `payloads` for as many of these as it can take, and releases the others.
+-- If payload and headers together have `large_from` bytes or more, the payload is left out (null), and so are large
+-- headers. A claim therefore never returns hundreds of megabytes. The caller asks `contents` for as many of these jobs
+-- as it can take, and releases the others.
 CREATE OR REPLACE FUNCTION holdfast.claim(
     as_claim uuid, floor_margin interval, at_most integer, large_from integer, suspects boolean, is_limited boolean,
     shard_index integer, shard_count integer,
@@ -93,14 +94,17 @@ BEGIN
                   new_lease.losses, new_lease.queue, new_lease.kind
     )
     SELECT leased.id, leased.fence, leased.kind, leased.queue, leased.priority,
-           -- Payloads that are large as stored are not even decompressed.
-           CASE WHEN pg_column_size(job.payload) < large_from AND octet_length(job.payload::text) < large_from
+           -- What is large as stored is not even decompressed.
+           CASE WHEN pg_column_size(job.payload) + coalesce(pg_column_size(job.headers), 0) < large_from
+                 AND octet_length(job.payload::text) + coalesce(octet_length(job.headers::text), 0) < large_from
                 THEN job.payload::text END,
-           job.headers::text, job.tenant, job.correlation_id, leased.attempt, leased.losses, job.max_attempts, job.created_at,
+           CASE WHEN pg_column_size(job.headers) < large_from AND octet_length(job.headers::text) < large_from
+                THEN job.headers::text END,
+           job.tenant, job.correlation_id, leased.attempt, leased.losses, job.max_attempts, job.created_at,
            CASE WHEN floor_margin IS NOT NULL THEN least(leased.run_at, hides_nothing_after) END
     FROM leased
     -- In the order of `chosen`, which nested loops keep, and no other plan is possible. A sort would cost a one-job
-    -- claim 5 µs. Not in a CTE (decision 3).
+    -- claim 5 us. Not in a CTE (decision 3).
     CROSS JOIN LATERAL (SELECT * FROM holdfast.job WHERE job.id = leased.id LIMIT 1) AS job;
 END
 $$;

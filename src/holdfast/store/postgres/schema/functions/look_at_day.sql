@@ -2,8 +2,8 @@
 -- ready or leased, and jobs that finished within the retention. That takes two statements in one transaction:
 -- `look_at_day`, which may take long and disturbs nothing, and `drop_day`, which makes everything wait behind its lock.
 -- Outcomes: droppable, then dropped; locked (another transaction is using these tables); changed (a job of the day was
--- finished or retried meanwhile); crowded (too much must stay to move it under a lock); slow (the statement ran out of
--- time); busy.
+-- finished or retried meanwhile); crowded (too much must stay to move it under a lock); referenced (a foreign key of
+-- another table refers to jobs, and the day still has some); slow (the statement ran out of time); busy.
 --
 -- Nothing is lost, because
 -- - every transaction that reads or writes a job holds a lock on `job` or `finished` until it ends. With both locked
@@ -32,6 +32,13 @@ BEGIN
         RAISE EXCEPTION 'the bounds of the partitions of % are not what Holdfast makes', day USING ERRCODE = 'HF002';
     ELSIF NOT holdfast.is_past(day, retention) THEN
         outcome := 'changed';
+    ELSIF EXISTS (
+        SELECT FROM pg_constraint
+        WHERE contype = 'f' AND confrelid IN ('holdfast.job'::regclass, 'holdfast.finished'::regclass,
+                                              to_regclass(job_part), to_regclass(finished_part))
+    ) AND NOT holdfast.is_empty_day(day) THEN
+        -- PostgreSQL would look for references while everything waits behind the lock, and refuse if there is one.
+        outcome := 'referenced';
     ELSE
         SELECT count(*) INTO entries FROM holdfast.ledger WHERE ledger.day >= day AND ledger.day < holdfast.part_end(day);
         EXECUTE format('SELECT ARRAY(SELECT id FROM %s WHERE finished_at >= $1 LIMIT $2)', finished_part)

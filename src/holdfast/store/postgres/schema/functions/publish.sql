@@ -2,7 +2,7 @@
 --     SELECT * FROM holdfast.publish('invoice.paid', '{"invoice": 17}');
 -- Returns one row per matching subscription. With a key, a subscription that already has a job with that key and tenant
 -- gets no other, and is_new is false.
--- A type is matched by itself, by `*`, and by `….*` for each of its prefixes. All patterns that can match are therefore
+-- A type is matched by itself, by `*`, and by `x.*` for each of its prefixes. All patterns that can match are therefore
 -- known, and each is looked up in the index, however many subscriptions there are. Keys are taken in the same order as
 -- when enqueuing many jobs, so the two cannot deadlock.
 CREATE OR REPLACE FUNCTION holdfast.publish(

@@ -3,7 +3,7 @@
 -- job therefore costs the same however many processes sleep. The first process is chosen at random, which spreads the
 -- jobs of a burst. The other is always the same, so it looks once for many jobs. Processes that renewed their row
 -- recently come before those that may be dead or frozen. A process that can take no more passes the ring on
--- (sql/pass_on.sql). Enqueuing first checks whether any process sleeps, because the call alone takes 20 µs.
+-- (sql/pass_on.sql). Enqueuing first checks whether any process sleeps, because the call alone takes 20 us.
 CREATE OR REPLACE FUNCTION holdfast.ring(queues text[]) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$

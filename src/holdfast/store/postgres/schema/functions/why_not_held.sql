@@ -1,6 +1,6 @@
 -- Explains why a change that named a claim was not done: another transaction holds the lease, this claim has already
 -- finished the job, or the lease is lost. Runs after the change, in a later snapshot, so it sees a commit in between.
--- `= ANY (ARRAY[…])`, because the planner may turn EXISTS with a plain equality into a hash of the table.
+-- `= ANY (ARRAY[...])`, because the planner may turn EXISTS with a plain equality into a hash of the table.
 CREATE OR REPLACE FUNCTION holdfast.why_not_held(ids uuid[], claims uuid[])
 RETURNS TABLE (number bigint, fenced text)
 LANGUAGE plpgsql STABLE
