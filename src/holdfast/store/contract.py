@@ -145,7 +145,11 @@ class Deleting(StrEnum):
 
 class Renewer(Protocol):
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
-        """Extend each lease to the store's time plus `extend`, and save its progress. Never wait for a locked lease."""
+        """Extend each lease to the store's time plus `extend`, and save its progress. Never wait for a locked lease.
+
+        All are renewed or none, except those that are locked or lost. An `Unstorable` may be the fault of a single
+        lease or its progress: the caller finds it, and renews the others without it.
+        """
 
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
         """Return unstarted jobs to their old place in the queue. The attempt is not counted."""
