@@ -152,7 +152,10 @@ class Renewer(Protocol):
         """
 
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
-        """Return unstarted jobs to their old place in the queue. The attempt is not counted."""
+        """Return unstarted jobs to their old place in the queue. The attempt is not counted.
+
+        A lease that the store refuses to change counts as locked.
+        """
 
 
 class Store(Renewer, Protocol):
@@ -203,7 +206,8 @@ class Store(Renewer, Protocol):
     async def absolve(self, leases: Sequence[Lease]) -> None:
         """Stop counting these lost leases as suspicion against their jobs, because the worker that lost them is alive.
 
-        Each lost lease is taken back once. A lease that was never counted, or a job that is final, changes nothing.
+        Each lost lease is taken back once. A lease that was never counted, or a job that is final, changes nothing. A
+        job that the store refuses to change keeps its suspicion.
         """
 
     async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:

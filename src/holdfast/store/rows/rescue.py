@@ -6,7 +6,7 @@ from holdfast.domain.job import JobState
 from holdfast.logs.records import get_logger
 from holdfast.store.contract import Rescued
 from holdfast.store.rescue import Rescue
-from holdfast.store.rows.access import RowTable
+from holdfast.store.rows.access import RowLocked, RowTable
 
 log = get_logger("holdfast.rows")
 
@@ -19,7 +19,13 @@ class RowRescue(Rescue[str]):
     async def rescue(
         self, limit: int, left_alone: list[str], only: list[str] | None, ended_by: datetime | None
     ) -> list[Rescued]:
-        rows = await self._table.fetch(lambda sql: sql.rescue, limit, left_alone, only, ended_by)
+        try:
+            rows = await self._table.change(lambda sql: sql.rescue, limit, left_alone, only, ended_by)
+        except RowLocked:
+            # As with a row that is itself locked, it is not the row's fault.
+            if only is None or len(only) > 1:
+                raise
+            return []
         return [Rescued(row["id"], JobState(row["state"])) for row in rows]
 
     async def expired(self, limit: int, left_alone: list[str], ended_by: datetime | None) -> list[str]:

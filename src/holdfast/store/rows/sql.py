@@ -2,8 +2,8 @@
 
 These are the only statements that are built in code rather than read from files, because the table belongs to the
 application. Every statement locks rows by key with SKIP LOCKED before it changes them, so it never waits for a handler
-that finishes its row in its own transaction, or for the application. The lock is NO KEY UPDATE, because a
-foreign key that points to the row is no reason to skip it.
+that finishes its row in its own transaction, or for the application; `RowTable.change` limits what triggers wait. The
+lock is NO KEY UPDATE, because a foreign key that points to the row is no reason to skip it.
 """
 
 from dataclasses import dataclass
