@@ -5,13 +5,14 @@ Each verb takes many jobs at once and is atomic per job. The store keeps the tim
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import md5
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
+from holdfast.domain.claim import seconds_of
 from holdfast.domain.enqueued import Enqueued
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import Job, JobState, Lease, LeasedJob, NewJob
@@ -64,6 +65,12 @@ class ClaimRequest:
     suspects: bool = False
     shard: Shard | None = None
     most_bytes: int = CLAIM_BYTES
+    seconds: int = field(init=False, repr=False, compare=False)
+    """The length of the longest lease, for the name of the claim."""
+
+    def __post_init__(self) -> None:
+        longest = max([claim.lease for claim in self.kinds.values()], default=timedelta(0))
+        object.__setattr__(self, "seconds", seconds_of(longest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,16 @@ class Rescued:
 
     id: UUID
     state: JobState
+
+
+class Ended(NamedTuple):
+    """Which leases have ended: those that expired by this time, even if the store's clock is later.
+
+    `longest`: of these, only leases that are at most this long, according to their claims (domain/claim.py).
+    """
+
+    by: datetime
+    longest: timedelta | None = None
 
 
 class Canceling(StrEnum):
@@ -196,11 +213,11 @@ class Store(Renewer, Protocol):
     async def now(self) -> datetime:
         """Return the time on the store's clock."""
 
-    async def rescue(self, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
+    async def rescue(self, limit: int, ended: Ended | None = None) -> list[Rescued]:
         """Make jobs with expired leases ready again, or dead once they have crashed as many workers as they may.
 
         Locked leases are skipped. A lease that cannot be rescued is left alone for a while, because the others must not
-        wait for it. `ended_by`: only leases that expired by this time, even if the store's clock is later.
+        wait for it. `ended` limits which leases count as expired.
         """
 
     async def absolve(self, leases: Sequence[Lease]) -> None:

@@ -1,10 +1,10 @@
 """Rescues rows with expired leases."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from holdfast.domain.job import JobState
 from holdfast.logs.records import get_logger
-from holdfast.store.contract import Rescued
+from holdfast.store.contract import Ended, Rescued
 from holdfast.store.rescue import Rescue
 from holdfast.store.rows.access import RowLocked, RowTable
 
@@ -17,10 +17,10 @@ class RowRescue(Rescue[str]):
         self._table = table
 
     async def rescue(
-        self, limit: int, left_alone: list[str], only: list[str] | None, ended_by: datetime | None
+        self, limit: int, left_alone: list[str], only: list[str] | None, ended: Ended | None
     ) -> list[Rescued]:
         try:
-            rows = await self._table.change(lambda sql: sql.rescue, limit, left_alone, only, ended_by)
+            rows = await self._table.change(lambda sql: sql.rescue, limit, left_alone, only, *_parameters(ended))
         except RowLocked:
             # As with a row that is itself locked, it is not the row's fault.
             if only is None or len(only) > 1:
@@ -28,8 +28,8 @@ class RowRescue(Rescue[str]):
             return []
         return [Rescued(row["id"], JobState(row["state"])) for row in rows]
 
-    async def expired(self, limit: int, left_alone: list[str], ended_by: datetime | None) -> list[str]:
-        rows = await self._table.fetch(lambda sql: sql.expired_keys, limit, left_alone, None, ended_by)
+    async def expired(self, limit: int, left_alone: list[str], ended: Ended | None) -> list[str]:
+        rows = await self._table.fetch(lambda sql: sql.expired_keys, limit, left_alone, None, *_parameters(ended))
         return [row["key"] for row in rows]
 
     def tell(self, key: str, error: Exception) -> None:
@@ -38,3 +38,7 @@ class RowRescue(Rescue[str]):
             row=self._table.row(key),
             error=str(error),
         )
+
+
+def _parameters(ended: Ended | None) -> tuple[datetime | None, timedelta | None]:
+    return (None, None) if ended is None else ended

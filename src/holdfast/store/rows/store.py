@@ -19,6 +19,7 @@ from holdfast.store.contract import (
     Canceling,
     ClaimRequest,
     Deleting,
+    Ended,
     Fenced,
     Finish,
     Looked,
@@ -89,7 +90,7 @@ class RowStore:
         )
         after = (str(holder_of(request.holder)), *_shard(request.shard))
         while True:
-            claim_id = new_claim(request.holder)
+            claim_id = new_claim(request.holder, request.seconds)
             claimed = await self._claim(
                 *before, claim_id, *after, suspects=request.suspects, most_bytes=request.most_bytes
             )
@@ -169,8 +170,8 @@ class RowStore:
     async def now(self) -> datetime:
         return await self.table.store.now()
 
-    async def rescue(self, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
-        return await self._rescue(limit, ended_by)
+    async def rescue(self, limit: int, ended: Ended | None = None) -> list[Rescued]:
+        return await self._rescue(limit, ended)
 
     async def run_alone(self, lease: Lease, crash_limit: int) -> Fenced:
         try:
