@@ -15,7 +15,7 @@ from holdfast.domain.job import Lease, LeasedJob
 from holdfast.domain.lifecycle import PLAIN_SUCCESS, Transition
 from holdfast.domain.outcome import Outcome
 from holdfast.runtime.queue_runner import QueueRunner
-from holdfast.store.contract import ClaimRequest, Fenced, Finish, Rescued
+from holdfast.store.contract import ClaimRequest, Ended, Fenced, Finish, Rescued
 from holdfast.store.postgres.finishing import Finishing
 from holdfast.store.postgres.leasing import Leasing
 from holdfast.store.postgres.store import PostgresStore
@@ -60,7 +60,7 @@ def acknowledge_before_running() -> None:
 
 
 def no_rescue() -> None:
-    async def nobody(self: Leasing, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
+    async def nobody(self: Leasing, limit: int, ended: Ended | None = None) -> list[Rescued]:
         return []
 
     PostgresStore.rescue = nobody  # type: ignore[method-assign]

@@ -13,7 +13,7 @@ from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.job import JobState, Lease, LeasedJob
 from holdfast.domain.lifecycle import SUSPECT, Transition
 from holdfast.domain.outcome import Outcome, Succeeded
-from holdfast.store.contract import Canceling, ClaimRequest, Fenced, Finish, Renewal, Renewer, Rescued
+from holdfast.store.contract import Canceling, ClaimRequest, Ended, Fenced, Finish, Renewal, Renewer, Rescued
 from holdfast.store.floors import First, Floors
 from holdfast.store.memory.jobs import Record
 from holdfast.store.memory.store import MemoryStore
@@ -38,7 +38,7 @@ def no_fence_check(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_rescue(patch: pytest.MonkeyPatch) -> None:
-    async def rescue(store: MemoryStore, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
+    async def rescue(store: MemoryStore, limit: int, ended: Ended | None = None) -> list[Rescued]:
         return []
 
     patch.setattr(MemoryStore, "rescue", rescue)
@@ -48,7 +48,7 @@ def late_rescue(patch: pytest.MonkeyPatch) -> None:
     """Rescues are a second late, while the longest lease is one second."""
     rescue = MemoryStore.rescue
 
-    async def rescue_late(store: MemoryStore, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
+    async def rescue_late(store: MemoryStore, limit: int, ended: Ended | None = None) -> list[Rescued]:
         ends = {id: record.until for id, record in store._jobs.items() if record.until is not None}
         for id, end in ends.items():
             store._jobs[id].until = end + timedelta(seconds=1)

@@ -80,7 +80,7 @@ async def test_the_deliveries_are_read_by_index(deliveries: Place, analyzed: str
         kinds, [10], [timedelta(minutes=1)], 10, new_claim(HOLDER), str(HOLDER), None, None,
     )  # fmt: skip
     due = await _read(deliveries, DISPATCH, lambda sql: sql.look(), kinds, None, None)
-    rescue = await _read(deliveries, DISPATCH, lambda sql: sql.rescue, 10, [], None, None)
+    rescue = await _read(deliveries, DISPATCH, lambda sql: sql.rescue, 10, [], None, None, None)
     backlog, _ = await _read(deliveries, DISPATCH, _backlog)
     assert "Seq Scan" not in backlog
     for (plan, blocks), index in zip(
@@ -104,7 +104,7 @@ async def test_the_outbox_is_read_by_index_and_skips_other_kinds(outbox: Place) 
         assert "Seq Scan" not in plan
         assert blocks < AT_MOST
     due = await _read(outbox, OUTBOX, lambda sql: sql.look(), kinds, None, None)
-    rescue = await _read(outbox, OUTBOX, lambda sql: sql.rescue, 10, [], None, None)
+    rescue = await _read(outbox, OUTBOX, lambda sql: sql.rescue, 10, [], None, None, None)
     backlog, _ = await _read(outbox, OUTBOX, _backlog)
     assert "Seq Scan" not in backlog
     for (plan, blocks), index in zip((due, rescue), ("outbox_due", "OutboxEvent_locks"), strict=True):

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from holdfast.domain.job import JobState
 from holdfast.domain.lifecycle import Move, Transition
-from holdfast.store.contract import Rescued
+from holdfast.store.contract import Ended, Renewal, Rescued
 from holdfast.store.parts import Part
 from tests.databases import StoreCase
 from tests.store_contract.steps import (
@@ -77,6 +77,33 @@ async def test_the_leases_that_expired_first_are_rescued_first(case: StoreCase) 
     await case.clock.advance(3 * SECOND)
     assert [rescued.id for rescued in await case.store.rescue(2)] == [ids[1], ids[2]]
     assert [rescued.id for rescued in await case.store.rescue(2)] == [ids[0]]
+
+
+async def test_a_rescue_can_be_limited_to_leases_that_ended_by_some_time(case: StoreCase) -> None:
+    ids = [(await running(case)).id]
+    await case.clock.advance(SECOND)
+    ids.append((await running(case)).id)
+    await case.clock.advance(2 * LEASE)
+    assert await case.store.rescue(10, Ended(START + LEASE - SECOND)) == []
+    assert [rescued.id for rescued in await case.store.rescue(10, Ended(START + LEASE))] == ids[:1]
+    later = START + timedelta(days=1)
+    assert [rescued.id for rescued in await case.store.rescue(10, Ended(later))] == ids[1:]
+
+
+async def test_a_rescue_can_be_limited_to_leases_of_some_length(case: StoreCase) -> None:
+    ids = {}
+    for seconds in (3, 45):
+        ids[seconds] = await enqueued(case)
+        leased = await claimed(case, wants(lease=seconds * SECOND))
+        # Neither its age nor its renewals change the length of a lease.
+        await case.clock.advance(timedelta(hours=1))
+        await case.store.renew([Renewal(leased.lease, seconds * SECOND)])
+    await case.clock.advance(timedelta(hours=1))
+    later = START + timedelta(days=1)
+    assert await case.store.rescue(10, Ended(later, timedelta(seconds=2.9))) == []
+    assert [each.id for each in await case.store.rescue(10, Ended(later, timedelta(seconds=44.9)))] == [ids[3]]
+    assert await case.store.rescue(10, Ended(START, timedelta(seconds=45))) == []
+    assert [each.id for each in await case.store.rescue(10, Ended(later, timedelta(seconds=45)))] == [ids[45]]
 
 
 async def test_no_more_jobs_than_the_limit_are_rescued(case: StoreCase) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import count
 from typing import Any
 from uuid import UUID
@@ -26,7 +26,7 @@ from holdfast.domain.errors import (
 from holdfast.domain.job import Lease, LeasedJob
 from holdfast.domain.lifecycle import Transition
 from holdfast.domain.retry import exponential
-from holdfast.store.contract import ClaimRequest, Fenced, Finish, Looked, Renewal, Renewed, Renewer, Rescued
+from holdfast.store.contract import ClaimRequest, Ended, Fenced, Finish, Looked, Renewal, Renewed, Renewer, Rescued
 from holdfast.store.memory.store import MemoryStore
 from holdfast.types import Process, WorkerSettings
 from tests.worker.harness import ReleasesNothing, codes, drained, errors, fast, final_job, until, working
@@ -70,9 +70,9 @@ class FaultyStore(MemoryStore):
         await self._meet("release")
         return await super().release(leases)
 
-    async def rescue(self, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
+    async def rescue(self, limit: int, ended: Ended | None = None) -> list[Rescued]:
         await self._meet("rescue")
-        return await super().rescue(limit, ended_by)
+        return await super().rescue(limit, ended)
 
     async def look(self, *arguments: Any, **options: Any) -> Looked:  # noqa: ANN401
         await self._meet("look")

@@ -58,7 +58,7 @@ class Claims(ABC):
             starts = floors.starts(request)
             if not starts.lanes:
                 return jobs
-            taken = await self.claim_from(request, starts, new_claim(request.holder))
+            taken = await self.claim_from(request, starts, new_claim(request.holder, request.seconds))
             jobs = jobs + taken.jobs if jobs else taken.jobs
             if taken.floors:
                 floors.left(starts, taken.floors)

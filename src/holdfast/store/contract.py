@@ -5,13 +5,14 @@ Each verb takes many jobs at once and is atomic per job. The store keeps the tim
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import md5
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
+from holdfast.domain.claim import seconds_of
 from holdfast.domain.enqueued import Enqueued
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import Job, JobState, Lease, LeasedJob, NewJob
@@ -65,6 +66,12 @@ class ClaimRequest:
     suspects: bool = False
     shard: Shard | None = None
     most_bytes: int = CLAIM_BYTES
+    seconds: int = field(init=False, repr=False, compare=False)
+    """The length of the longest lease, for the name of the claim."""
+
+    def __post_init__(self) -> None:
+        longest = max([claim.lease for claim in self.kinds.values()], default=timedelta(0))
+        object.__setattr__(self, "seconds", seconds_of(longest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,16 @@ class Rescued:
     state: JobState
 
 
+class Ended(NamedTuple):
+    """Which leases have ended: those that expired by this time, even if the store's clock is later.
+
+    `longest`: of these, only leases that are at most this long, according to their claims (domain/claim.py).
+    """
+
+    by: datetime
+    longest: timedelta | None = None
+
+
 class Canceling(StrEnum):
     CANCELED = "canceled"
     REQUESTED = "requested"
@@ -146,10 +163,17 @@ class Deleting(StrEnum):
 
 class Renewer(Protocol):
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
-        """Extend each lease to the store's time plus `extend`, and save its progress. Never wait for a locked lease."""
+        """Extend each lease to the store's time plus `extend`, and save its progress. Never wait for a locked lease.
+
+        All are renewed or none, except those that are locked or lost. An `Unstorable` may be the fault of a single
+        lease or its progress: the caller finds it, and renews the others without it.
+        """
 
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
-        """Return unstarted jobs to their old place in the queue. The attempt is not counted."""
+        """Return unstarted jobs to their old place in the queue. The attempt is not counted.
+
+        A lease that the store refuses to change counts as locked.
+        """
 
 
 class Store(Renewer, Protocol):
@@ -190,17 +214,18 @@ class Store(Renewer, Protocol):
     async def now(self) -> datetime:
         """Return the time on the store's clock."""
 
-    async def rescue(self, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
+    async def rescue(self, limit: int, ended: Ended | None = None) -> list[Rescued]:
         """Make jobs with expired leases ready again, or dead once they have crashed as many workers as they may.
 
         Locked leases are skipped. A lease that cannot be rescued is left alone for a while, because the others must not
-        wait for it. `ended_by`: only leases that expired by this time, even if the store's clock is later.
+        wait for it. `ended` limits which leases count as expired.
         """
 
     async def absolve(self, leases: Sequence[Lease]) -> None:
         """Stop counting these lost leases as suspicion against their jobs, because the worker that lost them is alive.
 
-        Each lost lease is taken back once. A lease that was never counted, or a job that is final, changes nothing.
+        Each lost lease is taken back once. A lease that was never counted, or a job that is final, changes nothing. A
+        job that the store refuses to change keeps its suspicion.
         """
 
     async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:

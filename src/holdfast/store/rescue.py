@@ -4,12 +4,11 @@ does not keep others from being rescued."""
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from time import monotonic
 from typing import Generic, TypeVar
 
 from holdfast.domain.errors import DuplicateJob, Unstorable
-from holdfast.store.contract import Rescued
+from holdfast.store.contract import Ended, Rescued
 
 Key = TypeVar("Key")
 
@@ -33,39 +32,39 @@ class Rescue(ABC, Generic[Key]):
 
     @abstractmethod
     async def rescue(
-        self, limit: int, left_alone: list[Key], only: list[Key] | None, ended_by: datetime | None
+        self, limit: int, left_alone: list[Key], only: list[Key] | None, ended: Ended | None
     ) -> list[Rescued]:
         """Rescue in one statement, which fails as a whole if a single row fails."""
 
     @abstractmethod
-    async def expired(self, limit: int, left_alone: list[Key], ended_by: datetime | None) -> list[Key]: ...
+    async def expired(self, limit: int, left_alone: list[Key], ended: Ended | None) -> list[Key]: ...
 
     @abstractmethod
     def tell(self, key: Key, error: Exception) -> None:
         """Report that this lease cannot be rescued."""
 
-    async def __call__(self, limit: int, ended_by: datetime | None) -> list[Rescued]:
+    async def __call__(self, limit: int, ended: Ended | None) -> list[Rescued]:
         now = monotonic()
         waiting = {key: refusal for key, refusal in self._refused.items() if refusal.not_before > now}
         try:
-            rescued = await self.rescue(limit, list(waiting), None, ended_by)
+            rescued = await self.rescue(limit, list(waiting), None, ended)
         except _REFUSALS:
-            return await self._each(await self.expired(limit, list(waiting), ended_by), ended_by)
+            return await self._each(await self.expired(limit, list(waiting), ended), ended)
         self._refused = waiting
         return rescued
 
-    async def _each(self, keys: Sequence[Key], ended_by: datetime | None) -> list[Rescued]:
+    async def _each(self, keys: Sequence[Key], ended: Ended | None) -> list[Rescued]:
         """Split into halves until the bad leases are found, because very few are to blame."""
         if not keys:
             return []
         try:
-            rescued = await self.rescue(len(keys), [], list(keys), ended_by)
+            rescued = await self.rescue(len(keys), [], list(keys), ended)
         except _REFUSALS as error:
             if len(keys) == 1:
                 self._leave_alone(keys[0], error)
                 return []
             half = len(keys) // 2
-            return [*await self._each(keys[:half], ended_by), *await self._each(keys[half:], ended_by)]
+            return [*await self._each(keys[:half], ended), *await self._each(keys[half:], ended)]
         for key in keys:
             self._refused.pop(key, None)
         return rescued

@@ -15,14 +15,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from holdfast.domain.crash_points import reach
-from holdfast.domain.errors import HoldfastError, StoreUnavailable
+from holdfast.domain.errors import AccessRefused, HoldfastError, StoreUnavailable
 from holdfast.domain.event_loop import is_being_canceled
 from holdfast.domain.json_text import Json
 from holdfast.domain.lease_clock import lease_now
 from holdfast.logs.records import get_logger
 from holdfast.store.contract import Fenced, Renewal, Renewed, Renewer
 from holdfast.worker.held import HeldJob, Interruption
+from holdfast.worker.renewing import Renewing
 
 log = get_logger("holdfast.lease_keeper")
 
@@ -41,7 +41,10 @@ _LOCKED_TRUST = 1 / 4
 _RELEASED_AT_ONCE = 500
 _LATE = 1 / 6
 _PROGRESS_SECONDS = 1.0
+_REFUSED_SHARE, _LONGEST_REFUSED_SECONDS = 1 / 12, 30.0
+"""The first wait before a refused renewal is tried again, as a share of the lease, and the longest."""
 _SHORTEST_TURN_SECONDS = 0.01
+_UNREACHABLE = "lease keeper cannot reach the store, trying again"
 
 
 @dataclass(slots=True)
@@ -54,6 +57,11 @@ class _Watch:
     progress_written: float = float("-inf")
     locked: float = float("-inf")
     """When the last renewal that found the lease locked was sent."""
+    refusals: int = 0
+    """How often in a row the store refused to renew this lease, even alone."""
+    refused_until: float = float("-inf")
+    was_refused: bool = False
+    was_progress_dropped: bool = False
     lost: bool = False
     stopping: bool = False
 
@@ -91,15 +99,44 @@ class KeeperRules:
             self._watches[held] = watch
 
     def to_renew(self, now: float) -> dict[HeldJob, Renewal]:
+        """Leases to renew together. Refused ones are left out, because each of them would fail them all."""
         renewals = {}
         for watch in self._watches.values():
-            if watch.lost or self._is_overdue(watch, now):
+            if watch.lost or watch.refusals or self._is_overdue(watch, now):
                 continue
             progress = self._unwritten_progress(watch, now)
             if self._renewal_in(watch, now) <= 0 or progress is not None:
-                extend = timedelta(seconds=watch.held.extend)
-                renewals[watch.held] = Renewal(watch.held.job.lease, extend, progress)
+                renewals[watch.held] = _renewal(watch.held, progress)
         return renewals
+
+    def to_try_again(self, now: float) -> dict[HeldJob, Renewal]:
+        """Refused leases to renew one by one."""
+        return {
+            watch.held: _renewal(watch.held)
+            for watch in self._watches.values()
+            if watch.refusals and not watch.lost and not self._is_overdue(watch, now)
+            if self._renewal_in(watch, now) <= 0
+        }
+
+    def refused(self, held: HeldJob, now: float) -> bool:
+        """The store refuses to renew this lease even alone. Returns whether that is news."""
+        watch = self._watches.get(held)
+        if watch is None:
+            return False
+        wait = min(held.extend * _REFUSED_SHARE * 2 ** min(watch.refusals, 10), _LONGEST_REFUSED_SECONDS)
+        watch.refusals += 1
+        watch.refused_until = now + wait
+        is_news, watch.was_refused = not watch.was_refused, True
+        return is_news
+
+    def drop_progress(self, held: HeldJob, progress: Json | None, now: float) -> bool:
+        """The store refuses this progress report. Returns whether it is the first of this job."""
+        watch = self._watches.get(held)
+        if watch is None:
+            return False
+        watch.progress, watch.progress_written = progress, now
+        is_first, watch.was_progress_dropped = not watch.was_progress_dropped, True
+        return is_first
 
     def next_renewal(self, now: float) -> float:
         """Seconds until a lease must be renewed; infinite if none must."""
@@ -111,6 +148,8 @@ class KeeperRules:
         return max(0.0, min(due, default=math.inf))
 
     def _renewal_in(self, watch: _Watch, now: float) -> float:
+        if watch.refusals:
+            return watch.refused_until - now
         if watch.is_locked:
             return watch.locked + watch.locked_pause - now
         return watch.renewed + watch.held.extend * self._renew_at - now
@@ -122,6 +161,7 @@ class KeeperRules:
             watch = self._watches.get(held)
             if watch is None:
                 continue
+            watch.refusals = 0
             match answer.fenced:
                 case Fenced.DONE:
                     watch.renewed = sent_at
@@ -177,7 +217,7 @@ class KeeperRules:
         ages = [
             (now - watch.renewed) / watch.held.extend
             for watch in self._watches.values()
-            if not watch.lost and not watch.is_locked and not self._is_overdue(watch, now)
+            if not watch.lost and not watch.is_locked and not watch.refusals and not self._is_overdue(watch, now)
         ]
         return max(ages, default=0.0)
 
@@ -192,6 +232,10 @@ class KeeperRules:
         if progress is None or progress == watch.progress or now < watch.progress_written + _PROGRESS_SECONDS:
             return None
         return progress
+
+
+def _renewal(held: HeldJob, progress: Json | None = None) -> Renewal:
+    return Renewal(held.job.lease, timedelta(seconds=held.extend), progress)
 
 
 class LeaseKeeper:
@@ -214,6 +258,7 @@ class LeaseKeeper:
         self._default_lease = default_lease
         self._renew_at = renew_at
         self._rules = KeeperRules(renew_at)
+        self._renewing = Renewing(self._rules, self._interrupt)
         self._stopping = threading.Event()
         self._is_out = False
         """Whether the store is unreachable or accepts no renewals. Logged once."""
@@ -289,9 +334,9 @@ class LeaseKeeper:
                     # Reconnect immediately the first time: most failures affect only the old connection.
                     # Even after an unexpected error, log its traceback and reconnect, because leases matter more.
                     unforeseen = not isinstance(error, HoldfastError | asyncio.CancelledError)
-                    log.warning(
-                        "lease keeper cannot reach the store, trying again", error=str(error), exc_info=unforeseen
-                    )
+                    is_outage = isinstance(error, StoreUnavailable) and not isinstance(error, AccessRefused)
+                    message = _UNREACHABLE if is_outage else "lease keeper cannot renew leases, trying again"
+                    log.warning(message, error=str(error), exc_info=unforeseen)
                     self._is_out = True
 
     async def _connected(self, exits: contextlib.AsyncExitStack) -> Renewer:
@@ -308,14 +353,9 @@ class LeaseKeeper:
         renewals = self._rules.to_renew(now)
         lease = self._rules.shortest_lease(self._default_lease)
         if renewals:
-            reach("renew.before")
-            try:
-                async with asyncio.timeout(lease * ANSWERED):
-                    answers = await renewer.renew(list(renewals.values()))
-            except TimeoutError:
-                raise StoreUnavailable("the renewal was not answered in time") from None
-            reach("renew.after")
-            self._interrupt(self._rules.learn(now, renewals, answers))
+            await self._renewing.renew(renewer, renewals, lease * ANSWERED)
+        if refused := self._rules.to_try_again(lease_now()):
+            await self._renewing.try_again(renewer, refused, lease * ANSWERED)
         has_more = self._is_loop_blocked() and await self._give_back(renewer, lease * ANSWERED)
         if self._is_out:
             # A connection alone proves little: a read-only server, for example, accepts connections too.

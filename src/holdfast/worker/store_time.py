@@ -1,40 +1,55 @@
 """Decides which leases have expired by the store's clock, which may step forward.
 
 After an administrator sets the clock or a virtual machine resumes, all leases look expired, even those that are being
-renewed. So a worker follows a step only after every worker has had time to renew its leases.
+renewed. So for each lease a worker goes on with the time before the step until its holder has had time to renew it.
 """
 
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
+from holdfast.domain.claim import LONGEST_LENGTH
+from holdfast.domain.limits import SHORTEST_LEASE
 from holdfast.logs.records import get_logger
+from holdfast.store.contract import Ended
 
 log = get_logger("holdfast.worker")
 
-_TOLERANCE = 1 / 6
+_TOLERANCE = SHORTEST_LEASE / 6
+"""A step that is no longer than this does not end a lease that is being renewed."""
 _PATIENCE = 2 / 3
+
+
+class _Reading(NamedTuple):
+    """The store's time, and when we asked for it."""
+
+    moment: datetime
+    asked: float
+
+    def at_most(self, now: float) -> datetime:
+        """The latest time that the clock shows now if it has not stepped."""
+        return self.moment + timedelta(seconds=now - self.asked) + _TOLERANCE
 
 
 class StoreTime:
     """One worker's view of the store's clock. A worker that starts after a step cannot see it and trusts the clock."""
 
-    def __init__(self, shortest_lease: float, longest_lease: float) -> None:
-        """The shortest and longest lease in use, in seconds."""
-        self._tolerance = timedelta(seconds=shortest_lease * _TOLERANCE)
-        self._patience = longest_lease * _PATIENCE
-        self._moment: datetime | None = None
-        self._at = 0.0
-        self._stepped: float | None = None
+    def __init__(self) -> None:
+        self._last: _Reading | None = None
+        self._before: _Reading | None = None
+        """The last reading before a step, until the longest lease follows the step."""
+        self._stepped = 0.0
 
-    def ended_by(self, moment: datetime, asked: float, answered: float) -> datetime:
-        """The latest lease end that counts as expired. `moment` is the store's time; the other two are ours."""
-        if self._moment is not None:
-            latest = self._moment + timedelta(seconds=answered - self._at) + self._tolerance
-            if moment <= latest:
-                self._stepped = None
-            elif self._stepped is None or asked < self._stepped + self._patience:
-                if self._stepped is None:
-                    self._stepped = asked
-                    log.warning("the store's clock has stepped forward", seconds=(moment - latest).total_seconds())
-                return latest
-        self._moment, self._at, self._stepped = moment, asked, None
-        return moment + self._tolerance
+    def ended(self, moment: datetime, asked: float, answered: float) -> list[Ended]:
+        """Return which leases count as expired. `moment` is the store's time; the other two are ours."""
+        last, self._last = self._last, _Reading(moment, asked)
+        if last is not None and moment > last.at_most(answered):
+            step = moment - last.at_most(answered)
+            log.warning("the store's clock has stepped forward", seconds=step.total_seconds())
+            # After a second step, leases wait longer than they have to, by the time before the first.
+            self._before, self._stepped = self._before or last, asked
+        followed_by = min(timedelta(seconds=(asked - self._stepped) / _PATIENCE), LONGEST_LENGTH)
+        before = self._before
+        if before is None or moment <= before.at_most(answered) or followed_by == LONGEST_LENGTH:
+            self._before = None
+            return [Ended(moment + _TOLERANCE)]
+        return [Ended(before.at_most(answered)), Ended(moment + _TOLERANCE, followed_by)]

@@ -31,7 +31,7 @@ from holdfast.domain.retry import DEFAULT_BACKOFF
 from holdfast.domain.shared_process import SharedProcess
 from holdfast.domain.signals import Signals
 from holdfast.logs.records import get_logger
-from holdfast.store.contract import Fenced, Renewer, Store
+from holdfast.store.contract import Fenced, Renewer, Rescued, Store
 from holdfast.worker.attempt_log import AttemptLog
 from holdfast.worker.blocked import BlockedLoop
 from holdfast.worker.claimer import Claimer
@@ -113,7 +113,7 @@ class Worker:
         self._unheard = Unheard(store, self.holder)
         leases = [(handler.lease or settings.lease).total_seconds() for handler in handlers]
         default_lease = settings.lease.total_seconds()
-        self._store_time = StoreTime(min(leases, default=default_lease), max(leases, default=default_lease))
+        self._store_time = StoreTime()
         self._starts = Starts(self._note_due, self._end_stuck)
         self._claimer = Claimer(
             *(store, self._slots, handlers, self.holder, settings, self._unheard, self._note_due, self._give_back),
@@ -333,8 +333,9 @@ class Worker:
         reach("rescue.before")
         asked = lease_now()
         moment = await self._store.now()
-        ended_by = self._store_time.ended_by(moment, asked, lease_now())
-        rescued = await self._store.rescue(_RESCUE_AT_ONCE, ended_by)
+        rescued: list[Rescued] = []
+        for ended in self._store_time.ended(moment, asked, lease_now()):
+            rescued += await self._store.rescue(_RESCUE_AT_ONCE - len(rescued), ended)
         took = time.monotonic() - started
         if rescued:
             reach("rescue.after")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from holdfast.domain.claim import claims_of, holder_of, new_claim
+from holdfast.domain.claim import claims_of, holder_of, length_of, new_claim
 from holdfast.domain.enqueued import Enqueued
 from holdfast.domain.job import Job, JobError, JobState, Lease, LeasedJob, NewJob, to_id
 from holdfast.domain.json_text import Json, encode
@@ -34,6 +34,7 @@ from holdfast.store.contract import (
     Canceling,
     ClaimRequest,
     Deleting,
+    Ended,
     Fenced,
     Finish,
     JobFilter,
@@ -97,7 +98,7 @@ class MemoryStore:
             return enqueued
 
     async def claim(self, request: ClaimRequest) -> list[LeasedJob]:
-        return self._claim(request, new_claim(request.holder))
+        return self._claim(request, new_claim(request.holder, request.seconds))
 
     def _claim(self, request: ClaimRequest, claim: UUID) -> list[LeasedJob]:
         with self._lock:
@@ -197,11 +198,16 @@ class MemoryStore:
     async def now(self) -> datetime:
         return self.clock.read()
 
-    async def rescue(self, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
+    async def rescue(self, limit: int, ended: Ended | None = None) -> list[Rescued]:
         with self._lock:
             now = self.clock.read()
-            by = now if ended_by is None else min(now, ended_by)
-            expired = [record for record in self._jobs.values() if record.until is not None and record.until <= by]
+            by = now if ended is None else min(now, ended.by)
+            longest = None if ended is None else ended.longest
+            expired = [
+                record
+                for record in self._jobs.values()
+                if record.until is not None and record.until <= by and _is_at_most(record, longest)
+            ]
             expired.sort(key=lambda record: (record.until, record.new.id))
             for record in expired[:limit]:
                 self._lose(record)
@@ -408,6 +414,10 @@ class MemoryStore:
     def _not_held(self, lease: Lease) -> Fenced:
         record = self._jobs.get(lease.id)
         return Fenced.ALREADY if record is not None and record.final_claim == lease.claim else Fenced.STALE
+
+
+def _is_at_most(record: Record, longest: timedelta | None) -> bool:
+    return longest is None or record.lease is None or length_of(record.lease.claim) <= longest
 
 
 def _claim_order(record: Record) -> tuple[int, datetime, UUID]:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -13,7 +13,7 @@ from holdfast.domain.job import JobState, Lease
 from holdfast.domain.json_text import encode
 from holdfast.domain.lifecycle import KEPT_ERRORS, LEASE_LOST, MOST_LOSSES, Move, Transition
 from holdfast.logs.records import get_logger
-from holdfast.store.contract import Fenced, Renewal, Renewed, Rescued
+from holdfast.store.contract import Ended, Fenced, Renewal, Renewed, Rescued
 from holdfast.store.postgres.claiming import Claiming
 from holdfast.store.postgres.connected import ConnectedStore
 from holdfast.store.postgres.driver import translated
@@ -57,8 +57,8 @@ class Leasing(Claiming):
         now: datetime = moment
         return now
 
-    async def rescue(self, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
-        rescued = await self._rescue(limit, ended_by)
+    async def rescue(self, limit: int, ended: Ended | None = None) -> list[Rescued]:
+        rescued = await self._rescue(limit, ended)
         if rescued:
             self.forget_floors()
         return rescued
@@ -90,19 +90,25 @@ class _LeaseRescue(Rescue[UUID]):
         self._store = store
 
     async def rescue(
-        self, limit: int, left_alone: list[UUID], only: list[UUID] | None, ended_by: datetime | None
+        self, limit: int, left_alone: list[UUID], only: list[UUID] | None, ended: Ended | None
     ) -> list[Rescued]:
         error = encode(LEASE_LOST.as_dict())
-        rows = await self._store.fetch("rescue", limit, left_alone, only, ended_by, error, KEPT_ERRORS, MOST_LOSSES)
+        rows = await self._store.fetch(
+            "rescue", limit, left_alone, only, *_parameters(ended), error, KEPT_ERRORS, MOST_LOSSES
+        )
         return [Rescued(row["id"], JobState(row["state"])) for row in rows]
 
-    async def expired(self, limit: int, left_alone: list[UUID], ended_by: datetime | None) -> list[UUID]:
-        return [row["id"] for row in await self._store.fetch("expired", limit, left_alone, ended_by)]
+    async def expired(self, limit: int, left_alone: list[UUID], ended: Ended | None) -> list[UUID]:
+        return [row["id"] for row in await self._store.fetch("expired", limit, left_alone, *_parameters(ended))]
 
     def tell(self, key: UUID, error: Exception) -> None:
         message = "job cannot be rescued and stays leased; `holdfast doctor` counts it"
         # PostgreSQL's own words, because the translated error would be advice for a producer.
         log.error(message, job_id=str(key), error=str(error.__cause__ or error).partition("\n")[0])
+
+
+def _parameters(ended: Ended | None) -> tuple[datetime | None, timedelta | None]:
+    return (None, None) if ended is None else ended
 
 
 class PostgresRenewer:

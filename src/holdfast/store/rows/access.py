@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from asyncpg import exceptions as pg
 
 from holdfast.domain.errors import SchemaMismatch, Unstorable
-from holdfast.store.postgres.driver import BY_INDEX, translated
+from holdfast.store.postgres.driver import BY_INDEX, LeaseLocked, translated
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.rows.columns import read_columns
 from holdfast.store.rows.mapping import Rows
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     Connection = asyncpg.Connection[asyncpg.Record]
 
+# The row itself is locked with SKIP LOCKED, but a trigger may need another row, which a transaction of the application
+# has locked. A statement that waited for it would keep all of its rows locked in the meantime.
+_AT_ONCE = f"{BY_INDEX}; SET LOCAL lock_timeout = '10ms'"
 # Restores the defaults for the application's own SQL in the same transaction.
 AS_PLANNED = "; ".join(f"{setting} TO DEFAULT" for setting in re.findall(r"SET LOCAL \w+", BY_INDEX))
 _NOT_AS_MAPPED = (
@@ -54,6 +57,10 @@ class RowRefused(Unstorable):
         """The duplicate value, for the caller that provided it."""
 
 
+class RowLocked(RowRefused):
+    """A transaction of the application holds a lock that a trigger or key of the table needs. Nothing was changed."""
+
+
 class RowTable:
     """The table of one mapping. Its columns are read on first use, and again after an error that they may explain."""
 
@@ -71,19 +78,32 @@ class RowTable:
         self, choose: Choose, *arguments: object, on: "Connection | None" = None, by_index: bool = True
     ) -> "list[asyncpg.Record]":
         """Run the statement that `choose` picks in a short transaction, on a pooled connection or `on` this one."""
-        async with self.transaction(on=on, by_index=by_index) as (connection, sql):
+        async with self._transaction(BY_INDEX if by_index else "", on) as (connection, sql):
+            return await connection.fetch(choose(sql), *arguments)
+
+    async def change(
+        self, choose: Choose, *arguments: object, on: "Connection | None" = None
+    ) -> "list[asyncpg.Record]":
+        """The same for a statement that changes rows. Raises RowLocked instead of waiting for the application."""
+        async with self.changing(on=on) as (connection, sql):
             return await connection.fetch(choose(sql), *arguments)
 
     @asynccontextmanager
-    async def transaction(
-        self, *, on: "Connection | None" = None, by_index: bool = True
-    ) -> "AsyncIterator[tuple[Connection, RowSql]]":
+    async def changing(self, *, on: "Connection | None" = None) -> "AsyncIterator[tuple[Connection, RowSql]]":
+        try:
+            async with self._transaction(_AT_ONCE, on) as in_transaction:
+                yield in_transaction
+        except LeaseLocked as error:
+            raise RowLocked(f"rows {self.mapping.name!r}: {error}", reason=str(error)) from None
+
+    @asynccontextmanager
+    async def _transaction(self, settings: str, on: "Connection | None") -> "AsyncIterator[tuple[Connection, RowSql]]":
         async with self._connection(on) as connection:
             with self.translated():
                 async with connection.transaction(isolation="read_committed"):
                     sql = await self.sql(connection)
-                    if by_index:
-                        await connection.execute(BY_INDEX)
+                    if settings:
+                        await connection.execute(settings)
                     yield connection, sql
 
     async def sql(self, on: "Connection | None" = None) -> RowSql:

@@ -94,7 +94,7 @@ async def _unserved(
     due = await _plan(table, lambda sql: sql.look(), kinds, None, None)
     if not _reads_in_order(due, table.mapping, partial):
         yield "no index finds when the next row is due", "due" if "due" in index else "claim"
-    rescue = await _plan(table, lambda sql: sql.rescue, 1, [], None, None)
+    rescue = await _plan(table, lambda sql: sql.rescue, 1, [], None, None, None)
     if not _reads_by(rescue, mapping, mapping.locked_until):
         yield "no index serves the rescue: each rescue would read the whole table", "locks"
     if "ids" in index:

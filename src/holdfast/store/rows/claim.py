@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast.domain.job import JobError
 from holdfast.domain.limits import CLAIM_BYTES
 from holdfast.logs.records import get_logger
-from holdfast.store.rows.access import AS_PLANNED, RowRefused, RowTable
+from holdfast.store.rows.access import AS_PLANNED, RowLocked, RowRefused, RowTable
 from holdfast.store.rows.sql import RowSql
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 log = get_logger("holdfast.rows")
 
 _LEFT_ALONE_SECONDS = 60.0
+_LOCKED_SECONDS = 1.0
 _MOST_REFUSALS = 100
 _PAYLOADS_AT_ONCE = 32
 _LOCK_SUSPECTS = "SELECT pg_try_advisory_xact_lock(hashtextextended('holdfast.suspects ' || $1::text, 0))"
@@ -63,7 +64,7 @@ class RowClaim:
         suspects: bool,
     ) -> list[ClaimedRow]:
         past = bool(left_alone) or only is not None
-        async with self._table.transaction() as (connection, sql):
+        async with self._table.changing() as (connection, sql):
             if suspects and not await self._may_take_suspects(connection, sql):
                 return []
             claim = sql.claim(suspects=suspects, past=past)
@@ -124,7 +125,7 @@ class RowClaim:
             keys = [row["key"] for row in found]
             if claimed := await self._take_each(arguments, keys, refusals, suspects=suspects):
                 return claimed
-        if refusals:
+        if any(not isinstance(refusal, RowLocked) for refusal in refusals):
             raise refusals[-1]
         return []
 
@@ -145,6 +146,9 @@ class RowClaim:
         return claimed
 
     def _leave_alone(self, key: str, error: RowRefused) -> None:
+        if isinstance(error, RowLocked):
+            self._refused[key] = monotonic() + _LOCKED_SECONDS
+            return
         self._refused[key] = monotonic() + _LEFT_ALONE_SECONDS
         log.error(
             "row cannot be claimed and is left alone; correct the row or the table",

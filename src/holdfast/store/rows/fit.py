@@ -202,7 +202,7 @@ async def _statement_findings(table: RowTable) -> AsyncIterator[Said]:
         (lambda sql: sql.look(), (none, None, None)),
         (lambda sql: sql.renew, (*leases, [second])),
         (lambda sql: sql.finish, (*leases, *([None] for _ in range(10)))),
-        (lambda sql: sql.rescue, (1, none, None, None)),
+        (lambda sql: sql.rescue, (1, none, None, None, None)),
         (cancel, (none,)),
         (retry, (none,)),
     ]

@@ -1,12 +1,12 @@
 """Rescues rows with expired leases."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from holdfast.domain.job import JobState
 from holdfast.logs.records import get_logger
-from holdfast.store.contract import Rescued
+from holdfast.store.contract import Ended, Rescued
 from holdfast.store.rescue import Rescue
-from holdfast.store.rows.access import RowTable
+from holdfast.store.rows.access import RowLocked, RowTable
 
 log = get_logger("holdfast.rows")
 
@@ -17,13 +17,19 @@ class RowRescue(Rescue[str]):
         self._table = table
 
     async def rescue(
-        self, limit: int, left_alone: list[str], only: list[str] | None, ended_by: datetime | None
+        self, limit: int, left_alone: list[str], only: list[str] | None, ended: Ended | None
     ) -> list[Rescued]:
-        rows = await self._table.fetch(lambda sql: sql.rescue, limit, left_alone, only, ended_by)
+        try:
+            rows = await self._table.change(lambda sql: sql.rescue, limit, left_alone, only, *_parameters(ended))
+        except RowLocked:
+            # As with a row that is itself locked, it is not the row's fault.
+            if only is None or len(only) > 1:
+                raise
+            return []
         return [Rescued(row["id"], JobState(row["state"])) for row in rows]
 
-    async def expired(self, limit: int, left_alone: list[str], ended_by: datetime | None) -> list[str]:
-        rows = await self._table.fetch(lambda sql: sql.expired_keys, limit, left_alone, None, ended_by)
+    async def expired(self, limit: int, left_alone: list[str], ended: Ended | None) -> list[str]:
+        rows = await self._table.fetch(lambda sql: sql.expired_keys, limit, left_alone, None, *_parameters(ended))
         return [row["key"] for row in rows]
 
     def tell(self, key: str, error: Exception) -> None:
@@ -32,3 +38,7 @@ class RowRescue(Rescue[str]):
             row=self._table.row(key),
             error=str(error),
         )
+
+
+def _parameters(ended: Ended | None) -> tuple[datetime | None, timedelta | None]:
+    return (None, None) if ended is None else ended

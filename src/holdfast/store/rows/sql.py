@@ -2,8 +2,8 @@
 
 These are the only statements that are built in code rather than read from files, because the table belongs to the
 application. Every statement locks rows by key with SKIP LOCKED before it changes them, so it never waits for a handler
-that finishes its row in its own transaction, or for the application. The lock is NO KEY UPDATE, because a
-foreign key that points to the row is no reason to skip it.
+that finishes its row in its own transaction, or for the application; `RowTable.change` limits what triggers wait. The
+lock is NO KEY UPDATE, because a foreign key that points to the row is no reason to skip it.
 """
 
 from dataclasses import dataclass
@@ -268,7 +268,7 @@ ORDER BY given.number"""
         """Reads the index on the locks. The end of each lease is checked on the newest version of the row.
 
         $1 at most, $2 keys to leave alone, $3 the only keys to consider, or null, $4 the time by which their leases
-        expired, or null
+        expired, or null, $5 how long these leases are at most, or null
         """
         item, mapping = self.item, self.item.mapping
         first_run_at = mapping.run_at_columns[0]
@@ -324,7 +324,8 @@ SELECT rescued.id, rescued.state FROM rescued ORDER BY rescued.until, rescued.id
     def _is_expired(self) -> str:
         until = self.item.mapping.locked_until
         ended_by = self.item.value(until, "least(moment.now, $4::timestamptz)")
-        return f"{self.item.at(until)} <= (SELECT {ended_by} FROM moment)"
+        length = f"{quoted(self.item.schema)}.lease_length({self.item.at(self.item.mapping.claim)})"
+        return f"{self.item.at(until)} <= (SELECT {ended_by} FROM moment) AND ({length} <= $5::interval) IS NOT FALSE"
 
     @property
     def _expired_rows(self) -> str:

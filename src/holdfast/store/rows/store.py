@@ -1,10 +1,10 @@
 """The store contract on an application's own table, as far as the table has a place for it (`Rows.parts`)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from holdfast.domain.claim import claims_of, holder_of, new_claim
@@ -19,6 +19,7 @@ from holdfast.store.contract import (
     Canceling,
     ClaimRequest,
     Deleting,
+    Ended,
     Fenced,
     Finish,
     Looked,
@@ -31,7 +32,7 @@ from holdfast.store.contract import (
 from holdfast.store.postgres.leasing import lease_columns
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.rows import rare_sql
-from holdfast.store.rows.access import Choose, RowRefused, RowTable
+from holdfast.store.rows.access import Choose, RowLocked, RowRefused, RowTable
 from holdfast.store.rows.claim import ClaimedRow, RowClaim
 from holdfast.store.rows.enqueue import check_jobs, columns_of, insert_statement
 from holdfast.store.rows.fit import ensure_fits
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from holdfast.store.rows.access import Connection
 
 log = get_logger("holdfast.rows")
+
+Answer = TypeVar("Answer")
 
 _LOCKED_TRIES = 20
 _LOCKED_SECONDS = 0.05
@@ -87,7 +90,7 @@ class RowStore:
         )
         after = (str(holder_of(request.holder)), *_shard(request.shard))
         while True:
-            claim_id = new_claim(request.holder)
+            claim_id = new_claim(request.holder, request.seconds)
             claimed = await self._claim(
                 *before, claim_id, *after, suspects=request.suspects, most_bytes=request.most_bytes
             )
@@ -167,18 +170,26 @@ class RowStore:
     async def now(self) -> datetime:
         return await self.table.store.now()
 
-    async def rescue(self, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
-        return await self._rescue(limit, ended_by)
+    async def rescue(self, limit: int, ended: Ended | None = None) -> list[Rescued]:
+        return await self._rescue(limit, ended)
 
     async def run_alone(self, lease: Lease, crash_limit: int) -> Fenced:
-        if await self.table.fetch(rare_sql.run_alone, lease.id, lease.claim, crash_limit):
-            return Fenced.DONE
+        try:
+            if await self.table.change(rare_sql.run_alone, lease.id, lease.claim, crash_limit):
+                return Fenced.DONE
+        except RowLocked:
+            return Fenced.LOCKED
         (row,) = await self.table.fetch(lambda sql: sql.why_not_held, *lease_columns([lease]))
         return Fenced(row["fenced"])
 
     async def absolve(self, leases: Sequence[Lease]) -> None:
         if self.mapping.suspicion is not None and self.mapping.error is not None:
-            await self.table.fetch(rare_sql.absolve, *lease_columns(leases))
+
+            async def absolve(some: Sequence[Lease]) -> list[None]:
+                await self.table.change(rare_sql.absolve, *lease_columns(some))
+                return [None] * len(some)
+
+            await _each(absolve, leases, None)
 
     async def cancel(self, ids: Sequence[UUID]) -> list[Canceling]:
         answers = await self._until_unlocked(rare_sql.cancel, ids)
@@ -232,7 +243,12 @@ class RowRenewer:
         leases = [renewal.lease for renewal in renewals]
         table, on = self._table, self._connection
         columns = lease_columns(leases)
-        rows = await table.fetch(lambda sql: sql.renew, *columns, [renewal.extend for renewal in renewals], on=on)
+        try:
+            rows = await table.change(lambda sql: sql.renew, *columns, [renewal.extend for renewal in renewals], on=on)
+        except RowLocked:
+            if len(leases) > 1:
+                raise
+            return [Renewed(leases[0], Fenced.LOCKED)]
         requests = {row["number"] - 1: row["cancel_requested"] for row in rows}
         done = {number: Renewed(leases[number], Fenced.DONE, asked) for number, asked in requests.items()}
         if len(done) == len(leases):
@@ -244,8 +260,27 @@ class RowRenewer:
         ]
 
     async def release(self, leases: Sequence[Lease]) -> list[Fenced]:
-        released = [Finish(lease, Transition(Move.RELEASE)) for lease in leases]
-        return await _finish(self._table, released, self._connection)
+        async def release(some: Sequence[Lease]) -> list[Fenced]:
+            released = [Finish(lease, Transition(Move.RELEASE)) for lease in some]
+            return await _finish(self._table, released, self._connection)
+
+        return await _each(release, leases, Fenced.LOCKED)
+
+
+async def _each(
+    change: Callable[[Sequence[Lease]], Awaitable[list[Answer]]], leases: Sequence[Lease], refused: Answer
+) -> list[Answer]:
+    """Change all rows but those that their table refuses to change. Splits into halves, because very few are to blame.
+
+    No refusal is logged here: a row that cannot be released is reported when it cannot be rescued either.
+    """
+    try:
+        return await change(leases)
+    except RowRefused:
+        if len(leases) == 1:
+            return [refused]
+    half = len(leases) // 2
+    return [*await _each(change, leases[:half], refused), *await _each(change, leases[half:], refused)]
 
 
 async def _finish(table: RowTable, finishes: Sequence[Finish], on: "Connection | None" = None) -> list[Fenced]:
@@ -255,7 +290,7 @@ async def _finish(table: RowTable, finishes: Sequence[Finish], on: "Connection |
     transitions = [finish.transition for finish in finishes]
     values = [table.mapping.value_of(transition) for transition in transitions]
     errors = [transition.error for transition in transitions]
-    rows = await table.fetch(
+    fetched = table.change(
         lambda sql: sql.finish,
         *lease_columns(leases),
         [transition.move.value for transition in transitions],
@@ -270,6 +305,12 @@ async def _finish(table: RowTable, finishes: Sequence[Finish], on: "Connection |
         [transition.result for transition in transitions],
         on=on,
     )
+    try:
+        rows = await fetched
+    except RowLocked:
+        if len(leases) > 1:
+            raise
+        return [Fenced.LOCKED]
     # Two finishes of one lease change its row once, and both count as done.
     done = {leases[row["number"] - 1] for row in rows}
     answers = [Fenced.DONE] * len(leases)

@@ -28,6 +28,7 @@ from holdfast.worker import (
     loop,
     losses,
     not_stopped,
+    renewing,
     starts,
     store_time,
     suspects,
@@ -40,7 +41,7 @@ from holdfast_lab.faults.simulation.loop import Machine
 _MODULES: tuple[ModuleType, ...] = (
     *(budget, claim, failures),
     *(attempt_log, blocked, claimer, executor, finisher, held, lease_keeper, looking, loop, losses, not_stopped),
-    *(starts, store_time, suspects, unheard, worker),
+    *(renewing, starts, store_time, suspects, unheard, worker),
     *(background, queue_runner, queue_runs, tick),
     *(board, due, job_schedules),
 )

@@ -20,6 +20,7 @@ from holdfast.scheduling.job_schedules import OCCURRENCE_HEADER
 from holdfast.store.claims import Claims, Taken
 from holdfast.store.contract import (
     ClaimRequest,
+    Ended,
     Fenced,
     Finish,
     Renewal,
@@ -219,9 +220,9 @@ class Link(Claims):
         """Never fails: a rescue asks for the time first, and the rescue's own request is subject to faults."""
         return await self._store.now()
 
-    async def rescue(self, limit: int, ended_by: datetime | None = None) -> list[Rescued]:
+    async def rescue(self, limit: int, ended: Ended | None = None) -> list[Rescued]:
         def effect() -> list[Rescued]:
-            rescued = done(self._store.rescue(limit, ended_by))
+            rescued = done(self._store.rescue(limit, ended))
             self._oracle.rescued(rescued, self._witness)
             return rescued
 

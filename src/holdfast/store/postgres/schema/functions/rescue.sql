@@ -4,9 +4,10 @@
 -- The lease alone decides what a loss means (lifecycle.after_loss). A job that ran together with
 -- others becomes at most a suspect. For a job that ran alone, the loss is a crash, and the job rests afterward.
 -- `left_alone`: do not rescue these. `from_these`: rescue no others.
+-- `ended_by`, `longest`: see Ended in store/contract.py.
 CREATE OR REPLACE FUNCTION holdfast.rescue(
-    at_most integer, left_alone uuid[], from_these uuid[], ended_by timestamptz, error text, kept_errors integer,
-    most_losses integer
+    at_most integer, left_alone uuid[], from_these uuid[], ended_by timestamptz, longest interval, error text,
+    kept_errors integer, most_losses integer
 ) RETURNS TABLE (id uuid, state text)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
@@ -22,6 +23,7 @@ DECLARE
         SELECT lease.id FROM holdfast.lease
         WHERE lease.until <= least(moment, ended_by) AND NOT lease.id = ANY (left_alone)
           AND (from_these IS NULL OR lease.id = ANY (from_these))
+          AND (holdfast.lease_length(lease.claim) <= longest) IS NOT FALSE
         ORDER BY lease.until, lease.id
         LIMIT at_most
         FOR UPDATE SKIP LOCKED
