@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
@@ -285,10 +286,10 @@ def test_whatever_the_system_takes_for_an_address_is_refused_unless_it_is_public
 
 
 async def test_the_systems_resolver_is_guarded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def hosts_file(*_: object, **__: object) -> list[object]:
+    def hosts_file(*_: object, **__: object) -> list[object]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 443))]
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", hosts_file)
+    monkeypatch.setattr(socket, "getaddrinfo", hosts_file)
     with pytest.raises(WebhookAddressRefused):
         await send("https://hooks.example.com/", b"{}", {})
 
@@ -416,3 +417,21 @@ async def test_a_slow_resolver_is_cut_at_the_deadline() -> None:
 
     with pytest.raises(WebhookTimeout):
         await send("https://hooks.example.com/", b"{}", {}, resolve=slow, timeout="50ms")
+
+
+async def test_slow_lookups_hold_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+
+    def slow(*_arguments: object, **_options: object) -> list[object]:
+        answered.wait(60)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    try:
+        sends = [send("https://slow.example", b"", {}, timeout="50ms") for _ in range(50)]
+        ended = await asyncio.gather(*sends, return_exceptions=True)
+        assert {type(each) for each in ended} == {WebhookTimeout}
+        async with asyncio.timeout(30):
+            assert await asyncio.to_thread(lambda: "free") == "free"
+    finally:
+        answered.set()

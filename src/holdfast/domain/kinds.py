@@ -135,7 +135,7 @@ class Kind(Generic[Payload, Result]):
         else:
             try:
                 # Validated as JSON, not as a Python value: strict types accept times and ids as text only from JSON.
-                result = self._result_adapter.validate_json(to_json(value))
+                result = self._result_adapter.validate_json(to_json(value).decode())
             except ValidationError as error:
                 raise InvalidInput(f"result of {self.name!r}: {describe_validation(error, 'value')}") from error
         typed: Result = result

@@ -2,7 +2,10 @@
 
 import asyncio
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 
 from holdfast.webhooks.policy import Policy
@@ -13,10 +16,26 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """Ask the operating system, in a thread of the event loop's executor."""
+    """Ask the operating system, in a separate thread.
+
+    A receiver can make its name slow to look up, and nothing stops the lookup. In the event loop's pool of threads it
+    would hold up everything else that uses the pool, and the end of the program.
+    """
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-    return [str(entry[4][0]) for entry in found]
+    answer: asyncio.Future[Sequence[str]] = loop.create_future()
+
+    def look_up() -> None:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+            tell = partial(answer.set_result, [str(entry[4][0]) for entry in found])
+        except (OSError, UnicodeError) as error:
+            tell = partial(answer.set_exception, error)
+        # The loop is closed if the program has ended in the meantime.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(lambda: answer.done() or tell())
+
+    threading.Thread(target=look_up, name="holdfast-webhook-lookup", daemon=True).start()
+    return await answer
 
 
 async def checked_addresses(host: str, port: int, policy: Policy, resolve: Resolve) -> Sequence[str]:
