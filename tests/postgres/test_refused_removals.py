@@ -102,7 +102,7 @@ async def test_a_view_of_one_partition_keeps_only_that_partition(database: Datab
         await is_sound(connection)
 
 
-async def test_dead_letters_behind_a_thousand_that_must_stay_are_removed(
+async def test_dead_letters_behind_batches_that_must_stay_are_removed(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "_BATCH", 10)
