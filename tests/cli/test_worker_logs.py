@@ -151,7 +151,7 @@ def test_ctrl_c_prints_how_long_it_waits_and_what_the_next_one_does(terminal: Te
     eventually(lambda: "worker started" in terminal.shown, "the worker starts")
     terminal.type("\x03")
     assert terminal.process.wait(30) == 0
-    assert "stopping: running handlers have 30s to finish; press Ctrl-C again to end at once" in terminal.shown
+    assert "stopping: running handlers have 30s to finish; press Ctrl-C again to interrupt them" in terminal.shown
 
 
 def test_a_worker_whose_terminal_is_closed_shuts_down_in_order(shop: Cli, terminal: Terminal) -> None:

@@ -52,11 +52,11 @@ BEGIN
         RAISE EXCEPTION 'run_at: % is not before the year 9999', run_at USING ERRCODE = 'HF002';
     ELSIF payload IS NULL OR octet_length(payload::text) > 10485760 THEN
         RAISE EXCEPTION 'payload: give JSON of at most 10 MB' USING ERRCODE = 'HF002';
-    ELSIF json_typeof(headers) <> 'object' OR octet_length(headers::text) > 18432
+    ELSIF octet_length(headers::text) > 18432
        OR (octet_length(headers::text) > 16384 AND headers -> ('holdfast' || '.event') IS NULL) THEN
         -- Publishing adds the header of the event to those of the caller. Its name is in two parts, because the first
         -- part would otherwise be replaced by the configured schema.
-        RAISE EXCEPTION 'headers: give a JSON object of at most 16 KB' USING ERRCODE = 'HF002';
+        RAISE EXCEPTION 'headers: give JSON of at most 16 KB' USING ERRCODE = 'HF002';
     ELSIF key = '' OR length(key) > 500 OR length(tenant) > 200 OR length(correlation_id) > 200 THEN
         RAISE EXCEPTION 'key, tenant or correlation_id: empty or too long' USING ERRCODE = 'HF002';
     ELSIF octet_length(key) + octet_length(coalesce(tenant, '')) + octet_length(kind) > 2500 THEN
