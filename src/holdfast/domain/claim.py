@@ -13,7 +13,8 @@ _HOLDER_BITS = 64
 _NUMBER_BITS = 48
 _LENGTH_BITS = 16
 _NUMBERS = itertools.count(1)
-LONGEST_LENGTH = timedelta(seconds=(1 << _LENGTH_BITS) - 1)
+_LONGEST_SECONDS = (1 << _LENGTH_BITS) - 1
+LONGEST_LENGTH = timedelta(seconds=_LONGEST_SECONDS)
 """Longer leases have this length in their claims."""
 
 
@@ -29,12 +30,13 @@ def new_claim(holder: UUID, seconds: int = 0) -> UUID:
 
 def seconds_of(length: timedelta) -> int:
     """A length as it is written in a claim."""
-    return ceil(min(length, LONGEST_LENGTH).total_seconds())
+    seconds = ceil(length.total_seconds())
+    return min(_LONGEST_SECONDS, seconds)
 
 
 def length_of(claim: UUID) -> timedelta:
     """Keep in sync with lease_length.sql."""
-    return timedelta(seconds=claim.int >> _NUMBER_BITS & (1 << _LENGTH_BITS) - 1)
+    return timedelta(seconds=claim.int >> _NUMBER_BITS & _LONGEST_SECONDS)
 
 
 def new_number() -> int:

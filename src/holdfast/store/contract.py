@@ -70,8 +70,8 @@ class ClaimRequest:
     """The length of the longest lease, for the name of the claim."""
 
     def __post_init__(self) -> None:
-        longest = max([claim.lease for claim in self.kinds.values()], default=timedelta(0))
-        object.__setattr__(self, "seconds", seconds_of(longest))
+        leases = [claim.lease for claim in self.kinds.values()]
+        object.__setattr__(self, "seconds", seconds_of(max(leases)) if leases else 0)
 
 
 @dataclass(frozen=True, slots=True)
