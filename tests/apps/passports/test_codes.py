@@ -271,6 +271,7 @@ async def test_a_refused_connection_is_an_http_exception(bench: Bench) -> None:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
     tenant, job_id = await failed_delivery(bench, url)
     assert await delays_until_dead(bench, job_id) == DELAYS
+    await bench.work()
     assert await bench.ending(job_id) == (JobState.DEAD, codes.HTTP_EXCEPTION)
     delivery = await bench.delivery(tenant)
     assert (delivery["status"], delivery["http_status"], delivery["response_body"]) == ("FAILED", None, None)
@@ -286,6 +287,7 @@ async def test_a_receiver_that_does_not_answer_in_time_is_a_webhook_timeout(
     receiver.hangs = True
     tenant, job_id = await failed_delivery(bench, receiver.url)
     assert await delays_until_dead(bench, job_id) == DELAYS
+    await bench.work()
     assert await bench.ending(job_id) == (JobState.DEAD, codes.WEBHOOK_TIMEOUT)
     delivery = await bench.delivery(tenant)
     assert (delivery["status"], delivery["http_status"], delivery["response_body"]) == ("FAILED", 200, b"slow")

@@ -2,6 +2,8 @@
 
 import hashlib
 import hmac
+from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,6 +13,7 @@ from apps.passports.codes import Conflict
 from apps.passports.database import transaction
 from apps.passports.deliveries import redeliver, settle_all
 from apps.passports.endpoints import begin_rotation, end_rotation, subscribe
+from apps.passports.handlers import deliver_webhook
 from apps.passports.jobs import Priority
 from apps.passports.settings import Settings
 from apps.passports.verifying import verify_webhook
@@ -164,6 +167,34 @@ async def test_a_delivery_whose_job_dies_without_its_handler_fails(bench: Bench)
     assert delivery["error_message"].startswith("VALIDATION_ERROR: ")
     (dead,) = await bench.jobs("DELIVER_WEBHOOK.dead")
     assert (dead.priority, dead.tenant, dead.state) == (Priority.CRITICAL, str(tenant), JobState.SUCCEEDED)
+    assert (await bench.audited(tenant)).count("WEBHOOK_FAILED") == 1
+
+
+async def test_a_worker_lost_after_recording_the_last_attempt_leaves_one_failure(
+    bench: Bench, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt is in the database, but not the end of its job: another worker has taken the job over."""
+    tenant = await bench.tenant()
+    receiver.answers = [answer(500, b"no")]
+    await bench.endpoint(tenant, receiver.url, "RULES_PUBLISHED")
+    job_id = await announced(bench, tenant)
+    for _ in range(4):
+        await bench.work()
+        await bench.app.clock.advance(timedelta(seconds=16))
+    record = deliver_webhook._record_failure
+
+    async def recorded_and_lost(*given: Any) -> None:  # noqa: ANN401
+        monkeypatch.undo()
+        await record(*given)
+        await bench.app.clock.advance(timedelta(minutes=2))
+        await bench.work()
+
+    monkeypatch.setattr(deliver_webhook, "_record_failure", recorded_and_lost)
+    await bench.work_off()
+    assert (await bench.job(job_id)).losses == 1
+    assert await bench.ending(job_id) == (JobState.DEAD, "WebhookNon2xx")
+    delivery = await bench.delivery(tenant)
+    assert (delivery["status"], delivery["http_status"], delivery["response_body"]) == ("FAILED", 500, b"no")
     assert (await bench.audited(tenant)).count("WEBHOOK_FAILED") == 1
 
 
