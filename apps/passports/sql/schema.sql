@@ -165,7 +165,8 @@ CREATE TABLE passports.audit_events (
     aggregate_type text NOT NULL CHECK (aggregate_type <> ''),
     aggregate_id uuid NOT NULL,
     occurred_at timestamptz NOT NULL DEFAULT now(),
-    payload jsonb NOT NULL,
+    -- Not jsonb, which would sort the fields of the webhooks.
+    payload json NOT NULL,
     PRIMARY KEY (tenant_id, number),
     UNIQUE (tenant_id, event_id)
 );
