@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from apps.passports.tools import Tools
 
 PENDING, DELIVERED, FAILED = "PENDING", "DELIVERED", "FAILED"
+_PAGE = 1000
 _ENDS = {DELIVERED: WEBHOOK_DELIVERED, FAILED: WEBHOOK_FAILED}
 
 
@@ -61,8 +62,12 @@ async def settle(pool: "Pool", app: "Holdfast[Tools]", tenant: UUID, delivery_id
 
 async def settle_all(pool: "Pool", app: "Holdfast[Tools]") -> int:
     """Settle the pending deliveries of every tenant whose job was canceled or deleted. Return how many there were."""
-    rows = await fetch(pool, "webhooks/pending")
-    return sum([await settle(pool, app, row["tenant_id"], row["webhook_delivery_id"]) for row in rows])
+    settled, last = 0, None
+    while rows := await fetch(pool, "webhooks/pending", *(last or (None, None)), _PAGE):
+        for row in rows:
+            settled += await settle(pool, app, row["tenant_id"], row["webhook_delivery_id"])
+        last = rows[-1]["created_at"], rows[-1]["webhook_delivery_id"]
+    return settled
 
 
 async def redeliver(
