@@ -9,7 +9,14 @@ from typing import NoReturn
 import asyncpg
 
 from apps.passports.codes import DatabaseUnavailable
-from apps.passports.commands import Failed, add_named_tenant, requeue, verify_passport_file, verify_webhook_file
+from apps.passports.commands import (
+    Failed,
+    add_named_tenant,
+    replace_tenant_token,
+    requeue,
+    verify_passport_file,
+    verify_webhook_file,
+)
 from apps.passports.settings import Misconfigured, Settings
 from holdfast.errors import AccessRefused, HoldfastError, InvalidInput
 
@@ -45,11 +52,13 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--serve", action="store_true", help="keep it up at the end, to try the verifier page")
     again = commands.add_parser("requeue", help="run a dead letter again, with all its attempts")
     again.add_argument("job", metavar="JOB", help="the ID of the job")
-    tenants = commands.add_parser("tenant", help="add tenants").add_subparsers(
-        dest="action", required=True, metavar="add"
+    tenants = commands.add_parser("tenant", help="add tenants, replace their tokens").add_subparsers(
+        dest="action", required=True, metavar="add|token"
     )
     add = tenants.add_parser("add", help="add a tenant and print the token for its API clients")
     add.add_argument("name", metavar="NAME")
+    token = tenants.add_parser("token", help="replace a tenant's token and print the new one")
+    token.add_argument("tenant", metavar="ID", help="the ID of the tenant")
     verifying = commands.add_parser("verify", help="verify a passport or a webhook; exit code 1 if it is not genuine")
     subjects = verifying.add_subparsers(dest="subject", required=True, metavar="passport|webhook")
     passport = subjects.add_parser("passport", help="verify a passport against its QR code")
@@ -78,6 +87,8 @@ def _run(given: argparse.Namespace) -> int:
             return serve(Settings.load())
         case "requeue":
             return asyncio.run(requeue(Settings.load(), given.job))
+        case "tenant" if given.action == "token":
+            return asyncio.run(replace_tenant_token(Settings.load(), given.tenant))
         case "tenant":
             return asyncio.run(add_named_tenant(Settings.load(), given.name))
         case "verify" if given.subject == "passport":

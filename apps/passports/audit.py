@@ -5,7 +5,6 @@ locked until the commit: record an event last, after the rows that it is about.
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
@@ -58,25 +57,20 @@ class Event:
         return uuid5(_NAMESPACE, f"{tenant}/{self.type}/{self.aggregate_id}/{self.effect}")
 
 
-async def record(connection: "Connection", app: "Holdfast[Tools]", tenant: UUID, event: Event) -> UUID:
-    """Record the event, and enqueue a delivery for each subscribed endpoint. Return the event's ID."""
+async def record(connection: "Connection", app: "Holdfast[Tools]", tenant: UUID, event: Event) -> list[UUID]:
+    """Record the event, and enqueue a delivery for each subscribed endpoint. Return the IDs of the jobs."""
     event_id = event.id(tenant)
     await one(
         connection, "audit/add",
         tenant, event_id, event.type, event.aggregate_type, event.aggregate_id, json.dumps(event.payload),
     )  # fmt: skip
-    if event.type in ANNOUNCED:
-        rows = await connection.fetch(sql("webhooks/subscribed"), tenant, event.type)
-        await _announce(connection, app, tenant, event_id, [row["webhook_endpoint_id"] for row in rows])
-    return event_id
-
-
-async def _announce(
-    connection: "Connection", app: "Holdfast[Tools]", tenant: UUID, event_id: UUID, endpoints: Sequence[UUID]
-) -> None:
+    if event.type not in ANNOUNCED:
+        return []
+    rows = await connection.fetch(sql("webhooks/subscribed"), tenant, event.type)
+    endpoints = [row["webhook_endpoint_id"] for row in rows]
     if not endpoints:
-        return
+        return []
     deliveries = [uuid5(event_id, str(endpoint)) for endpoint in endpoints]
     await connection.execute(sql("webhooks/add_deliveries"), tenant, event_id, deliveries, endpoints)
     jobs = [new_job(app, DELIVER_WEBHOOK, DeliverWebhook(each), tenant=tenant, key=str(each)) for each in deliveries]
-    await app.enqueue_many(jobs, conn=connection)
+    return [each.id for each in await app.enqueue_many(jobs, conn=connection)]

@@ -21,27 +21,9 @@ SIGNING_KEY_MISSING = "SIGNING_KEY_MISSING"
 QR_ENCODE_FAILED = "QREncodeFailed"
 WEBHOOK_GONE = "WebhookGone"
 
-RETRYABLE = frozenset({DB_UNAVAILABLE, QUEUE_UNAVAILABLE, HTTP_EXCEPTION, WEBHOOK_TIMEOUT, WEBHOOK_NON_2XX})
-PERMANENT = frozenset(
-    {
-        SNAPSHOT_NOT_READY,
-        RULE_PKG_NOT_PUBLISHED,
-        VALIDATION_ERROR,
-        RULE_TYPE_ERROR,
-        PAYLOAD_TOO_LARGE,
-        SIGNING_KEY_MISSING,
-        QR_ENCODE_FAILED,
-        WEBHOOK_GONE,
-    }
-)
-
 
 class DatabaseUnavailable(Exception):
     """The application's own connection failed. Retryable, `DB_UNAVAILABLE`."""
-
-
-class QueueUnavailable(Exception):
-    """RabbitMQ cannot be reached. Retryable, `QUEUE_UNAVAILABLE`."""
 
 
 class NotFound(Exception):

@@ -1,15 +1,17 @@
-"""Commands for people: add a tenant, requeue a dead letter, verify a passport or a webhook."""
+"""Commands for people: add a tenant or replace its token, requeue a dead letter, verify a passport or a webhook."""
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 from uuid import UUID
 
+from apps.passports.codes import NotFound
 from apps.passports.reading import Unreadable, read_qr
 from apps.passports.settings import Misconfigured, Settings
-from apps.passports.tenants import add_tenant
+from apps.passports.tenants import NewTenant, add_tenant, replace_token
 from apps.passports.tools import Tools, trusted_keys
 from apps.passports.verdicts import NEXT_SIGNATURE, SIGNATURE, Report, passport_report, unreadable_photo, webhook_report
 from apps.passports.worker import build_app
@@ -24,21 +26,24 @@ class Failed(Exception):
 async def add_named_tenant(settings: Settings, name: str) -> int:
     if not name.strip() or not name.isprintable():
         raise Misconfigured("tenant add: give the tenant a name of printable characters")
-    tools = Tools(settings)
-    app = build_app(settings, tools)
-    async with app, tools.opened(app):
+    async with _opened(settings) as tools:
         tenant = await add_tenant(tools.pool, name.strip())
-    sys.stdout.write(f"tenant_id: {tenant.tenant_id}\ntoken: {tenant.token}\n")
-    sys.stderr.write("Keep the token; it is not stored and cannot be shown again.\n")
-    return 0
+    return _shown(tenant)
+
+
+async def replace_tenant_token(settings: Settings, tenant_id: str) -> int:
+    id = _id(tenant_id, "tenant token", "a tenant; `tenant add` printed it")
+    async with _opened(settings) as tools:
+        try:
+            token = await replace_token(tools.pool, id)
+        except NotFound as error:
+            raise Failed(str(error)) from None
+    return _shown(NewTenant(id, token))
 
 
 async def requeue(settings: Settings, job_id: str) -> int:
     """Run a dead letter of any tenant again."""
-    try:
-        id = UUID(job_id)
-    except ValueError:
-        raise Misconfigured(f"requeue: {job_id!r} is not the ID of a job; GET /v1/dead-letters lists them") from None
+    id = _id(job_id, "requeue", "a job; GET /v1/dead-letters lists them")
     async with build_app(settings) as app:
         job = await app.jobs.get(id)
         if job is None:
@@ -71,6 +76,27 @@ def verify_webhook_file(
         raise Misconfigured(f"{secret_path} is empty; write the secret of the webhook endpoint into it")
     headers = {SIGNATURE: signature, **({} if next_signature is None else {NEXT_SIGNATURE: next_signature})}
     return _told(webhook_report(_read(path), headers, secret), as_json=as_json)
+
+
+def _id(text: str, command: str, what: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise Misconfigured(f"{command}: {text!r} is not the ID of {what}") from None
+
+
+@asynccontextmanager
+async def _opened(settings: Settings) -> AsyncIterator[Tools]:
+    tools = Tools(settings)
+    app = build_app(settings, tools)
+    async with app, tools.opened(app):
+        yield tools
+
+
+def _shown(tenant: NewTenant) -> int:
+    sys.stdout.write(f"tenant_id: {tenant.tenant_id}\ntoken: {tenant.token}\n")
+    sys.stderr.write("Keep the token; it is not stored and cannot be shown again.\n")
+    return 0
 
 
 def _read(path: str, hint: str = "") -> bytes:

@@ -5,7 +5,7 @@ A pure function of its arguments, so compiling again gives the same bytes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from decimal import Decimal
 from uuid import UUID, uuid5
 
@@ -14,6 +14,7 @@ from apps.passports.base32 import to_base32
 from apps.passports.canonical import Json, canonical, sha256
 from apps.passports.facts import Fact, fields_of
 from apps.passports.rules import Value, check_fields, check_types, evaluate, parse
+from apps.passports.values import Name, Time
 
 FORMAT, RECEIPT_FORMAT = "BPC-PASSPORT-1", "BPC-RECEIPT-1"
 _NAMESPACE = UUID("5d1e2c1a-54a1-5f0e-9a53-0d2a7d1a6b10")
@@ -21,13 +22,14 @@ _NAMESPACE = UUID("5d1e2c1a-54a1-5f0e-9a53-0d2a7d1a6b10")
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What identifies a passport version within its tenant."""
+    """What identifies a passport version within its tenant, and the payload of COMPILE_PASSPORT: its second run finds
+    the row of the first."""
 
     passport_id: UUID
     snapshot_id: UUID
     rules_id: UUID
-    build_id: str
-    issued_at: datetime
+    build_id: Name
+    issued_at: Time
 
     def version_id(self, tenant: UUID) -> UUID:
         """The same build gets the same ID, however often it is compiled."""

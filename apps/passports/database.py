@@ -24,13 +24,23 @@ _FOLDER = Path(__file__).parent / "sql"
 _MIGRATION_LOCK = 7_302_114_656
 _CONNECTIONS = 10
 _CONNECT_SECONDS = 5.0
-_OUTAGES = (
+_ANSWER_SECONDS = 20.0
+"""Well within a lease: a silent server must end an attempt before its lease does."""
+OUTAGES = (
+    # Also timeouts.
     OSError,
     asyncpg.InterfaceError,
+    # The driver's own state after a connection died in the middle of an exchange.
+    asyncpg.InternalClientError,
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
     asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    # A database that accepts no connections, and a replica that was not promoted or is not the primary any more.
+    asyncpg.ObjectNotInPrerequisiteStateError,
+    asyncpg.ReadOnlySQLTransactionError,
 )
 
 
@@ -52,7 +62,7 @@ def outages_translated() -> Iterator[None]:
     """Turn failures of the connection into `DatabaseUnavailable`. For statements only: OSError has other causes."""
     try:
         yield
-    except _OUTAGES as error:
+    except OUTAGES as error:
         raise DatabaseUnavailable(f"{type(error).__name__}: {error}") from error
 
 
@@ -65,19 +75,21 @@ async def transaction(pool: "Pool") -> AsyncIterator["Connection"]:
 
 async def fetch(pool: "Pool", name: str, *arguments: object) -> list[asyncpg.Record]:
     with outages_translated():
-        return await pool.fetch(sql(name), *arguments)
+        async with pool.acquire(timeout=_CONNECT_SECONDS) as connection:
+            return await connection.fetch(sql(name), *arguments)
 
 
 async def fetch_one(pool: "Pool", name: str, *arguments: object) -> asyncpg.Record | None:
-    with outages_translated():
-        return await pool.fetchrow(sql(name), *arguments)
+    return next(iter(await fetch(pool, name, *arguments)), None)
 
 
 @asynccontextmanager
 async def opened_pool(url: str) -> AsyncIterator["Pool"]:
     """Open a pool and make the tables. `url` is the store's, `app.url`: jobs and business rows share transactions."""
     # The minimum is 0, because the pool would log a traceback for each failed try while the server is away.
-    async with asyncpg.create_pool(url, min_size=0, max_size=_CONNECTIONS, timeout=_CONNECT_SECONDS) as pool:
+    async with asyncpg.create_pool(
+        url, min_size=0, max_size=_CONNECTIONS, timeout=_CONNECT_SECONDS, command_timeout=_ANSWER_SECONDS
+    ) as pool:
         async with pool.acquire() as connection, connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
             if not await connection.fetchval(sql("is_complete")):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from apps.passports.audit import WEBHOOK_FAILED, Event, record
+from apps.passports.audit import WEBHOOK_DELIVERED, WEBHOOK_FAILED, Event, record
 from apps.passports.codes import Conflict
 from apps.passports.database import fetch, one, sql, transaction
 from apps.passports.jobs import DELIVER_WEBHOOK, DeliverWebhook, Priority
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from apps.passports.tools import Tools
 
 PENDING, DELIVERED, FAILED = "PENDING", "DELIVERED", "FAILED"
+_PAGE = 1000
+_ENDS = {DELIVERED: WEBHOOK_DELIVERED, FAILED: WEBHOOK_FAILED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +31,16 @@ class Attempt:
 
 
 async def record_attempt(
-    connection: "Connection",
-    app: "Holdfast[Tools]",
-    tenant: UUID,
-    delivery_id: UUID,
-    attempt: Attempt,
-    event_type: str | None,
+    connection: "Connection", app: "Holdfast[Tools]", tenant: UUID, delivery_id: UUID, attempt: Attempt
 ) -> None:
-    """Write the attempt, and its audit event if it was the last one. Does nothing if the delivery is not pending."""
+    """Write the attempt, and an audit event if it ended the delivery. Does nothing if the delivery is not pending."""
     headers = None if attempt.headers is None else json.dumps(dict(attempt.headers))
     changed = await connection.fetchval(
         sql("webhooks/record_attempt"), tenant, delivery_id,
         attempt.status, attempt.http_status, headers, attempt.body, _storable(attempt.message),
     )  # fmt: skip
-    if changed is not None and event_type is not None:
-        await _record_end(connection, app, tenant, delivery_id, event_type)
+    if changed is not None and attempt.status != PENDING:
+        await _record_end(connection, app, tenant, delivery_id, _ENDS[attempt.status])
 
 
 async def settle(pool: "Pool", app: "Holdfast[Tools]", tenant: UUID, delivery_id: UUID) -> bool:
@@ -65,8 +62,12 @@ async def settle(pool: "Pool", app: "Holdfast[Tools]", tenant: UUID, delivery_id
 
 async def settle_all(pool: "Pool", app: "Holdfast[Tools]") -> int:
     """Settle the pending deliveries of every tenant whose job was canceled or deleted. Return how many there were."""
-    rows = await fetch(pool, "webhooks/pending")
-    return sum([await settle(pool, app, row["tenant_id"], row["webhook_delivery_id"]) for row in rows])
+    settled, last = 0, None
+    while rows := await fetch(pool, "webhooks/pending", *(last or (None, None)), _PAGE):
+        for row in rows:
+            settled += await settle(pool, app, row["tenant_id"], row["webhook_delivery_id"])
+        last = rows[-1]["created_at"], rows[-1]["webhook_delivery_id"]
+    return settled
 
 
 async def redeliver(

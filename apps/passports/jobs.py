@@ -1,11 +1,11 @@
 """Job kinds, payloads and priorities: what the API and the worker agree on. A job's tenant is `job.tenant`."""
 
 from dataclasses import dataclass
-from datetime import datetime
 from enum import IntEnum
 from typing import Any, TypeVar
 from uuid import UUID
 
+from apps.passports.compiling import Build
 from holdfast import Holdfast, Kind, NewJob
 
 Payload = TypeVar("Payload")
@@ -29,17 +29,6 @@ class ParseFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class CompilePassport:
-    """All of it identifies the version to compile, so a second run finds the row of the first."""
-
-    passport_id: UUID
-    snapshot_id: UUID
-    rules_id: UUID
-    build_id: str
-    issued_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class SignPassport:
     passport_version_id: UUID
 
@@ -55,7 +44,7 @@ class DeliverWebhook:
 
 
 PARSE_FACTS = Kind("PARSE_FACTS", ParseFacts, queue=QUEUE)
-COMPILE_PASSPORT = Kind("COMPILE_PASSPORT", CompilePassport, queue=QUEUE)
+COMPILE_PASSPORT = Kind("COMPILE_PASSPORT", Build, queue=QUEUE)
 SIGN_PASSPORT = Kind("SIGN_PASSPORT", SignPassport, queue=QUEUE)
 GENERATE_QR = Kind("GENERATE_QR", GenerateQr, queue=QUEUE)
 DELIVER_WEBHOOK = Kind("DELIVER_WEBHOOK", DeliverWebhook, queue=QUEUE)

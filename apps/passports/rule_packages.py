@@ -25,11 +25,12 @@ async def change_rules(connection: "Connection", tenant: UUID, rules_id: UUID, s
     await connection.execute(sql("rules/change"), tenant, rules_id, source)
 
 
-async def publish(connection: "Connection", app: "Holdfast[Tools]", tenant: UUID, rules_id: UUID) -> None:
-    """Raise RuleSyntaxError or RuleTypeError, and leave a draft, if the rules are wrong."""
+async def publish(connection: "Connection", app: "Holdfast[Tools]", tenant: UUID, rules_id: UUID) -> list[UUID]:
+    """Return the IDs of the jobs that announce it. Raise RuleSyntaxError or RuleTypeError for wrong rules."""
     check_types(parse(await _locked_draft(connection, tenant, rules_id)))
     await connection.execute(sql("rules/publish"), tenant, rules_id)
-    await record(connection, app, tenant, Event(RULES_PUBLISHED, "RulePackage", rules_id, {"rules_id": str(rules_id)}))
+    event = Event(RULES_PUBLISHED, "RulePackage", rules_id, {"rules_id": str(rules_id)})
+    return await record(connection, app, tenant, event)
 
 
 async def _locked_draft(connection: "Connection", tenant: UUID, rules_id: UUID) -> str:

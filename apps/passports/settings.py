@@ -95,7 +95,7 @@ class Settings(BaseSettings):
     bpc_queue_exchange: Name = "bpc"
     bpc_queue_routing_key: Name = "jobs.trigger"
     bpc_health_require_queue: bool = False
-    """Whether a process that cannot reach RabbitMQ counts as not ready. Has no effect without BPC_QUEUE_ENABLED."""
+    """Whether a process that cannot reach RabbitMQ counts as not ready. Needs BPC_QUEUE_ENABLED."""
 
     # Passports.
     bpc_payload_max_bytes: Bytes = 1024 * 1024
@@ -133,4 +133,6 @@ class Settings(BaseSettings):
                 f"BPC_JOBS_LEASE_RENEW_SECONDS ({self.bpc_jobs_lease_renew_seconds}) is more than half of "
                 f"BPC_JOBS_LEASE_SECONDS ({self.bpc_jobs_lease_seconds}); set it to {most} or less"
             )
+        if self.bpc_health_require_queue and not self.bpc_queue_enabled:
+            raise ValueError("BPC_HEALTH_REQUIRE_QUEUE needs BPC_QUEUE_ENABLED=true")
         return self

@@ -11,7 +11,7 @@ from apps.passports.audit import SNAPSHOT_SEALED, Event, record
 from apps.passports.codes import Conflict, NotFound
 from apps.passports.compiling import Build
 from apps.passports.database import one, sql
-from apps.passports.jobs import COMPILE_PASSPORT, CompilePassport, new_job
+from apps.passports.jobs import COMPILE_PASSPORT, new_job
 from holdfast import Holdfast
 
 if TYPE_CHECKING:
@@ -63,11 +63,9 @@ async def compile_again(
         raise NotFound(f"there is no passport {build.passport_id}")
     if not row["has_rules"]:
         raise NotFound(f"there is no rule package {build.rules_id}")
-    payload = CompilePassport(build.passport_id, build.snapshot_id, build.rules_id, build.build_id, build.issued_at)
     key = str(build.version_id(tenant))
-    job = new_job(app, COMPILE_PASSPORT, payload, tenant=tenant, key=key, priority=priority)
-    enqueued = await app.enqueue(job, conn=connection)
-    return enqueued.id
+    job = new_job(app, COMPILE_PASSPORT, build, tenant=tenant, key=key, priority=priority)
+    return (await app.enqueue(job, conn=connection)).id
 
 
 async def _check_is_open(connection: "Connection", tenant: UUID, snapshot_id: UUID) -> None:

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from apps.passports.codes import DB_UNAVAILABLE, QUEUE_UNAVAILABLE, DatabaseUnavailable, QueueUnavailable
+from apps.passports.codes import DB_UNAVAILABLE, DatabaseUnavailable
 from apps.passports.deliveries import settle_all
 from apps.passports.handlers.compile_passport import compile_passport
 from apps.passports.handlers.deliver_webhook import deliver_webhook, fail_delivery
@@ -46,7 +46,7 @@ def build_app(settings: Settings, tools: Tools | None = None) -> Holdfast[Tools]
             rabbitmq_url=settings.bpc_queue_url if settings.bpc_queue_enabled else None,
             rabbitmq_exchange=settings.bpc_queue_exchange,
             rabbitmq_routing_key=settings.bpc_queue_routing_key,
-            health_broker=settings.bpc_queue_enabled and settings.bpc_health_require_queue,
+            health_broker=settings.bpc_health_require_queue,
         )
     except InvalidInput as error:
         raise Misconfigured(str(error)) from error
@@ -65,7 +65,6 @@ def _add_handlers(app: Holdfast[Tools], settings: Settings) -> None:
         fail_delivery
     )
     app.error(DatabaseUnavailable, code=DB_UNAVAILABLE)
-    app.error(QueueUnavailable, code=QUEUE_UNAVAILABLE)
 
     @app.runner("settle deliveries", "every 1m")
     async def settle_deliveries(occurrence: Occurrence) -> dict[str, int]:

@@ -32,12 +32,8 @@ _ANSWERS: tuple[tuple[type[Exception], int, str], ...] = (
 _OUTAGES = (
     DatabaseUnavailable,
     StoreUnavailable,
-    # The driver's own state after a connection died in the middle of an exchange.
-    asyncpg.InternalClientError,
+    # No outage, but trying again helps.
     asyncpg.TransactionRollbackError,
-    # A database that accepts no connections.
-    asyncpg.ObjectNotInPrerequisiteStateError,
-    TimeoutError,
 )
 _DESCRIPTIONS = {
     401: "The token is missing or wrong.",

@@ -22,7 +22,7 @@ async def live() -> Healthy:
 
 @router.get("/ready", summary="Whether the API can do its work", responses=documented(503))
 async def ready(service: TheService) -> Healthy:
-    """The codes are DB_UNAVAILABLE, and with BPC_HEALTH_REQUIRE_QUEUE and BPC_QUEUE_ENABLED also QUEUE_UNAVAILABLE."""
+    """The codes are DB_UNAVAILABLE, and with BPC_HEALTH_REQUIRE_QUEUE also QUEUE_UNAVAILABLE."""
     looking = asyncio.create_task(_look_at_database(service))
     # The timeout covers connecting, the answer, and cancellation, which never reaches a server that is cut off.
     await asyncio.wait([looking], timeout=_PATIENCE_SECONDS)
@@ -31,7 +31,7 @@ async def ready(service: TheService) -> Healthy:
         looking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         raise unavailable(DB_UNAVAILABLE, f"the database has not answered for {_PATIENCE_SECONDS:g} s")
     await looking
-    if service.settings.bpc_queue_enabled and service.settings.bpc_health_require_queue:
+    if service.settings.bpc_health_require_queue:
         await _look_at_queue(service.settings.bpc_queue_url)
     return Healthy()
 

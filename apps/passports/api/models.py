@@ -1,46 +1,27 @@
 """The bodies of requests and responses. A passport's hashes are in Base32, as in its QR code; all others are in hex."""
 
 import json
-import unicodedata
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 from uuid import UUID
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from apps.passports.audit import ANNOUNCED
 from apps.passports.base32 import to_base32
 from apps.passports.jobs_view import STATUSES
+from apps.passports.values import Name, Time, printable
 
 Item = TypeVar("Item")
 
-_EARLIEST, _LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
-
-
-def _printable(text: str) -> str:
-    """Refuse control characters and lone surrogates: no database and no label can hold them."""
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
-        raise ValueError("has characters that cannot be printed")
-    return text
-
 
 def _storable(text: str) -> str:
-    _printable(text.replace("\n", "").replace("\r", "").replace("\t", ""))
+    printable(text.replace("\n", "").replace("\r", "").replace("\t", ""))
     return text
 
 
-def _in_range(time: datetime) -> datetime:
-    if not _EARLIEST <= time < _LATEST:
-        raise ValueError("write a time in the years 2000 to 2199")
-    return time.astimezone(UTC)
-
-
-Name = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200), AfterValidator(_printable)
-]
 Source = Annotated[str, StringConstraints(min_length=1, max_length=100_000), AfterValidator(_storable)]
-Url = Annotated[str, StringConstraints(min_length=1, max_length=2_000), AfterValidator(_printable)]
-Time = Annotated[AwareDatetime, AfterValidator(_in_range)]
+Url = Annotated[str, StringConstraints(min_length=1, max_length=2_000), AfterValidator(printable)]
 Priority = Annotated[int, Field(strict=True, ge=0, le=3)]
 EventType = Literal[
     "DOCUMENT_UPLOADED", "FACTS_PARSED", "SNAPSHOT_SEALED", "RULES_PUBLISHED", "PASSPORT_COMPILED", "PASSPORT_SIGNED",

@@ -41,5 +41,6 @@ async def change_rules(rules_id: UUID, changed: ChangedRules, service: TheServic
 async def publish(rules_id: UUID, service: TheService, tenant: TheTenant) -> Rules:
     """The detail of RULE_SYNTAX_ERROR and RULE_TYPE_ERROR begins with the line and column."""
     async with transaction(service.pool) as connection:
-        await rule_packages.publish(connection, service.app, tenant, rules_id)
+        job_ids = await rule_packages.publish(connection, service.app, tenant, rules_id)
+    await service.app.ring(job_ids)
     return await rules(rules_id, service, tenant)

@@ -19,7 +19,7 @@ from apps.passports.codes import (
 from apps.passports.compiling import Build, Compiled, compile_version
 from apps.passports.database import fetch, fetch_one, sql, transaction
 from apps.passports.facts import Fact, InvalidDocument, distinct
-from apps.passports.jobs import SIGN_PASSPORT, CompilePassport, SignPassport, new_job
+from apps.passports.jobs import SIGN_PASSPORT, SignPassport, new_job
 from apps.passports.rules import RuleFailure, RuleSyntaxError, RuleTypeError
 from apps.passports.tools import Tools, tenant_of
 from holdfast import Permanent, RunningJob
@@ -28,11 +28,10 @@ if TYPE_CHECKING:
     from apps.passports.database import Connection
 
 
-async def compile_passport(job: RunningJob[CompilePassport, Tools]) -> None:
-    tools, tenant, asked = job.state, tenant_of(job), job.payload
-    rules = await _ready_rules(tools, tenant, asked)
-    facts = [_fact(row) for row in await fetch(tools.pool, "facts/of_snapshot", tenant, asked.snapshot_id)]
-    build = Build(asked.passport_id, asked.snapshot_id, asked.rules_id, asked.build_id, asked.issued_at)
+async def compile_passport(job: RunningJob[Build, Tools]) -> None:
+    tools, tenant, build = job.state, tenant_of(job), job.payload
+    rules = await _ready_rules(tools, tenant, build)
+    facts = [_fact(row) for row in await fetch(tools.pool, "facts/of_snapshot", tenant, build.snapshot_id)]
     # In a thread, because large passports would block the event loop.
     compiled = await asyncio.to_thread(_compile, tenant, build, facts, rules)
     if len(compiled.payload) > tools.most_bytes:
@@ -50,21 +49,23 @@ async def compile_passport(job: RunningJob[CompilePassport, Tools]) -> None:
         await job.finish_in(connection)
 
 
-async def _ready_rules(tools: Tools, tenant: UUID, asked: CompilePassport) -> str:
+async def _ready_rules(tools: Tools, tenant: UUID, build: Build) -> str:
     """Return the source of the rules, after checking that everything is there and ready."""
     found = await fetch_one(
-        tools.pool, "versions/to_compile", tenant, asked.snapshot_id, asked.rules_id, asked.passport_id
+        tools.pool, "versions/to_compile", tenant, build.snapshot_id, build.rules_id, build.passport_id
     )
     if found is None or found["snapshot_status"] is None:
-        raise invalid(f"there is no snapshot {asked.snapshot_id}")
+        raise invalid(f"there is no snapshot {build.snapshot_id}")
     if found["rules_status"] is None:
-        raise invalid(f"there is no rule package {asked.rules_id}")
+        raise invalid(f"there is no rule package {build.rules_id}")
     if not found["has_passport"]:
-        raise invalid(f"there is no passport {asked.passport_id}")
-    if found["snapshot_status"] != "SEALED" or found["has_unparsed"]:
-        raise Permanent(SNAPSHOT_NOT_READY, f"the snapshot {asked.snapshot_id} is not sealed")
+        raise invalid(f"there is no passport {build.passport_id}")
+    if found["snapshot_status"] != "SEALED":
+        raise Permanent(SNAPSHOT_NOT_READY, f"the snapshot {build.snapshot_id} is not sealed")
+    if found["has_unparsed"]:
+        raise Permanent(SNAPSHOT_NOT_READY, f"the snapshot {build.snapshot_id} has documents that are not parsed")
     if found["rules_status"] != "PUBLISHED":
-        raise Permanent(RULE_PKG_NOT_PUBLISHED, f"the rule package {asked.rules_id} is not published")
+        raise Permanent(RULE_PKG_NOT_PUBLISHED, f"the rule package {build.rules_id} is not published")
     source: str = found["rules_source"]
     return source
 

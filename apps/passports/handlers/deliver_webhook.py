@@ -10,7 +10,6 @@ from uuid import UUID
 
 import asyncpg
 
-from apps.passports.audit import WEBHOOK_DELIVERED, WEBHOOK_FAILED
 from apps.passports.codes import invalid
 from apps.passports.database import fetch_one, sql, transaction
 from apps.passports.deliveries import DELIVERED, FAILED, PENDING, Attempt, record_attempt, settle
@@ -34,7 +33,7 @@ async def deliver_webhook(job: RunningJob[DeliverWebhook, Tools]) -> None:
     if found["is_disabled"]:
         raise invalid("the webhook endpoint is disabled")
     if found["status"] == FAILED:
-        # A person retried the job, or a worker died between this record and the job's end.
+        # A person retried the job.
         await _begin_again(tools, tenant, delivery_id)
     body = event_body(found)
     secrets = Secrets(found["secret"], found["next_secret"])
@@ -47,14 +46,12 @@ async def deliver_webhook(job: RunningJob[DeliverWebhook, Tools]) -> None:
             return
         raise
     async with transaction(tools.pool) as connection:
-        await record_attempt(
-            connection, tools.app, tenant, delivery_id, _attempt(DELIVERED, response), WEBHOOK_DELIVERED
-        )
+        await record_attempt(connection, tools.app, tenant, delivery_id, _attempt(DELIVERED, response))
         await job.finish_in(connection)
 
 
 async def fail_delivery(job: RunningJob[DeadJob[DeliverWebhook], Tools]) -> None:
-    """Fail a delivery whose job died without recording it, for example because it killed its workers."""
+    """Fail a delivery whose job died: after its last attempt, or because it killed its workers."""
     dead = job.payload
     if isinstance(dead.payload, DeliverWebhook):
         await settle(job.state.pool, job.state.app, tenant_of(job), dead.payload.webhook_delivery_id)
@@ -79,14 +76,15 @@ async def _begin_again(tools: Tools, tenant: UUID, delivery_id: UUID) -> None:
 
 
 async def _record_failure(job: RunningJob[DeliverWebhook, Tools], tenant: UUID, error: WebhookError) -> None:
-    """Record the attempt. If it was the last one, the delivery has failed. A permanent error ends the job as well."""
-    tools, delivery_id = job.state, job.payload.webhook_delivery_id
-    is_final = isinstance(error, Permanent) or job.is_last_attempt
+    """Record the attempt. A permanent error also fails the delivery and ends the job, in one transaction.
+
+    After the last of the other errors, `fail_delivery` does it: a worker that dies here could not undo the failure.
+    """
+    tools, delivery_id, is_final = job.state, job.payload.webhook_delivery_id, isinstance(error, Permanent)
     attempt = _attempt(FAILED if is_final else PENDING, error.response, f"{error.code}: {error}")
     async with transaction(tools.pool) as connection:
-        event_type = WEBHOOK_FAILED if is_final else None
-        await record_attempt(connection, tools.app, tenant, delivery_id, attempt, event_type)
-        if isinstance(error, Permanent):
+        await record_attempt(connection, tools.app, tenant, delivery_id, attempt)
+        if is_final:
             await job.finish_in(connection, error)
 
 

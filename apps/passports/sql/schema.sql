@@ -165,7 +165,8 @@ CREATE TABLE passports.audit_events (
     aggregate_type text NOT NULL CHECK (aggregate_type <> ''),
     aggregate_id uuid NOT NULL,
     occurred_at timestamptz NOT NULL DEFAULT now(),
-    payload jsonb NOT NULL,
+    -- Not jsonb, which would sort the fields of the webhooks.
+    payload json NOT NULL,
     PRIMARY KEY (tenant_id, number),
     UNIQUE (tenant_id, event_id)
 );
@@ -223,7 +224,8 @@ CREATE INDEX passport_versions_newest
     ON passports.passport_versions (tenant_id, passport_id, created_at, passport_version_id);
 CREATE INDEX webhook_endpoints_newest ON passports.webhook_endpoints (tenant_id, created_at, webhook_endpoint_id);
 CREATE INDEX webhook_deliveries_newest ON passports.webhook_deliveries (tenant_id, created_at, webhook_delivery_id);
-CREATE INDEX webhook_deliveries_pending ON passports.webhook_deliveries (created_at) WHERE status = 'PENDING';
+CREATE INDEX webhook_deliveries_pending ON passports.webhook_deliveries (created_at, webhook_delivery_id)
+    WHERE status = 'PENDING';
 
 CREATE TRIGGER first_status BEFORE INSERT ON passports.document_versions
     FOR EACH ROW WHEN (NEW.status <> 'UPLOADED') EXECUTE FUNCTION passports.check_first_status();
@@ -256,18 +258,28 @@ CREATE TRIGGER status_change BEFORE UPDATE ON passports.webhook_deliveries
 
 -- What a passport was made of stays as it was.
 CREATE TRIGGER content_is_fixed BEFORE UPDATE ON passports.document_versions FOR EACH ROW
-    WHEN ((OLD.tenant_id, OLD.document_id, OLD.version, OLD.media_type, OLD.content)
-        IS DISTINCT FROM (NEW.tenant_id, NEW.document_id, NEW.version, NEW.media_type, NEW.content))
+    WHEN ((OLD.document_version_id, OLD.tenant_id, OLD.document_id, OLD.version, OLD.media_type, OLD.content)
+        IS DISTINCT FROM
+        (NEW.document_version_id, NEW.tenant_id, NEW.document_id, NEW.version, NEW.media_type, NEW.content))
     EXECUTE FUNCTION passports.reject_change();
 CREATE TRIGGER content_is_fixed BEFORE UPDATE ON passports.rule_packages FOR EACH ROW
     WHEN (OLD.status = 'PUBLISHED') EXECUTE FUNCTION passports.reject_change();
 CREATE TRIGGER content_is_fixed BEFORE UPDATE ON passports.passport_versions FOR EACH ROW
-    WHEN ((OLD.tenant_id, OLD.payload, OLD.payload_hash, OLD.proof_root_hash, OLD.receipt, OLD.receipt_hash)
+    WHEN (
+        OLD.status = 'LABELED'
+        OR (OLD.passport_version_id, OLD.tenant_id, OLD.passport_id, OLD.snapshot_id, OLD.rules_id, OLD.build_id,
+            OLD.issued_at, OLD.payload, OLD.payload_hash, OLD.proof_root_hash, OLD.receipt, OLD.receipt_hash)
         IS DISTINCT FROM
-        (NEW.tenant_id, NEW.payload, NEW.payload_hash, NEW.proof_root_hash, NEW.receipt, NEW.receipt_hash)
+        (NEW.passport_version_id, NEW.tenant_id, NEW.passport_id, NEW.snapshot_id, NEW.rules_id, NEW.build_id,
+            NEW.issued_at, NEW.payload, NEW.payload_hash, NEW.proof_root_hash, NEW.receipt, NEW.receipt_hash)
         OR (OLD.signature IS NOT NULL
-            AND (OLD.signature, OLD.key_id) IS DISTINCT FROM (NEW.signature, NEW.key_id)))
+            AND (OLD.signature, OLD.key_id) IS DISTINCT FROM (NEW.signature, NEW.key_id))
+    )
     EXECUTE FUNCTION passports.reject_change();
+CREATE TRIGGER is_kept BEFORE DELETE ON passports.passport_versions
+    FOR EACH ROW EXECUTE FUNCTION passports.reject_change();
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON passports.document_facts
+    FOR EACH ROW EXECUTE FUNCTION passports.reject_change();
 CREATE TRIGGER content_is_fixed BEFORE UPDATE ON passports.facts
     FOR EACH ROW EXECUTE FUNCTION passports.reject_change();
 CREATE FUNCTION passports.check_snapshot_is_open() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -290,3 +302,15 @@ CREATE TRIGGER content_is_fixed BEFORE UPDATE ON passports.snapshot_documents
 
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON passports.audit_events
     FOR EACH STATEMENT EXECUTE FUNCTION passports.reject_change();
+CREATE FUNCTION passports.check_number() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.number <> 1 + coalesce(
+        (SELECT max(number) FROM passports.audit_events WHERE tenant_id = NEW.tenant_id), 0
+    ) THEN
+        RAISE EXCEPTION '% is not the next number of the audit trail', NEW.number
+            USING ERRCODE = 'check_violation', CONSTRAINT = TG_NAME;
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER number_is_next BEFORE INSERT ON passports.audit_events
+    FOR EACH ROW EXECUTE FUNCTION passports.check_number();

@@ -172,6 +172,20 @@ class Bench:
         return [event_type for _, event_type in rows]
 
 
+_WAITS = """
+SELECT EXISTS (
+    SELECT FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%audit_number%'
+)
+"""
+
+
+async def is_waiting_for_audit(bench: Bench) -> bool:
+    """Whether a handler has written its effect and waits for the number of its audit event."""
+    ((is_waiting,),) = await bench.rows(_WAITS)
+    return bool(is_waiting)
+
+
 def worker_settings(url: str, **given: object) -> Settings:
     usual = {"bpc_database_url": url, "bpc_signing_key": KEY, "bpc_development": True}
     return Settings.load(**{**usual, **given})

@@ -1,5 +1,6 @@
 """Every error code, by its real cause, and how its job ends."""
 
+import asyncio
 import json
 import socket
 from datetime import datetime, timedelta
@@ -10,14 +11,14 @@ import pytest
 
 from apps.passports import codes
 from apps.passports.compiling import Build
-from apps.passports.database import transaction
+from apps.passports.database import opened_pool, transaction
+from apps.passports.handlers import deliver_webhook
 from apps.passports.jobs import (
     COMPILE_PASSPORT,
     DELIVER_WEBHOOK,
     GENERATE_QR,
     PARSE_FACTS,
     SIGN_PASSPORT,
-    CompilePassport,
     DeliverWebhook,
     GenerateQr,
     ParseFacts,
@@ -25,20 +26,26 @@ from apps.passports.jobs import (
     new_job,
 )
 from apps.passports.rule_packages import publish
+from apps.passports.snapshots import add_to_snapshot
 from holdfast import JobState
 from holdfast_lab.faults.proxy import Proxy
-from tests.apps.passports.bench import ISSUED_AT, Bench, opened_bench, worker_settings
+from tests.apps.passports.bench import ISSUED_AT, Bench, is_waiting_for_audit, opened_bench, worker_settings
+from tests.apps.passports.patience import until
 from tests.apps.passports.receiver import Receiver, answer
-from tests.databases import Database
+from tests.databases import Database, connected
 
 pytestmark = pytest.mark.postgres
 
 DELAYS = [2, 4, 8, 16]
+BUILD = {
+    **dict.fromkeys(("passport_id", "snapshot_id", "rules_id"), str(UUID(int=1))),
+    "build_id": "1",
+    "issued_at": "2026-11-20T12:00:00Z",
+}
 
 
 async def enqueued(bench: Bench, build: Build, tenant: UUID) -> UUID:
-    payload = CompilePassport(build.passport_id, build.snapshot_id, build.rules_id, build.build_id, build.issued_at)
-    return (await bench.app.enqueue(new_job(bench.app, COMPILE_PASSPORT, payload, tenant=tenant, key="k"))).id
+    return (await bench.app.enqueue(new_job(bench.app, COMPILE_PASSPORT, build, tenant=tenant, key="k"))).id
 
 
 async def delays_until_dead(bench: Bench, job_id: UUID) -> list[float]:
@@ -60,6 +67,22 @@ async def test_a_compilation_of_an_open_snapshot_is_snapshot_not_ready(bench: Be
     job_id = await enqueued(bench, await bench.build(tenant), tenant)
     await bench.work()
     assert await bench.ending(job_id) == (JobState.FAILED, codes.SNAPSHOT_NOT_READY)
+
+
+async def test_a_compilation_of_a_snapshot_that_was_sealed_too_early_is_snapshot_not_ready(bench: Bench) -> None:
+    """Sealed with SQL: the API refuses it until all documents are parsed."""
+    tenant = await bench.tenant()
+    build = await bench.build(tenant)
+    uploaded = await bench.uploaded(tenant)
+    async with transaction(bench.tools.pool) as connection:
+        await add_to_snapshot(connection, tenant, build.snapshot_id, uploaded.document_version_id)
+        await connection.execute("UPDATE passports.snapshots SET status = 'SEALED', sealed_at = now()")
+    await bench.app.cancel([uploaded.job_id])
+    job_id = await enqueued(bench, build, tenant)
+    await bench.work()
+    error = (await bench.job(job_id)).last_error
+    assert error is not None
+    assert (error.code, "has documents that are not parsed" in error.message) == (codes.SNAPSHOT_NOT_READY, True)
 
 
 async def test_a_compilation_with_a_draft_is_rule_pkg_not_published_until_it_is_published(bench: Bench) -> None:
@@ -108,6 +131,10 @@ async def test_rules_with_a_type_error_that_were_published_without_the_check(ben
         ("PARSE_FACTS", {}),
         ("PARSE_FACTS", {"document_version_id": "17"}),
         ("COMPILE_PASSPORT", {"passport_id": str(uuid4())}),
+        ("COMPILE_PASSPORT", {**BUILD, "build_id": ""}),
+        ("COMPILE_PASSPORT", {**BUILD, "build_id": "a\x00b"}),
+        ("COMPILE_PASSPORT", {**BUILD, "issued_at": "0001-01-01T00:00:00+14:00"}),
+        ("COMPILE_PASSPORT", {**BUILD, "issued_at": "2026-11-20T12:00:00"}),
         ("SIGN_PASSPORT", {"passport_version_id": None}),
         ("GENERATE_QR", []),
         ("DELIVER_WEBHOOK", {"webhook_delivery_id": 1}),
@@ -120,7 +147,13 @@ async def test_a_malformed_payload_is_a_validation_error(bench: Bench, kind: str
         *(kind, json.dumps(payload), str(await bench.tenant())),
     )
     await bench.work()
-    assert await bench.ending(job_id) == (JobState.FAILED, codes.VALIDATION_ERROR)
+    job = await bench.job(job_id)
+    assert job.last_error is not None
+    assert (job.state, job.last_error.code, job.last_error.type) == (
+        JobState.FAILED,
+        codes.VALIDATION_ERROR,
+        "ValidationError",
+    )
 
 
 @pytest.mark.parametrize("tenant", ["", "ann"])
@@ -142,9 +175,9 @@ async def test_what_does_not_exist_is_a_validation_error(bench: Bench) -> None:
             new_job(bench.app, COMPILE_PASSPORT, payload, tenant=tenant, key=str(number))
             for number, payload in enumerate(
                 [
-                    CompilePassport(uuid4(), build.snapshot_id, build.rules_id, "build", ISSUED_AT),
-                    CompilePassport(build.passport_id, uuid4(), build.rules_id, "build", ISSUED_AT),
-                    CompilePassport(build.passport_id, build.snapshot_id, uuid4(), "build", ISSUED_AT),
+                    Build(uuid4(), build.snapshot_id, build.rules_id, "build", ISSUED_AT),
+                    Build(build.passport_id, uuid4(), build.rules_id, "build", ISSUED_AT),
+                    Build(build.passport_id, build.snapshot_id, uuid4(), "build", ISSUED_AT),
                 ]
             )
         ),
@@ -271,6 +304,7 @@ async def test_a_refused_connection_is_an_http_exception(bench: Bench) -> None:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
     tenant, job_id = await failed_delivery(bench, url)
     assert await delays_until_dead(bench, job_id) == DELAYS
+    await bench.work()
     assert await bench.ending(job_id) == (JobState.DEAD, codes.HTTP_EXCEPTION)
     delivery = await bench.delivery(tenant)
     assert (delivery["status"], delivery["http_status"], delivery["response_body"]) == ("FAILED", None, None)
@@ -280,12 +314,14 @@ async def test_a_refused_connection_is_an_http_exception(bench: Bench) -> None:
 async def test_a_receiver_that_does_not_answer_in_time_is_a_webhook_timeout(
     bench: Bench, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It sends one part of its answer, so the time is limited in total, not per read. 30 seconds in production."""
-    monkeypatch.setattr("apps.passports.handlers.deliver_webhook.LONGEST", timedelta(milliseconds=200))
+    """It sends one part of its answer, so the time is limited in total, not per read."""
+    assert timedelta(seconds=30) == deliver_webhook.LONGEST
+    monkeypatch.setattr(deliver_webhook, "LONGEST", timedelta(milliseconds=200))
     receiver.answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nslow"]
     receiver.hangs = True
     tenant, job_id = await failed_delivery(bench, receiver.url)
     assert await delays_until_dead(bench, job_id) == DELAYS
+    await bench.work()
     assert await bench.ending(job_id) == (JobState.DEAD, codes.WEBHOOK_TIMEOUT)
     delivery = await bench.delivery(tenant)
     assert (delivery["status"], delivery["http_status"], delivery["response_body"]) == ("FAILED", 200, b"slow")
@@ -321,6 +357,52 @@ async def test_a_lost_connection_of_a_handler_is_db_unavailable_and_recorded(dat
             assert (await bench.version(sealed.version_id))["status"] == "LABELED"
 
 
-def test_a_code_is_either_retryable_or_permanent() -> None:
-    assert not codes.RETRYABLE & codes.PERMANENT
-    assert (len(codes.RETRYABLE), len(codes.PERMANENT)) == (5, 8)
+@pytest.mark.fault
+async def test_a_database_that_takes_connections_but_does_not_answer_is_db_unavailable(
+    bench: Bench, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before the lease ends: the attempt would otherwise be lost, and say nothing of the database."""
+    monkeypatch.setattr("apps.passports.database._ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr("apps.passports.database._CONNECT_SECONDS", 0.3)
+    sealed = await bench.sealed(await bench.tenant())
+    with Proxy.before(database.url) as proxy:
+        async with opened_pool(proxy.url) as bench.tools.pool:
+            proxy.swallow()
+            await bench.work()
+            proxy.cut_all()
+    assert await bench.ending(sealed.job_id) == (JobState.READY, codes.DB_UNAVAILABLE)
+
+
+@pytest.mark.parametrize("broken", ["{url}&default_transaction_read_only=on", "{server}/gone?{query}"])
+async def test_a_replica_and_a_dropped_database_are_db_unavailable(
+    bench: Bench, database: Database, broken: str
+) -> None:
+    sealed = await bench.sealed(await bench.tenant())
+    before, _, query = database.url.partition("?")
+    url = broken.format(url=database.url, server=before.rpartition("/")[0], query=query)
+    async with asyncpg.create_pool(url, min_size=0) as bench.tools.pool:
+        await bench.work()
+    assert await bench.ending(sealed.job_id) == (JobState.READY, codes.DB_UNAVAILABLE)
+
+
+@pytest.mark.fault
+async def test_an_outage_of_the_whole_store_is_recorded_once_it_is_back(bench: Bench, database: Database) -> None:
+    """The handler waits for a lock when the connections of its worker are cut, also those of Holdfast."""
+    sealed = await bench.sealed(await bench.tenant())
+    with Proxy.before(database.url) as proxy:
+        async with opened_bench(worker_settings(proxy.url)) as away, connected(database.url) as other:
+            process = away.app.worker(runners=("queue",))
+            async with other.transaction():
+                await other.execute("SELECT FROM passports.tenants FOR NO KEY UPDATE")
+                running = asyncio.create_task(process.run())
+                await until(lambda: is_waiting_for_audit(bench))
+                proxy.refuse()
+            proxy.flow()
+
+            async def is_recorded() -> bool:
+                return len((await bench.job(sealed.job_id)).errors) > 0
+
+            await until(is_recorded)
+            process.stop()
+            await running
+    assert [error["code"] for error in (await bench.job(sealed.job_id)).errors] == [codes.DB_UNAVAILABLE]

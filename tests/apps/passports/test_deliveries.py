@@ -1,7 +1,15 @@
 """Webhook deliveries: what is sent, rotations, redeliveries, and jobs that end without their handler."""
 
+import asyncio
+import base64
 import hashlib
 import hmac
+import json
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,15 +19,21 @@ from apps.passports.codes import Conflict
 from apps.passports.database import transaction
 from apps.passports.deliveries import redeliver, settle_all
 from apps.passports.endpoints import begin_rotation, end_rotation, subscribe
+from apps.passports.handlers import deliver_webhook
 from apps.passports.jobs import Priority
 from apps.passports.settings import Settings
 from apps.passports.verifying import verify_webhook
 from holdfast import JobState
 from holdfast.webhooks import WebhookAddressRefused
-from tests.apps.passports.bench import Bench, opened_bench
+from tests.apps.passports.bench import Bench, opened_bench, worker_settings
+from tests.apps.passports.patience import until
 from tests.apps.passports.receiver import Receiver, answer
+from tests.databases import Database
+from tests.store_contract.steps import wants
 
 pytestmark = pytest.mark.postgres
+
+ROOT = Path(__file__).parents[3]
 
 
 def verify_signature(secret: str, body_bytes: bytes, signature_header: str) -> bool:
@@ -42,34 +56,39 @@ async def redelivered(bench: Bench, tenant: UUID) -> UUID | None:
 
 
 async def test_a_webhook_passes_the_verification_of_customers_also_during_a_rotation(
-    bench: Bench, receiver: Receiver
+    bench: Bench, tmp_path: Path
 ) -> None:
-    tenant = await bench.tenant()
-    endpoint = await bench.endpoint(tenant, receiver.url, "RULES_PUBLISHED")
-    old = endpoint.secret
-    await announced(bench, tenant)
-    await bench.work()
-    async with transaction(bench.tools.pool) as connection:
-        new = await begin_rotation(connection, tenant, endpoint.webhook_endpoint_id)
-    await announced(bench, tenant)
-    await bench.work()
-    async with transaction(bench.tools.pool) as connection:
-        await end_rotation(connection, tenant, endpoint.webhook_endpoint_id)
-    await announced(bench, tenant)
-    await bench.work()
-    with pytest.raises(Conflict):
-        async with transaction(bench.tools.pool) as connection:
-            await end_rotation(connection, tenant, endpoint.webhook_endpoint_id)
-
-    before, during, after = receiver.received
-    for received, secret in ((before, old), (during, old), (after, new)):
-        assert verify_signature(secret, received.body, received.headers["X-BPC-Signature"])
-        assert verify_webhook(received.body, received.headers, secret) == []
-        assert received.headers["Content-Type"] == "application/json"
-        assert received.headers["X-BPC-Event-Type"] == "RULES_PUBLISHED"
-        assert str(UUID(received.headers["X-BPC-Delivery-Id"])) == received.headers["X-BPC-Delivery-Id"]
-    assert verify_signature(new, during.body, during.headers["X-BPC-Signature-Next"])
-    assert "X-BPC-Signature-Next" not in before.headers | after.headers
+    """The customer's server is a process of its own. It refuses the first webhook once."""
+    tenant, log = await bench.tenant(), tmp_path / "received"
+    command = [sys.executable, "-m", "apps.passports.demo_receiver", str(log)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as customer:  # noqa: ASYNC220
+        try:
+            assert customer.stdout is not None
+            port = int(await asyncio.to_thread(customer.stdout.readline))
+            endpoint = await bench.endpoint(tenant, f"http://127.0.0.1:{port}/bpc", "RULES_PUBLISHED")
+            old, id = endpoint.secret, endpoint.webhook_endpoint_id
+            await announced(bench, tenant)
+            await bench.work_off()
+            async with transaction(bench.tools.pool) as connection:
+                new = await begin_rotation(connection, tenant, id)
+            await announced(bench, tenant)
+            await bench.work()
+            async with transaction(bench.tools.pool) as connection:
+                await end_rotation(connection, tenant, id)
+            await announced(bench, tenant)
+            await bench.work()
+        finally:
+            customer.terminate()
+    refused, before, during, after = (json.loads(line) for line in log.read_text().splitlines())
+    assert [each["status"] for each in (refused, before, during, after)] == [503, 204, 204, 204]
+    for received, secret in ((refused, old), (before, old), (during, old), (after, new)):
+        body, headers = base64.b64decode(received["body"]), received["headers"]
+        assert verify_signature(secret, body, headers["X-BPC-Signature"])
+        assert verify_webhook(body, headers, secret) == []
+        assert (headers["Content-Type"], headers["X-BPC-Event-Type"]) == ("application/json", "RULES_PUBLISHED")
+        assert str(UUID(headers["X-BPC-Delivery-Id"])) == headers["X-BPC-Delivery-Id"]
+    assert verify_signature(new, base64.b64decode(during["body"]), during["headers"]["X-BPC-Signature-Next"])
+    assert "X-BPC-Signature-Next" not in before["headers"] | after["headers"]
 
 
 async def test_what_the_receiver_answered_is_kept(bench: Bench, receiver: Receiver) -> None:
@@ -167,15 +186,97 @@ async def test_a_delivery_whose_job_dies_without_its_handler_fails(bench: Bench)
     assert (await bench.audited(tenant)).count("WEBHOOK_FAILED") == 1
 
 
-async def test_a_delivery_whose_job_is_canceled_or_deleted_fails(bench: Bench) -> None:
+async def test_a_delivery_whose_job_kills_its_workers_fails_once(bench: Bench) -> None:
+    tenant = await bench.tenant()
+    await bench.endpoint(tenant, "http://127.0.0.1:1/", "RULES_PUBLISHED")
+    job_id = await announced(bench, tenant)
+    store = bench.app.opened.store
+    for is_alone in (False, False, True):
+        (leased,) = await store.claim(wants("DELIVER_WEBHOOK", queues=("passports",), suspects=is_alone))
+        if is_alone:
+            await store.run_alone(leased.lease, 1)
+        await bench.app.clock.advance(timedelta(minutes=2))
+        assert len(await store.rescue(10)) == 1
+        await bench.app.clock.advance(timedelta(minutes=2))
+    await bench.work_off()
+    assert await bench.ending(job_id) == (JobState.DEAD, "LEASE_LOST")
+    delivery = await bench.delivery(tenant)
+    assert (delivery["status"], delivery["http_status"]) == ("FAILED", None)
+    assert delivery["error_message"].startswith("LEASE_LOST: ")
+    assert await bench.audited(tenant) == ["RULES_PUBLISHED", "WEBHOOK_FAILED"]
+
+
+async def test_a_job_that_is_canceled_while_its_webhook_is_sent_fails_the_delivery(
+    database: Database, receiver: Receiver
+) -> None:
+    receiver.answers, receiver.hangs = [b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"], True
+    short = {"bpc_jobs_lease_seconds": 2, "bpc_jobs_lease_renew_seconds": 1}
+    async with opened_bench(worker_settings(database.url, **short)) as bench:
+        tenant = await bench.tenant()
+        await bench.endpoint(tenant, receiver.url, "RULES_PUBLISHED")
+        job_id = await announced(bench, tenant)
+        process = bench.app.worker(runners=("queue",))
+        running = asyncio.create_task(process.run())
+        await receiver.arrived.wait()
+        assert await bench.app.cancel([job_id]) == ["requested"]
+
+        async def is_canceled() -> bool:
+            return (await bench.job(job_id)).state is JobState.CANCELED
+
+        await until(is_canceled)
+        process.stop()
+        await running
+        assert (await bench.delivery(tenant))["status"] == "PENDING"
+        await bench.tools.pool.execute(
+            "UPDATE passports.webhook_deliveries SET created_at = now() - interval '2 minutes'"
+        )
+        assert await settle_all(bench.tools.pool, bench.app) == 1
+        assert (await bench.delivery(tenant))["status"] == "FAILED"
+        assert await bench.audited(tenant) == ["RULES_PUBLISHED", "WEBHOOK_FAILED"]
+
+
+async def test_a_worker_lost_after_recording_the_last_attempt_leaves_one_failure(
+    bench: Bench, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt is in the database, but not the end of its job: another worker has taken the job over."""
+    tenant = await bench.tenant()
+    receiver.answers = [answer(500, b"no")]
+    await bench.endpoint(tenant, receiver.url, "RULES_PUBLISHED")
+    job_id = await announced(bench, tenant)
+    for _ in range(4):
+        await bench.work()
+        await bench.app.clock.advance(timedelta(seconds=16))
+    record = deliver_webhook._record_failure
+
+    async def recorded_and_lost(*given: Any) -> None:  # noqa: ANN401
+        monkeypatch.undo()
+        await record(*given)
+        await bench.app.clock.advance(timedelta(minutes=2))
+        await bench.work()
+
+    monkeypatch.setattr(deliver_webhook, "_record_failure", recorded_and_lost)
+    await bench.work_off()
+    assert (await bench.job(job_id)).losses == 1
+    assert await bench.ending(job_id) == (JobState.DEAD, "WebhookNon2xx")
+    delivery = await bench.delivery(tenant)
+    assert (delivery["status"], delivery["http_status"], delivery["response_body"]) == ("FAILED", 500, b"no")
+    assert (await bench.audited(tenant)).count("WEBHOOK_FAILED") == 1
+
+
+async def test_a_delivery_whose_job_is_canceled_or_deleted_fails(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also behind a page full of older deliveries that are still being tried."""
+    monkeypatch.setattr("apps.passports.deliveries._PAGE", 1)
     tenant = await bench.tenant()
     endpoints = [await bench.endpoint(tenant, "http://127.0.0.1:1/", "RULES_PUBLISHED") for _ in range(3)]
     assert len(endpoints) == 3
     await bench.rules(tenant)
-    canceled, deleted, live = (job.id for job in await bench.jobs("DELIVER_WEBHOOK"))
+    live, canceled, deleted = (job.id for job in await bench.jobs("DELIVER_WEBHOOK"))
     await bench.app.cancel([canceled, deleted])
     await bench.app.delete([deleted])
-    await bench.tools.pool.execute("UPDATE passports.webhook_deliveries SET created_at = now() - interval '2 minutes'")
+    age = "UPDATE passports.webhook_deliveries SET created_at = now() - interval '2 minutes'"
+    await bench.tools.pool.execute(age)
+    oldest = (await bench.job(live)).payload["webhook_delivery_id"]
+    await bench.tools.pool.execute(f"{age} - interval '1 minute' WHERE webhook_delivery_id = $1::text::uuid", oldest)
     assert await settle_all(bench.tools.pool, bench.app) == 2
     assert await settle_all(bench.tools.pool, bench.app) == 0
     rows = await bench.rows("SELECT status, count(*) FROM passports.webhook_deliveries GROUP BY 1 ORDER BY 1")

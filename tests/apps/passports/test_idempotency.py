@@ -12,7 +12,6 @@ from apps.passports.jobs import (
     GENERATE_QR,
     PARSE_FACTS,
     SIGN_PASSPORT,
-    CompilePassport,
     DeliverWebhook,
     GenerateQr,
     ParseFacts,
@@ -70,8 +69,7 @@ async def to_parse(bench: Bench, tenant: UUID) -> NewJob:
 
 async def to_compile(bench: Bench, tenant: UUID) -> NewJob:
     build = (await bench.sealed(tenant)).build
-    payload = CompilePassport(build.passport_id, build.snapshot_id, build.rules_id, build.build_id, build.issued_at)
-    return new_job(bench.app, COMPILE_PASSPORT, payload, tenant=tenant, key="k")
+    return new_job(bench.app, COMPILE_PASSPORT, build, tenant=tenant, key="k")
 
 
 async def to_sign(bench: Bench, tenant: UUID) -> NewJob:
@@ -97,6 +95,7 @@ async def checked(database: Database, settings: Settings, prepare: Prepare, *eve
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("prepare", "event_type"),
     [
@@ -117,6 +116,7 @@ async def test_a_crash_after_any_step_leaves_exactly_one_effect(
     }
 
 
+@pytest.mark.long
 async def test_a_crash_of_a_delivery_sends_again_and_records_once(
     database: Database, settings: Settings, receiver: Receiver
 ) -> None:
@@ -159,9 +159,8 @@ async def test_two_workers_that_compile_the_same_build_make_one_version(bench: B
     tenant = await bench.tenant()
     sealed = await bench.sealed(tenant)
     build = sealed.build
-    payload = CompilePassport(build.passport_id, build.snapshot_id, build.rules_id, build.build_id, build.issued_at)
     await bench.app.enqueue_many(
-        [new_job(bench.app, COMPILE_PASSPORT, payload, tenant=tenant, key=str(number)) for number in range(5)]
+        [new_job(bench.app, COMPILE_PASSPORT, build, tenant=tenant, key=str(number)) for number in range(5)]
     )
     await bench.work()
     assert {job.state for job in await bench.jobs()} == {JobState.SUCCEEDED}

@@ -178,6 +178,25 @@ async def test_an_audit_event_never_changes(bench: Bench, full: Sealed) -> None:
     assert await bench.audited(full.tenant) == events
 
 
+async def test_an_audit_event_has_the_next_number(bench: Bench, full: Sealed) -> None:
+    newest = len(await bench.audited(full.tenant))
+    for number in (newest, newest + 2, 1):
+        statement = (
+            "INSERT INTO passports.audit_events (tenant_id, number, event_id, event_type, aggregate_type, aggregate_id,"
+            " payload) VALUES ($1, $2, gen_random_uuid(), 'X', 'X', gen_random_uuid(), '{}')"
+        )
+        assert await refused(bench, statement, full.tenant, number) == "number_is_next"
+
+
+async def test_an_unlabeled_version_cannot_become_another(bench: Bench) -> None:
+    sealed = await bench.sealed(await bench.tenant())
+    bench.tools.key = None
+    await bench.work()
+    assert (await bench.version(sealed.version_id))["status"] == "COMPILED"
+    for change in ("build_id = 'other'", "issued_at = now()", "passport_version_id = gen_random_uuid()"):
+        assert await refused(bench, f"UPDATE passports.passport_versions SET {change}") == "content_is_fixed"
+
+
 async def test_what_a_passport_is_made_of_never_changes(bench: Bench, full: Sealed) -> None:
     for statement, constraint in (
         ("UPDATE passports.document_versions SET content = 'x', content_hash = sha256('x')", "content_is_fixed"),
@@ -187,6 +206,14 @@ async def test_what_a_passport_is_made_of_never_changes(bench: Bench, full: Seal
         ("UPDATE passports.passport_versions SET payload = 'x'", "content_is_fixed"),
         ("UPDATE passports.passport_versions SET receipt_hash = payload_hash", "content_is_fixed"),
         ("UPDATE passports.passport_versions SET key_id = 'other'", "content_is_fixed"),
+        ("UPDATE passports.passport_versions SET build_id = 'other'", "content_is_fixed"),
+        ("UPDATE passports.passport_versions SET issued_at = now()", "content_is_fixed"),
+        ("UPDATE passports.passport_versions SET passport_version_id = gen_random_uuid()", "content_is_fixed"),
+        ("UPDATE passports.passport_versions SET qr_png = 'x'", "content_is_fixed"),
+        ("UPDATE passports.passport_versions SET qr_payload = 'x'", "content_is_fixed"),
+        ("DELETE FROM passports.passport_versions", "is_kept"),
+        ("DELETE FROM passports.document_facts", "append_only"),
+        ("UPDATE passports.document_facts SET fact_id = fact_id", "append_only"),
         ("UPDATE passports.snapshot_documents SET snapshot_id = snapshot_id", "content_is_fixed"),
         ("DELETE FROM passports.snapshot_documents", "snapshot_is_open"),
         ("INSERT INTO passports.snapshot_documents SELECT * FROM passports.snapshot_documents", "snapshot_is_open"),

@@ -1,6 +1,8 @@
 """Two tenants: whatever one of them asks for with the other's ids reads and writes nothing."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
@@ -16,7 +18,6 @@ from apps.passports.jobs import (
     GENERATE_QR,
     PARSE_FACTS,
     SIGN_PASSPORT,
-    CompilePassport,
     DeliverWebhook,
     GenerateQr,
     ParseFacts,
@@ -35,6 +36,10 @@ from tests.apps.passports.test_idempotency import TABLES
 
 pytestmark = pytest.mark.postgres
 
+FOLDER = Path(__file__).parents[3] / "apps/passports/sql"
+WITHOUT_TENANT = {"schema.sql", "is_complete.sql", "tenants/of_token.sql", "webhooks/pending.sql"}
+"""The tables themselves, the search for a tenant, and the search for deliveries to settle, each within its tenant."""
+
 
 async def everything(bench: Bench) -> dict[str, list[tuple[object, ...]]]:
     return {table: await bench.rows(f"SELECT each::text FROM {table} AS each ORDER BY 1") for table in TABLES}
@@ -47,6 +52,19 @@ async def test_a_token_leads_to_its_tenant_and_is_not_stored(bench: Bench) -> No
     assert await tenant_with_token(bench.tools.pool, "another") is None
     stored = await bench.rows("SELECT each::text FROM passports.tenants AS each")
     assert one.token not in str(stored)
+
+
+def test_every_statement_names_its_tenant() -> None:
+    """Each table that a statement reads or writes is limited to the tenant $1, or joined by the tenant."""
+    statements = {str(path.relative_to(FOLDER)): path.read_text(encoding="utf-8") for path in FOLDER.rglob("*.sql")}
+    for name in WITHOUT_TENANT:
+        del statements[name]
+    for name, text in statements.items():
+        tables = len(re.findall(r"\b(?:FROM|JOIN|UPDATE|INTO) passports\.", text))
+        named = re.findall(r"\btenant_id = \$1|\b(?:SELECT|VALUES) \(?\$1\b|USING \(tenant_id,", text)
+        assert len(named) >= tables, name
+    code = [path.read_text(encoding="utf-8") for path in FOLDER.parent.rglob("*.py")]
+    assert not any(re.search(r"(?:FROM|JOIN|UPDATE|INTO) passports\.", text) for text in code)
 
 
 async def test_no_handler_reaches_across_the_border(bench: Bench, receiver: Receiver) -> None:
@@ -69,8 +87,7 @@ async def test_no_handler_reaches_across_the_border(bench: Bench, receiver: Rece
         *(
             new_job(
                 bench.app, COMPILE_PASSPORT,
-                CompilePassport(each.passport_id, each.snapshot_id, each.rules_id, each.build_id, each.issued_at),
-                tenant=bob, key=str(number),
+                each, tenant=bob, key=str(number),
             )
             for number, each in enumerate(compilations)
         ),

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from apps.passports.__main__ import main
-from apps.passports.commands import add_named_tenant, requeue
+from apps.passports.commands import Failed, add_named_tenant, replace_tenant_token, requeue
 from apps.passports.tenants import tenant_with_token
 from apps.passports.tools import trusted_keys
 from holdfast.webhooks import Secrets, sign
@@ -30,7 +30,8 @@ def told(capsys: Captured, *arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["worker"], ["api"], ["demo"], ["requeue"], ["tenant", "add"], ["verify", "passport"]]
+    "command",
+    [[], ["worker"], ["api"], ["demo"], ["requeue"], ["tenant", "add"], ["tenant", "token"], ["verify", "passport"]],
 )
 def test_every_command_has_help(capsys: Captured, command: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -45,6 +46,7 @@ def test_a_wrong_command_is_one_line_with_the_next_step(capsys: Captured, monkey
         (["work"], "`python -m apps.passports --help` shows how to write it"),
         (["tenant", "add"], "`python -m apps.passports tenant add --help` shows how to write it"),
         (["tenant", "add", " "], "give the tenant a name"),
+        (["tenant", "token", "17"], "'17' is not the ID of a tenant; `tenant add` printed it"),
         (["requeue", "17"], "'17' is not the ID of a job; GET /v1/dead-letters lists them"),
         (["verify", "passport", "/none.json", "--qr", "BPC1|"], "/none.json: cannot be read: No such file"),
     ):
@@ -64,9 +66,18 @@ async def test_a_tenant_gets_a_token(api: Api, capsys: Captured) -> None:
     assert str(await tenant_with_token(api.bench.tools.pool, printed["token"])) == printed["tenant_id"]
 
 
-async def test_a_dead_letter_is_requeued_with_all_its_attempts(api: Api, world: World, capsys: Captured) -> None:
-    from apps.passports.commands import Failed
+async def test_a_token_is_replaced_and_the_old_one_stops_working(api: Api, capsys: Captured) -> None:
+    assert await replace_tenant_token(api.bench.settings, str(api.ann.tenant)) == 0
+    printed = dict(line.split(": ") for line in capsys.readouterr().out.splitlines())
+    assert (await api.ann.http.get("/v1/jobs")).status_code == 401
+    bearer = {"Authorization": f"Bearer {printed['token']}"}
+    assert (await api.ann.http.get("/v1/jobs", headers=bearer)).status_code == 200
+    assert (await api.bob.http.get("/v1/jobs")).status_code == 200
+    with pytest.raises(Failed, match="there is no tenant"):
+        await replace_tenant_token(api.bench.settings, str(uuid4()))
 
+
+async def test_a_dead_letter_is_requeued_with_all_its_attempts(api: Api, world: World, capsys: Captured) -> None:
     settings, job_id = api.bench.settings, world.ids["job_id"]
     assert await requeue(settings, job_id) == 0
     assert capsys.readouterr().out == f"requeued {job_id} with all its attempts\n"

@@ -25,8 +25,8 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-@pytest.mark.parametrize(("is_enabled", "is_required"), [(False, False), (False, True), (True, False), (True, True)])
-async def test_readiness_wants_the_broker_only_if_both_variables_say_so(
+@pytest.mark.parametrize(("is_enabled", "is_required"), [(False, False), (True, False), (True, True)])
+async def test_readiness_wants_the_broker_only_if_it_is_required(
     database: Database, is_enabled: bool, is_required: bool
 ) -> None:
     settings = worker_settings(
@@ -37,7 +37,7 @@ async def test_readiness_wants_the_broker_only_if_both_variables_say_so(
     )
     async with opened_api(settings) as api:
         response = await api.nobody.get("/v1/health/ready")
-        if is_enabled and is_required:
+        if is_required:
             assert await problem(response) == (503, "QUEUE_UNAVAILABLE", "RabbitMQ cannot be reached")
         else:
             assert response.json() == {"status": "ok"}
@@ -75,9 +75,17 @@ async def test_a_message_wakes_a_worker_that_polls_once_an_hour(
             # The API sends the message itself.
             again = await api.ann.upload()
             await until(lambda: _is_done(api, again["job_id"]))
+            await api.ann.endpoint("http://127.0.0.1:9/", "RULES_PUBLISHED")
+            await api.ann.published()
+            (delivery,) = (await api.ann.get("/jobs", type="DELIVER_WEBHOOK"))["items"]
+            await until(lambda: _is_tried(api, delivery["job_id"]))
         worker.stop()
         assert await running == 0
 
 
 async def _is_done(api: Api, job_id: str) -> bool:
     return bool((await api.ann.get(f"/jobs/{job_id}"))["status"] == "SUCCEEDED")
+
+
+async def _is_tried(api: Api, job_id: str) -> bool:
+    return (await api.ann.get(f"/jobs/{job_id}"))["last_error"] is not None

@@ -45,6 +45,15 @@ async def test_a_dead_letter_is_shown_and_requeued_with_all_its_attempts(api: Ap
         assert (await problem(response))[:2] == (409, "CONFLICT")
 
 
+@pytest.mark.parametrize("name", ["token", "access_token", "authorization", "Authorization"])
+async def test_a_token_in_the_address_is_ignored(api: Api, name: str) -> None:
+    """Addresses end up in logs."""
+    token = api.ann.http.headers["Authorization"]
+    for value in (token, token.removeprefix("Bearer ")):
+        response = await api.nobody.get("/v1/jobs", params={name: value})
+        assert (await problem(response))[:2] == (401, "UNAUTHORIZED")
+
+
 async def test_jobs_are_filtered_by_status_and_type(api: Api, world: World) -> None:
     assert world.ids
     parsed = (await api.ann.get("/jobs", type="PARSE_FACTS", status="SUCCEEDED"))["items"]
@@ -63,6 +72,11 @@ async def test_the_priority_of_a_job_can_be_given(api: Api, world: World) -> Non
     assert (await api.ann.get(f"/jobs/{usual['job_id']}"))["priority"] == 2
     again = await api.ann.http.post(f"/v1/webhook-deliveries/{world.ids['webhook_delivery_id']}/redeliver?priority=1")
     assert (await api.ann.get(f"/jobs/{again.json()['job_id']}"))["priority"] == 1
+    version_id = uploaded["document_version_id"]
+    await api.work()
+    building = {**world.building, "build_id": "urgent", "priority": 0}
+    sealed = await api.ann.post(f"/snapshots/{await api.ann.snapshot(version_id)}/seal", building)
+    assert (await api.ann.get(f"/jobs/{sealed['job_id']}"))["priority"] == 0
     for wrong in ("4", "-1", "high"):
         response = await api.ann.http.post(
             f"/v1/documents/{world.ids['document_id']}/versions?priority={wrong}", json={"schema_version": 1}

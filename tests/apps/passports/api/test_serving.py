@@ -21,6 +21,7 @@ pytestmark = pytest.mark.postgres
 ROOT = Path(__file__).parents[4]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_it_with_0(database: Database, number: signal.Signals) -> None:
     port = free_port()
