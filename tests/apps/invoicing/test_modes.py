@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -137,6 +138,10 @@ async def test_the_background_runs_the_schedulers_at_once_and_again_while_items_
     assert sorted(api.limits) == [20] * 8
 
 
+def _says(log: Path, text: str) -> bool:
+    return text in log.read_text()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_the_first_signal_lets_the_background_finish_and_the_second_interrupts_it(
     database: Database, tmp_path: Path, number: signal.Signals
@@ -152,10 +157,10 @@ async def test_the_first_signal_lets_the_background_finish_and_the_second_interr
                 with started(log, **given) as worker:
                     await until(lambda: mails.at_once == 1)
                     worker.send_signal(number)
-                    await until(lambda log=log: "worker is stopping" in log.read_text())
+                    await until(partial(_says, log, "worker is stopping"))
                     if is_patient:
                         mails.hold.set()
-                    while not is_patient and "handlers are interrupted" not in log.read_text():
+                    while not is_patient and not _says(log, "handlers are interrupted"):
                         worker.send_signal(number)
                         await asyncio.sleep(0.05)
                     assert await asyncio.to_thread(worker.wait, PATIENCE) == 0
