@@ -59,18 +59,20 @@ class Event:
 
 async def record(connection: "Connection", app: "Holdfast[Tools]", tenant: UUID, event: Event) -> list[UUID]:
     """Record the event, and enqueue a delivery for each subscribed endpoint. Return the IDs of the jobs."""
-    event_id = event.id(tenant)
+    event_id, deliveries, jobs = event.id(tenant), [], []
+    rows = await connection.fetch(sql("webhooks/subscribed"), tenant, event.type) if event.type in ANNOUNCED else []
+    endpoints = [row["webhook_endpoint_id"] for row in rows]
+    if endpoints:
+        deliveries = [uuid5(event_id, str(endpoint)) for endpoint in endpoints]
+        jobs = [
+            new_job(app, DELIVER_WEBHOOK, DeliverWebhook(each), tenant=tenant, key=str(each)) for each in deliveries
+        ]
+        await app.enqueue_many(jobs, conn=connection)
+    # Only now, because this locks the tenant's row.
     await one(
         connection, "audit/add",
         tenant, event_id, event.type, event.aggregate_type, event.aggregate_id, json.dumps(event.payload),
     )  # fmt: skip
-    if event.type not in ANNOUNCED:
-        return []
-    rows = await connection.fetch(sql("webhooks/subscribed"), tenant, event.type)
-    endpoints = [row["webhook_endpoint_id"] for row in rows]
-    if not endpoints:
-        return []
-    deliveries = [uuid5(event_id, str(endpoint)) for endpoint in endpoints]
-    await connection.execute(sql("webhooks/add_deliveries"), tenant, event_id, deliveries, endpoints)
-    jobs = [new_job(app, DELIVER_WEBHOOK, DeliverWebhook(each), tenant=tenant, key=str(each)) for each in deliveries]
-    return [each.id for each in await app.enqueue_many(jobs, conn=connection)]
+    if endpoints:
+        await connection.execute(sql("webhooks/add_deliveries"), tenant, event_id, deliveries, endpoints)
+    return [job.id for job in jobs]

@@ -3,6 +3,7 @@
 Every statement takes the tenant as $1. Failures of the connection become `DatabaseUnavailable` here.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache
@@ -87,11 +88,17 @@ async def fetch_one(pool: "Pool", name: str, *arguments: object) -> asyncpg.Reco
 async def opened_pool(url: str) -> AsyncIterator["Pool"]:
     """Open a pool and make the tables. `url` is the store's, `app.url`: jobs and business rows share transactions."""
     # The minimum is 0, because the pool would log a traceback for each failed try while the server is away.
-    async with asyncpg.create_pool(
+    pool = await asyncpg.create_pool(
         url, min_size=0, max_size=_CONNECTIONS, timeout=_CONNECT_SECONDS, command_timeout=_ANSWER_SECONDS
-    ) as pool:
-        async with pool.acquire() as connection, connection.transaction():
+    )
+    try:
+        async with pool.acquire(timeout=_CONNECT_SECONDS) as connection, connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
             if not await connection.fetchval(sql("is_complete")):
                 await connection.execute(sql("schema"))
         yield pool
+    finally:
+        try:
+            await asyncio.wait_for(pool.close(), _CONNECT_SECONDS)
+        except TimeoutError:
+            pool.terminate()

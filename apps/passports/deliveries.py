@@ -1,16 +1,15 @@
 """The state of webhook deliveries: recording attempts, settling those whose job ended without them, redelivering."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from apps.passports.audit import WEBHOOK_DELIVERED, WEBHOOK_FAILED, Event, record
+from apps.passports.audit import WEBHOOK_FAILED, Event, record
 from apps.passports.codes import Conflict
 from apps.passports.database import fetch, one, sql, transaction
-from apps.passports.jobs import DELIVER_WEBHOOK, DeliverWebhook, Priority
+from apps.passports.jobs import DELIVER_WEBHOOK, DeliverWebhook, new_job
 from holdfast import Holdfast
+from holdfast.webhooks import Response
 
 if TYPE_CHECKING:
     from apps.passports.database import Connection, Pool
@@ -18,29 +17,20 @@ if TYPE_CHECKING:
 
 PENDING, DELIVERED, FAILED = "PENDING", "DELIVERED", "FAILED"
 _PAGE = 1000
-_ENDS = {DELIVERED: WEBHOOK_DELIVERED, FAILED: WEBHOOK_FAILED}
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    status: str
-    http_status: int | None = None
-    headers: Mapping[str, str] | None = None
-    body: bytes | None = None
-    message: str | None = None
 
 
 async def record_attempt(
-    connection: "Connection", app: "Holdfast[Tools]", tenant: UUID, delivery_id: UUID, attempt: Attempt
-) -> None:
-    """Write the attempt, and an audit event if it ended the delivery. Does nothing if the delivery is not pending."""
-    headers = None if attempt.headers is None else json.dumps(dict(attempt.headers))
+    connection: "Connection", tenant: UUID, delivery_id: UUID, status: str, response: Response | None,
+    message: str | None = None,
+) -> bool:  # fmt: skip
+    """Write down what came back. Return False, and change nothing, if the delivery is not pending."""
+    answer: tuple[object, ...] = (None, None, None)
+    if response is not None:
+        answer = response.status, json.dumps(dict(response.headers)), response.body
     changed = await connection.fetchval(
-        sql("webhooks/record_attempt"), tenant, delivery_id,
-        attempt.status, attempt.http_status, headers, attempt.body, _storable(attempt.message),
-    )  # fmt: skip
-    if changed is not None and attempt.status != PENDING:
-        await _record_end(connection, app, tenant, delivery_id, _ENDS[attempt.status])
+        sql("webhooks/record_attempt"), tenant, delivery_id, status, *answer, _storable(message)
+    )
+    return changed is not None
 
 
 async def settle(pool: "Pool", app: "Holdfast[Tools]", tenant: UUID, delivery_id: UUID) -> bool:
@@ -56,7 +46,7 @@ async def settle(pool: "Pool", app: "Holdfast[Tools]", tenant: UUID, delivery_id
         error = None if job is None else job.last_error
         message = f"{error.code}: {error.message}" if error else "its job ended without it"
         await connection.execute(sql("webhooks/fail"), tenant, delivery_id, _storable(message))
-        await _record_end(connection, app, tenant, delivery_id, WEBHOOK_FAILED)
+        await record_end(connection, app, tenant, delivery_id, WEBHOOK_FAILED)
         return True
 
 
@@ -71,7 +61,7 @@ async def settle_all(pool: "Pool", app: "Holdfast[Tools]") -> int:
 
 
 async def redeliver(
-    connection: "Connection", app: "Holdfast[Tools]", tenant: UUID, delivery_id: UUID, priority: int = Priority.LOW
+    connection: "Connection", app: "Holdfast[Tools]", tenant: UUID, delivery_id: UUID, priority: int | None = None
 ) -> UUID | None:
     """Send the event again under the same delivery ID. Return the ID of the job, or None without such a delivery.
 
@@ -82,19 +72,18 @@ async def redeliver(
         return None
     if row["is_disabled"]:
         raise Conflict(f"the webhook endpoint {row['webhook_endpoint_id']} is disabled")
-    enqueued = await app.enqueue(
-        DELIVER_WEBHOOK, DeliverWebhook(delivery_id),
-        conn=connection, tenant=str(tenant), key=str(delivery_id), if_exists="keep_live", priority=Priority(priority),
-    )  # fmt: skip
+    payload, key = DeliverWebhook(delivery_id), str(delivery_id)
+    job = new_job(app, DELIVER_WEBHOOK, payload, tenant=tenant, key=key, priority=priority, if_exists="keep_live")
+    enqueued = await app.enqueue(job, conn=connection)
     if enqueued.is_new:
         await connection.execute(sql("webhooks/begin_again"), tenant, delivery_id)
     return enqueued.id
 
 
-async def _record_end(
+async def record_end(
     connection: "Connection", app: "Holdfast[Tools]", tenant: UUID, delivery_id: UUID, event_type: str
 ) -> None:
-    """The delivery's row is locked, so its events are counted one after the other."""
+    """Record the event of a delivery's end. The caller changed its row, so ends are counted one after the other."""
     row = await one(connection, "audit/count_of_aggregate", tenant, delivery_id)
     told = {"webhook_delivery_id": str(delivery_id)}
     event = Event(event_type, "WebhookDelivery", delivery_id, {**told}, effect=str(row["count"]))

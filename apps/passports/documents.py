@@ -44,7 +44,7 @@ async def upload(
     version_id = uuid4()
     row = await one(connection, "documents/add_version", tenant, version_id, document_id, media_type, content)
     told = {"document_id": str(document_id), "document_version_id": str(version_id), "version": row["version"]}
-    await record(connection, app, tenant, Event(DOCUMENT_UPLOADED, "DocumentVersion", version_id, told))
     job = new_job(app, PARSE_FACTS, ParseFacts(version_id), tenant=tenant, key=str(version_id), priority=priority)
     await app.enqueue(job, conn=connection)
+    await record(connection, app, tenant, Event(DOCUMENT_UPLOADED, "DocumentVersion", version_id, told))
     return Uploaded(version_id, row["version"], job.id)

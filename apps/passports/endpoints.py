@@ -29,9 +29,10 @@ async def add_endpoint(connection: "Connection", tenant: UUID, url: str, policy:
 
 async def begin_rotation(connection: "Connection", tenant: UUID, endpoint_id: UUID) -> str:
     """Return the next secret. From now on it signs X-BPC-Signature-Next; the old one still signs X-BPC-Signature."""
+    await _check_exists(connection, tenant, endpoint_id)
     secret = new_secret()
     if await connection.fetchval(sql("webhooks/begin_rotation"), tenant, endpoint_id, secret) is None:
-        raise NotFound(f"there is no webhook endpoint {endpoint_id}")
+        raise Conflict(f"the webhook endpoint {endpoint_id} has a next secret already; finish that rotation first")
     return secret
 
 

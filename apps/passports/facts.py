@@ -4,7 +4,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Annotated
 
@@ -40,14 +40,12 @@ class Fact:
     key: str
     payload: dict[str, Json]
     schema_version: int = SCHEMA_VERSION
+    payload_text: bytes = field(init=False, repr=False)
+    payload_hash: bytes = field(init=False)
 
-    @property
-    def payload_text(self) -> bytes:
-        return canonical(self.payload)
-
-    @property
-    def payload_hash(self) -> bytes:
-        return sha256(self.payload_text)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "payload_text", canonical(self.payload))
+        object.__setattr__(self, "payload_hash", sha256(self.payload_text))
 
     def as_json(self) -> dict[str, Json]:
         """The fact as it stands in a passport. Its canonical form is a leaf of the proof."""
@@ -90,7 +88,7 @@ def parse_document(content: bytes, media_type: str) -> list[Fact]:
         found = [Fact(ATTRIBUTE, name, {"value": value}) for name, value in document.attributes.items()]
         found += [Fact(COMPONENT, each.part, _present(each)) for each in document.components]
         for fact in found:
-            canonical(fact.as_json())
+            canonical(fact.key)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, problem["loc"])) or "the document"

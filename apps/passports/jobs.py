@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 from apps.passports.compiling import Build
@@ -68,7 +68,10 @@ def new_job(
     key: str,
     correlation_id: str | None = None,
     priority: int | None = None,
+    if_exists: Literal["keep", "keep_live"] = "keep",
 ) -> NewJob[Any]:
     """A job of the tenant, with the priority of its kind unless another one is given."""
-    chosen = PRIORITIES[kind.name] if priority is None else Priority(priority)
-    return app.job(kind, payload, tenant=str(tenant), key=key, priority=chosen, correlation_id=correlation_id or "")
+    return app.job(
+        kind, payload, tenant=str(tenant), key=key, if_exists=if_exists, correlation_id=correlation_id or "",
+        priority=PRIORITIES[kind.name] if priority is None else Priority(priority),
+    )  # fmt: skip

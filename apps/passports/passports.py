@@ -5,11 +5,10 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from apps.passports.canonical import Json, read_json
 from apps.passports.codes import Conflict, NotFound
 from apps.passports.database import fetch_one, sql
 from apps.passports.label import label_png
-from apps.passports.verifying import PassportFile
+from apps.passports.verifying import file_bytes
 
 if TYPE_CHECKING:
     from apps.passports.database import Connection, Pool
@@ -32,9 +31,7 @@ def passport_file(version: asyncpg.Record) -> bytes:
     """The passport for anyone to verify: canonical JSON with payload and signature."""
     if version["signature"] is None:
         raise Conflict(f"the passport version {version['passport_version_id']} is not signed yet")
-    return PassportFile(
-        version["passport_version_id"], _payload(version["payload"]), version["signature"], version["key_id"]
-    ).as_bytes()
+    return file_bytes(version["passport_version_id"], version["payload"], version["signature"], version["key_id"])
 
 
 def label_of(version: asyncpg.Record) -> bytes:
@@ -44,9 +41,3 @@ def label_of(version: asyncpg.Record) -> bytes:
         raise Conflict(f"the passport version {version['passport_version_id']} has no QR code yet")
     first, second, *rest = str(version["passport_version_id"]).split("-")
     return label_png(text, f"{first}-{second}-", "-".join(rest), f"{version['issued_at']:%Y-%m-%d}")
-
-
-def _payload(content: bytes) -> dict[str, Json]:
-    payload = read_json(content)
-    assert isinstance(payload, dict)  # noqa: S101 - we compiled it
-    return payload

@@ -5,7 +5,9 @@ import io
 import zxingcpp
 from PIL import Image, UnidentifiedImageError
 
-_MOST_PIXELS = 50_000_000
+_MOST_PIXELS = 12_000_000
+# Others have parsers that start programs (EPS) or fail in ways of their own.
+_FORMATS = ("PNG", "JPEG", "WEBP")
 _TOO_LARGE = f"the picture has more than {_MOST_PIXELS:,} pixels"
 
 
@@ -16,7 +18,7 @@ class Unreadable(Exception):
 def read_qr(picture: bytes) -> str:
     """Return the text of the only QR code in the picture."""
     try:
-        with Image.open(io.BytesIO(picture)) as image:
+        with Image.open(io.BytesIO(picture), formats=_FORMATS) as image:
             # Before the pixels are decoded: a small file can hold a huge picture.
             if image.width * image.height > _MOST_PIXELS:
                 raise Unreadable(_TOO_LARGE)
@@ -24,7 +26,7 @@ def read_qr(picture: bytes) -> str:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise Unreadable(_TOO_LARGE) from error
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        raise Unreadable("the file is not a picture") from error
+        raise Unreadable("the file is not a picture: send PNG, JPEG or WebP") from error
     found = zxingcpp.read_barcodes(pixels, formats=zxingcpp.BarcodeFormats(zxingcpp.BarcodeFormat.QRCode))
     if len(found) != 1:
         raise Unreadable("there is no QR code in the picture" if not found else "there is more than one QR code")

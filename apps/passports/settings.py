@@ -57,6 +57,8 @@ def _keys(value: object) -> object:
     if not isinstance(value, str):
         return value
     pairs = [each.strip().partition(":") for each in value.split(",") if each.strip()]
+    if len({key_id for key_id, *_ in pairs}) < len(pairs):
+        raise ValueError("has two keys with the same ID")
     return {_is_key_id(key_id): key_from_text(key) for key_id, _, key in pairs}
 
 

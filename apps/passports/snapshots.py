@@ -49,9 +49,9 @@ async def seal(
     if unparsed:
         raise Conflict(f"not parsed yet: {', '.join(unparsed)}")
     await connection.execute(sql("snapshots/seal"), tenant, build.snapshot_id)
-    event = Event(SNAPSHOT_SEALED, "Snapshot", build.snapshot_id, build.as_json())
-    await record(connection, app, tenant, event)
-    return await compile_again(connection, app, tenant, build, priority=priority)
+    job_id = await compile_again(connection, app, tenant, build, priority=priority)
+    await record(connection, app, tenant, Event(SNAPSHOT_SEALED, "Snapshot", build.snapshot_id, build.as_json()))
+    return job_id
 
 
 async def compile_again(
@@ -64,7 +64,7 @@ async def compile_again(
     if not row["has_rules"]:
         raise NotFound(f"there is no rule package {build.rules_id}")
     key = str(build.version_id(tenant))
-    job = new_job(app, COMPILE_PASSPORT, build, tenant=tenant, key=key, priority=priority)
+    job = new_job(app, COMPILE_PASSPORT, build, tenant=tenant, key=key, priority=priority, if_exists="keep_live")
     return (await app.enqueue(job, conn=connection)).id
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from apps.passports.codes import invalid
 from apps.passports.database import opened_pool
-from apps.passports.settings import Settings
+from apps.passports.settings import Misconfigured, Settings
 from apps.passports.signing import SigningKey
 from holdfast import Holdfast, RunningJob
 from holdfast.webhooks import Policy
@@ -45,6 +45,9 @@ def trusted_keys(settings: Settings) -> dict[str, bytes]:
     """The public keys that the verifier accepts, by ID."""
     key = signing_key(settings)
     own = {} if key is None else {key.id: key.public}
+    for id, public in own.items():
+        if settings.bpc_trusted_keys.get(id, public) != public:
+            raise Misconfigured(f"BPC_TRUSTED_KEYS: {id} is the ID of BPC_SIGNING_KEY, but the key is another one")
     return {**settings.bpc_trusted_keys, **own}
 
 

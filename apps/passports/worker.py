@@ -60,7 +60,9 @@ def _add_handlers(app: Holdfast[Tools], settings: Settings) -> None:
     app.handler(COMPILE_PASSPORT, attempts=attempts, backoff=backoff)(compile_passport)
     app.handler(SIGN_PASSPORT, attempts=attempts, backoff=backoff)(sign_passport)
     app.handler(GENERATE_QR, attempts=attempts, backoff=backoff)(generate_qr)
-    app.handler(DELIVER_WEBHOOK, attempts=attempts, backoff=backoff)(deliver_webhook)
+    # A receiver may take half a minute. Half of the slots remain for everything else.
+    at_once = max(1, settings.bpc_jobs_concurrency // 2)
+    app.handler(DELIVER_WEBHOOK, attempts=attempts, backoff=backoff, limit=at_once)(deliver_webhook)
     app.on_dead(DELIVER_WEBHOOK, priority=Priority.CRITICAL, queue=QUEUE, attempts=attempts, backoff=backoff)(
         fail_delivery
     )

@@ -1,5 +1,6 @@
 """Passports and their versions: as data, as a file to verify, as a QR code and as a label."""
 
+import asyncio
 from typing import Any
 from uuid import UUID
 
@@ -60,6 +61,10 @@ async def list_versions(
 @router.get("/passport-versions/{passport_version_id}", summary="Read a version: payload, hashes, proof and signature")
 async def version(passport_version_id: UUID, service: TheService, tenant: TheTenant) -> PassportVersion:
     row = dict(await passports.passport_version(service.pool, tenant, passport_version_id))
+    return await asyncio.to_thread(_version, row)
+
+
+def _version(row: dict[str, Any]) -> PassportVersion:
     payload = read_json(row["payload"])
     hashes = [leaf_hash(leaf) for leaf in leaves(payload)] if isinstance(payload, dict) else []
     proof = {"root_hash": row.pop("proof_root_hash"), "leaf_hashes": hashes}
@@ -100,7 +105,7 @@ async def qr_code(passport_version_id: UUID, service: TheService, tenant: TheTen
 )
 async def label(passport_version_id: UUID, service: TheService, tenant: TheTenant) -> Response:
     row = await passports.passport_version(service.pool, tenant, passport_version_id)
-    return _download(passports.label_of(row), _PNG, f"label-{passport_version_id}.png")
+    return _download(await asyncio.to_thread(passports.label_of, row), _PNG, f"label-{passport_version_id}.png")
 
 
 @router.post(

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import hashlib
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -13,7 +14,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse
 
-from apps.passports.api.service import Service, TheService
+from apps.passports.api.service import TheService
 from apps.passports.reading import Unreadable, read_qr
 from apps.passports.settings import Settings
 from apps.passports.tools import trusted_keys
@@ -28,7 +29,7 @@ from apps.passports.verdicts import (
 )
 
 PATH = "/verify"
-_PHOTO_BYTES = 16 * 1024 * 1024
+_PHOTO_BYTES = 8 * 1024 * 1024
 _MOST_FIELDS = 20
 _MARKS = {Result.OK: "✓", Result.WRONG: "✗", Result.UNCHECKED: "–"}
 
@@ -77,10 +78,12 @@ async def page() -> HTMLResponse:
 
 @router.post(PATH)
 async def verify(request: Request, service: TheService) -> HTMLResponse:
-    form = _Form()
+    form, settings = _Form(), service.settings
     try:
-        form = await _read(request, service.settings)
-        report = _webhook(form) if form.what == "webhook" else await _passport(form, service)
+        # In this order: a slow upload must not keep others from verifying.
+        async with _sent(request, settings) as sent, service.reading:
+            form = await _read(sent)
+            report = _webhook(form, settings) if form.what == "webhook" else await _passport(form, settings)
     except HTTPException as error:
         is_large = error.status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         return _page(
@@ -91,12 +94,14 @@ async def verify(request: Request, service: TheService) -> HTMLResponse:
     return _page(200, form, report=report)
 
 
-async def _read(request: Request, settings: Settings) -> _Form:
-    async with request.form(
-        max_files=_MOST_FIELDS, max_fields=_MOST_FIELDS, max_part_size=2 * settings.bpc_payload_max_bytes
-    ) as sent:
-        texts = {name: value for name, value in sent.items() if isinstance(value, str)}
-        return _Form("webhook" if texts.get("what") == "webhook" else "passport", texts, await _files(sent))
+def _sent(request: Request, settings: Settings) -> AbstractAsyncContextManager[FormData]:
+    most = 2 * settings.bpc_payload_max_bytes
+    return request.form(max_files=_MOST_FIELDS, max_fields=_MOST_FIELDS, max_part_size=most)
+
+
+async def _read(sent: FormData) -> _Form:
+    texts = {name: value for name, value in sent.items() if isinstance(value, str)}
+    return _Form("webhook" if texts.get("what") == "webhook" else "passport", texts, await _files(sent))
 
 
 async def _files(sent: FormData) -> dict[str, bytes]:
@@ -104,15 +109,21 @@ async def _files(sent: FormData) -> dict[str, bytes]:
     return {name: content for name, content in found.items() if content}
 
 
-async def _passport(form: _Form, service: Service) -> Report:
+async def _passport(form: _Form, settings: Settings) -> Report:
     content = form.files.get("passport_file") or form.text("passport").encode(errors="replace")
     if not content:
         raise _Unusable("Paste the passport, or choose its file.")
     qr_text, photo = form.text("qr"), form.files.get("photo")
     if not qr_text and photo is None:
         raise _Unusable("Choose a photo of the QR code, or paste its text.")
-    async with service.reading:
-        return await asyncio.to_thread(_passport_report, content, qr_text, photo, service.settings)
+    _check_size(content, settings)
+    return await asyncio.to_thread(_passport_report, content, qr_text, photo, settings)
+
+
+def _check_size(content: bytes, settings: Settings) -> None:
+    """Checking a passport takes seconds per megabyte. A file has a little more than the payload."""
+    if len(content) > settings.bpc_payload_max_bytes + 4096:
+        raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 
 def _passport_report(content: bytes, qr_text: str, photo: bytes | None, settings: Settings) -> Report:
@@ -123,7 +134,7 @@ def _passport_report(content: bytes, qr_text: str, photo: bytes | None, settings
     return passport_report(content, text, trusted_keys(settings))
 
 
-def _webhook(form: _Form) -> Report:
+def _webhook(form: _Form, settings: Settings) -> Report:
     # Browsers send the line breaks of a text field as CRLF. Our webhooks have none.
     body = form.files.get("body_file") or form.text("body").replace("\r\n", "\n").encode(errors="replace")
     headers = {SIGNATURE: form.text("signature"), NEXT_SIGNATURE: form.text("next_signature")}
@@ -133,6 +144,7 @@ def _webhook(form: _Form) -> Report:
         raise _Unusable("Paste the body of the webhook, or choose a file with it.")
     if not headers[SIGNATURE]:
         raise _Unusable(f"Enter the header {SIGNATURE}.")
+    _check_size(body, settings)
     return webhook_report(body, {name: value for name, value in headers.items() if value}, form.text("secret"))
 
 

@@ -21,7 +21,6 @@ from apps.passports.api.models import (
 from apps.passports.api.service import Priority, ThePage, TheService, TheTenant
 from apps.passports.codes import NotFound
 from apps.passports.database import fetch, transaction
-from apps.passports.jobs import Priority as Priorities
 
 router = APIRouter(tags=["webhooks"])
 
@@ -50,7 +49,11 @@ async def endpoint(webhook_endpoint_id: UUID, service: TheService, tenant: TheTe
     return Endpoint.model_validate(dict(rows[0]))
 
 
-@router.post("/webhook-endpoints/{webhook_endpoint_id}/rotate", summary="Begin a rotation: make the next secret")
+@router.post(
+    "/webhook-endpoints/{webhook_endpoint_id}/rotate",
+    summary="Begin a rotation: make the next secret",
+    responses=documented(409),
+)
 async def rotate(webhook_endpoint_id: UUID, service: TheService, tenant: TheTenant) -> NextSecret:
     """Until the rotation is finished, X-BPC-Signature keeps the old secret and X-BPC-Signature-Next has the new one."""
     async with transaction(service.pool) as connection:
@@ -118,9 +121,8 @@ async def redeliver(
     webhook_delivery_id: UUID, service: TheService, tenant: TheTenant, priority: Priority = None
 ) -> EnqueuedJob:
     """A delivery that is still being tried is left as it is."""
-    chosen = Priorities.LOW if priority is None else priority
     async with transaction(service.pool) as connection:
-        job_id = await deliveries.redeliver(connection, service.app, tenant, webhook_delivery_id, chosen)
+        job_id = await deliveries.redeliver(connection, service.app, tenant, webhook_delivery_id, priority)
     if job_id is None:
         raise NotFound(f"there is no webhook delivery {webhook_delivery_id}")
     await service.app.ring([job_id])

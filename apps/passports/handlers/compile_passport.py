@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 async def compile_passport(job: RunningJob[Build, Tools]) -> None:
     tools, tenant, build = job.state, tenant_of(job), job.payload
     rules = await _ready_rules(tools, tenant, build)
-    facts = [_fact(row) for row in await fetch(tools.pool, "facts/of_snapshot", tenant, build.snapshot_id)]
+    facts = await fetch(tools.pool, "facts/of_snapshot", tenant, build.snapshot_id)
     # In a thread, because large passports would block the event loop.
     compiled = await asyncio.to_thread(_compile, tenant, build, facts, rules)
     if len(compiled.payload) > tools.most_bytes:
         size = f"{len(compiled.payload):,} bytes are over the limit of {tools.most_bytes:,}"
         raise Permanent(PAYLOAD_TOO_LARGE, f"the passport is too large: {size}")
     async with transaction(tools.pool) as connection:
-        if await _add(connection, tenant, build, compiled):
-            event = Event(PASSPORT_COMPILED, "PassportVersion", compiled.version_id, _told(build, compiled))
-            await record(connection, tools.app, tenant, event)
         following = new_job(
             tools.app, SIGN_PASSPORT, SignPassport(compiled.version_id),
             tenant=tenant, key=str(compiled.version_id), correlation_id=job.correlation_id,
         )  # fmt: skip
         await tools.app.enqueue(following, conn=connection)
+        if await _add(connection, tenant, build, compiled):
+            event = Event(PASSPORT_COMPILED, "PassportVersion", compiled.version_id, _told(build, compiled))
+            await record(connection, tools.app, tenant, event)
         await job.finish_in(connection)
 
 
@@ -70,9 +70,9 @@ async def _ready_rules(tools: Tools, tenant: UUID, build: Build) -> str:
     return source
 
 
-def _compile(tenant: UUID, build: Build, facts: Sequence[Fact], rules: str) -> Compiled:
+def _compile(tenant: UUID, build: Build, facts: Sequence[asyncpg.Record], rules: str) -> Compiled:
     try:
-        return compile_version(tenant, build, distinct(facts), rules)
+        return compile_version(tenant, build, distinct(map(_fact, facts)), rules)
     except RuleTypeError as error:
         raise Permanent(RULE_TYPE_ERROR, str(error)) from error
     except (RuleSyntaxError, RuleFailure, InvalidDocument, NotCanonical) as error:

@@ -1,5 +1,7 @@
 """GENERATE_QR: stores the QR code of a signed version, as text and as an image."""
 
+import asyncio
+
 from apps.passports.audit import QR_GENERATED, Event, record
 from apps.passports.codes import QR_ENCODE_FAILED, invalid
 from apps.passports.database import fetch_one, sql, transaction
@@ -18,7 +20,7 @@ async def generate_qr(job: RunningJob[GenerateQr, Tools]) -> None:
         raise invalid(f"the passport version {version_id} is not signed")
     text = str(QrText(version_id, found["payload_hash"], found["proof_root_hash"], found["receipt_hash"]))
     try:
-        png = qr_png(text)
+        png = await asyncio.to_thread(qr_png, text)
     except QrEncodeFailed as error:
         raise Permanent(QR_ENCODE_FAILED, str(error)) from error
     async with transaction(tools.pool) as connection:

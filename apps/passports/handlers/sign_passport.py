@@ -18,12 +18,12 @@ async def sign_passport(job: RunningJob[SignPassport, Tools]) -> None:
         raise Permanent(SIGNING_KEY_MISSING, "BPC_SIGNING_KEY is not set")
     signature = key.sign(found["receipt_hash"])
     async with transaction(tools.pool) as connection:
-        if await connection.fetchval(sql("versions/sign"), tenant, version_id, signature, key.id) is not None:
-            told = {"passport_version_id": str(version_id), "key_id": key.id}
-            await record(connection, tools.app, tenant, Event(PASSPORT_SIGNED, "PassportVersion", version_id, {**told}))
         following = new_job(
             tools.app, GENERATE_QR, GenerateQr(version_id),
             tenant=tenant, key=str(version_id), correlation_id=job.correlation_id,
         )  # fmt: skip
         await tools.app.enqueue(following, conn=connection)
+        if await connection.fetchval(sql("versions/sign"), tenant, version_id, signature, key.id) is not None:
+            told = {"passport_version_id": str(version_id), "key_id": key.id}
+            await record(connection, tools.app, tenant, Event(PASSPORT_SIGNED, "PassportVersion", version_id, {**told}))
         await job.finish_in(connection)

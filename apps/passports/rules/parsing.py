@@ -63,11 +63,11 @@ def parse(source: str) -> Package:
 
 
 def _tokens(line: str, number: int) -> Iterator[_Token]:
-    at = 0
-    while line[at:].strip():
+    at, end = len(line) - len(line.lstrip()), len(line.rstrip())
+    while at < end:
         found = _TOKEN.match(line, at)
         if found is None:
-            at += len(line[at:]) - len(line[at:].lstrip())
+            at = end - len(line[at:end].lstrip())
             raise RuleSyntaxError(f"{Place(number, at + 1)}: {line[at]!r} cannot begin anything here")
         kind = found.lastgroup or ""
         if kind != "comment":

@@ -10,6 +10,7 @@ from apps.passports.database import transaction
 from apps.passports.jobs import PRIORITIES, Priority
 from apps.passports.passports import label_of, passport_file, passport_version
 from apps.passports.reading import read_qr
+from apps.passports.rule_packages import publish
 from apps.passports.snapshots import compile_again, seal
 from apps.passports.tools import trusted_keys
 from apps.passports.verifying import verify_passport
@@ -111,6 +112,18 @@ async def test_a_sealed_snapshot_can_be_compiled_as_another_build(bench: Bench) 
     assert again == sealed.job_id
     builds = await bench.rows("SELECT build_id, status FROM passports.passport_versions ORDER BY build_id")
     assert builds == [("build-1", "LABELED"), ("build-2", "LABELED")]
+
+
+async def test_a_failed_compilation_can_be_asked_for_again(bench: Bench) -> None:
+    tenant = await bench.tenant()
+    sealed = await bench.sealed(tenant, is_published=False)
+    await bench.work()
+    async with transaction(bench.tools.pool) as connection:
+        await publish(connection, bench.app, tenant, sealed.build.rules_id)
+        again = await compile_again(connection, bench.app, tenant, sealed.build)
+    assert again != sealed.job_id
+    await bench.work()
+    assert (await bench.version(sealed.version_id))["status"] == "LABELED"
 
 
 async def test_facts_of_several_documents_are_compiled_together_and_stored_once(bench: Bench) -> None:

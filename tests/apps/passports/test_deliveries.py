@@ -17,14 +17,14 @@ import pytest
 from apps.passports.audit import ANNOUNCED
 from apps.passports.codes import Conflict
 from apps.passports.database import transaction
-from apps.passports.deliveries import redeliver, settle_all
+from apps.passports.deliveries import record_attempt, redeliver, settle_all
 from apps.passports.endpoints import begin_rotation, end_rotation, subscribe
 from apps.passports.handlers import deliver_webhook
 from apps.passports.jobs import Priority
 from apps.passports.settings import Settings
 from apps.passports.verifying import verify_webhook
 from holdfast import JobState
-from holdfast.webhooks import WebhookAddressRefused
+from holdfast.webhooks import WebhookAddressRefused, send
 from tests.apps.passports.bench import Bench, opened_bench, worker_settings
 from tests.apps.passports.patience import until
 from tests.apps.passports.receiver import Receiver, answer
@@ -235,7 +235,37 @@ async def test_a_job_that_is_canceled_while_its_webhook_is_sent_fails_the_delive
         assert await bench.audited(tenant) == ["RULES_PUBLISHED", "WEBHOOK_FAILED"]
 
 
-async def test_a_worker_lost_after_recording_the_last_attempt_leaves_one_failure(
+@pytest.mark.parametrize("stale", [answer(410), answer(500)])
+async def test_a_worker_that_lost_its_job_cannot_fail_a_delivery(
+    bench: Bench, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, stale: bytes
+) -> None:
+    """On the last attempt, another worker takes the job over and delivers while the first one waits for its answer."""
+    tenant = await bench.tenant()
+    receiver.answers = [*[answer(500)] * 4, stale, answer(200, b"fine")]
+    await bench.endpoint(tenant, receiver.url, "RULES_PUBLISHED")
+    job_id = await announced(bench, tenant)
+    for _ in range(4):
+        await bench.work()
+        await bench.app.clock.advance(timedelta(seconds=16))
+
+    async def overtaken(*given: Any, **options: Any) -> Any:  # noqa: ANN401
+        monkeypatch.undo()
+        try:
+            return await send(*given, **options)
+        finally:
+            await bench.app.clock.advance(timedelta(minutes=2))
+            await bench.work()
+
+    monkeypatch.setattr(deliver_webhook, "send", overtaken)
+    await bench.work_off()
+    job = await bench.job(job_id)
+    assert (job.state, job.losses, len(receiver.received)) == (JobState.SUCCEEDED, 1, 6)
+    delivery = await bench.delivery(tenant)
+    assert (delivery["status"], delivery["http_status"], delivery["response_body"]) == ("DELIVERED", 200, b"fine")
+    assert await bench.audited(tenant) == ["RULES_PUBLISHED", "WEBHOOK_DELIVERED"]
+
+
+async def test_a_worker_lost_on_the_last_attempt_leaves_one_failure(
     bench: Bench, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The attempt is in the database, but not the end of its job: another worker has taken the job over."""
@@ -246,15 +276,16 @@ async def test_a_worker_lost_after_recording_the_last_attempt_leaves_one_failure
     for _ in range(4):
         await bench.work()
         await bench.app.clock.advance(timedelta(seconds=16))
-    record = deliver_webhook._record_failure
 
-    async def recorded_and_lost(*given: Any) -> None:  # noqa: ANN401
+    async def recorded_and_lost(*given: Any) -> bool:  # noqa: ANN401
         monkeypatch.undo()
-        await record(*given)
+        async with transaction(bench.tools.pool) as connection:
+            await record_attempt(connection, *given[1:])
         await bench.app.clock.advance(timedelta(minutes=2))
         await bench.work()
+        return True
 
-    monkeypatch.setattr(deliver_webhook, "_record_failure", recorded_and_lost)
+    monkeypatch.setattr(deliver_webhook, "record_attempt", recorded_and_lost)
     await bench.work_off()
     assert (await bench.job(job_id)).losses == 1
     assert await bench.ending(job_id) == (JobState.DEAD, "WebhookNon2xx")

@@ -44,8 +44,10 @@ def worker(url: str, log: Path) -> "Iterator[subprocess.Popen[bytes]]":
 
 
 async def all_done(bench: Bench) -> bool:
-    jobs = [job for job in await bench.jobs() if job.run_at is None or job.run_at <= await bench.app.clock.now()]
-    return all(job.state.is_final for job in jobs)
+    before = await bench.jobs()
+    due = [job for job in before if job.run_at is None or job.run_at <= await bench.app.clock.now()]
+    # A job that was being finished may have enqueued another one while these were read.
+    return all(job.state.is_final for job in due) and len(await bench.jobs()) == len(before)
 
 
 async def is_done(bench: Bench, job_id: UUID) -> bool:
@@ -58,7 +60,7 @@ async def is_done(bench: Bench, job_id: UUID) -> bool:
     [
         (to_parse, "FACTS_PARSED", None),
         (to_compile, "PASSPORT_COMPILED", "LABELED"),
-        (to_sign, "PASSPORT_SIGNED", "SIGNED"),
+        (to_sign, "PASSPORT_SIGNED", "LABELED"),
         (to_label, "QR_GENERATED", "LABELED"),
     ],
 )

@@ -51,6 +51,7 @@ def test_variables_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
         ({"bpc_signing_key": "secret"}, "BPC_SIGNING_KEY: is not a key: write 32 bytes in Base64"),
         ({"bpc_signing_key": base64.b64encode(bytes(31)).decode()}, "BPC_SIGNING_KEY: is not a key"),
         ({"bpc_signing_key_id": "a b"}, "BPC_SIGNING_KEY_ID: write at most 64"),
+        ({"bpc_trusted_keys": f"old:{KEY},old:{KEY}"}, "BPC_TRUSTED_KEYS: has two keys with the same ID"),
         ({"bpc_trusted_keys": "old"}, "BPC_TRUSTED_KEYS: is not a key"),
         ({"bpc_health_require_queue": True}, "BPC_HEALTH_REQUIRE_QUEUE needs BPC_QUEUE_ENABLED=true"),
         ({"bpc_queue_enabled": "maybe"}, "BPC_QUEUE_ENABLED: Input should be a valid boolean"),
@@ -89,6 +90,13 @@ def test_each_kind_is_tried_five_times_with_these_delays() -> None:
         assert delays == [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024]
 
 
+def test_slow_receivers_leave_half_of_the_slots_to_other_jobs() -> None:
+    for slots, webhooks in ((10, 5), (3, 1), (1, 1)):
+        handler = build_app(worker_settings(URL, bpc_jobs_concurrency=slots)).handlers.get("DELIVER_WEBHOOK")
+        assert handler is not None
+        assert handler.limit == webhooks
+
+
 def test_rabbitmq_wakes_the_worker_only_if_the_queue_is_enabled() -> None:
     given = {"bpc_queue_url": "amqp://broker/", "bpc_queue_exchange": "x", "bpc_queue_routing_key": "y"}
     enabled = build_app(worker_settings(URL, **given, bpc_queue_enabled=True)).settings
@@ -107,6 +115,8 @@ def test_the_verifier_trusts_the_own_key_and_older_ones() -> None:
     settings = worker_settings(URL, bpc_trusted_keys=f"old:{KEY}", bpc_signing_key_id="new")
     assert set(trusted_keys(settings)) == {"old", "new"}
     assert trusted_keys(settings)["new"] != bytes(range(32))
+    with pytest.raises(Misconfigured, match="BPC_TRUSTED_KEYS: new is the ID of BPC_SIGNING_KEY"):
+        trusted_keys(worker_settings(URL, bpc_trusted_keys=f"new:{KEY}", bpc_signing_key_id="new"))
 
 
 @pytest.mark.postgres

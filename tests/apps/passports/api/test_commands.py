@@ -107,7 +107,7 @@ async def test_a_passport_is_verified_against_a_photo_or_a_text(
     assert (report["ok"], report["verdict"]) == (False, "The payload is not the one in the QR code (3 more).")
     assert [check["result"] for check in report["checks"]] == ["ok", "ok", *["not ok"] * 4]
     assert main(["verify", "passport", str(passport), "--qr", str(passport)]) == 1
-    assert capsys.readouterr().out.startswith("The file is not a picture.\n")
+    assert capsys.readouterr().out.startswith("The file is not a picture: send PNG, JPEG or WebP.\n")
     assert "begins with BPC1|" in told(capsys, "verify", "passport", str(passport), "--qr", "BPC2")[1]
 
 

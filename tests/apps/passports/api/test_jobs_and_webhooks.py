@@ -109,6 +109,7 @@ async def test_a_rotation_keeps_the_old_secret_until_it_is_finished(api: Api, re
     path = f"/webhook-endpoints/{old['webhook_endpoint_id']}"
     assert (await problem(await api.ann.http.post(f"/v1{path}/finish-rotation")))[:2] == (409, "CONFLICT")
     new = (await api.ann.post(f"{path}/rotate"))["secret"]
+    assert (await problem(await api.ann.http.post(f"/v1{path}/rotate")))[:2] == (409, "CONFLICT")
     shown = await api.ann.get(path)
     assert (shown["is_rotating"], "secret" in shown, new == old["secret"]) == (True, False, False)
     await api.ann.upload()

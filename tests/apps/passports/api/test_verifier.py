@@ -152,9 +152,9 @@ async def test_a_photo_without_one_readable_code_is_named(api: Api, given: Given
     Image.new("L", (50, 50)).save(empty, "PNG")
     for photo, verdict in (
         (empty.getvalue(), "There is no QR code in the picture."),
-        (b"not a picture", "The file is not a picture."),
-        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "The file is not a picture."),
-        (given.label[: len(given.label) // 2], "The file is not a picture."),
+        (b"not a picture", "The file is not a picture: send PNG, JPEG or WebP."),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "The file is not a picture: send PNG, JPEG or WebP."),
+        (given.label[: len(given.label) // 2], "The file is not a picture: send PNG, JPEG or WebP."),
         (huge_png(), "The picture has more than 50,000,000 pixels."),
     ):
         page = await sent(api, {"what": "passport"}, {"passport_file": given.file, "photo": photo})
