@@ -5,7 +5,7 @@ import io
 import zxingcpp
 from PIL import Image, UnidentifiedImageError
 
-_MOST_PIXELS = 12_000_000
+_MOST_PIXELS = 25_000_000
 # Others have parsers that start programs (EPS) or fail in ways of their own.
 _FORMATS = ("PNG", "JPEG", "WEBP")
 _TOO_LARGE = f"the picture has more than {_MOST_PIXELS:,} pixels"

@@ -155,7 +155,7 @@ async def test_a_photo_without_one_readable_code_is_named(api: Api, given: Given
         (b"not a picture", "The file is not a picture: send PNG, JPEG or WebP."),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "The file is not a picture: send PNG, JPEG or WebP."),
         (given.label[: len(given.label) // 2], "The file is not a picture: send PNG, JPEG or WebP."),
-        (huge_png(), "The picture has more than 50,000,000 pixels."),
+        (huge_png(), "The picture has more than 25,000,000 pixels."),
     ):
         page = await sent(api, {"what": "passport"}, {"passport_file": given.file, "photo": photo})
         assert (page.status, page.verdict) == (200, verdict)
