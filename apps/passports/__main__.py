@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("worker", help="run jobs until SIGTERM or Ctrl-C")
     commands.add_parser("api", help="serve the API and the verifier page until SIGTERM or Ctrl-C")
-    demo = commands.add_parser("demo", help="show everything together, for half a minute, on a temporary PostgreSQL")
+    demo = commands.add_parser("demo", help="show everything together on a temporary PostgreSQL")
     demo.add_argument("--serve", action="store_true", help="keep it up at the end, to try the verifier page")
     again = commands.add_parser("requeue", help="run a dead letter again, with all its attempts")
     again.add_argument("job", metavar="JOB", help="the ID of the job")
