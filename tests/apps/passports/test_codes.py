@@ -368,7 +368,7 @@ async def test_a_database_that_takes_connections_but_does_not_answer_is_db_unava
         async with opened_pool(proxy.url) as bench.tools.pool:
             proxy.swallow()
             await bench.work()
-            proxy.cut_all()
+        # Closing did not wait for the server either.
     assert await bench.ending(sealed.job_id) == (JobState.READY, codes.DB_UNAVAILABLE)
 
 

@@ -7,6 +7,7 @@ import socket
 import aio_pika
 import pytest
 
+from holdfast_lab.faults.proxy import Proxy
 from tests.apps.passports.api.conftest import Api, opened_api, problem
 from tests.apps.passports.bench import opened_bench, worker_settings
 from tests.apps.passports.patience import until
@@ -43,6 +44,20 @@ async def test_readiness_wants_the_broker_only_if_it_is_required(
             assert response.json() == {"status": "ok"}
         # Everything else works without the broker.
         assert (await api.ann.upload())["version"] == 1
+
+
+@pytest.mark.fault
+async def test_a_database_that_does_not_answer_is_told_at_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apps.passports.database._ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr("apps.passports.database._CONNECT_SECONDS", 0.3)
+    with Proxy.before(database.url) as proxy:
+        async with opened_api(worker_settings(proxy.url)) as api:
+            proxy.swallow()
+            response = await api.ann.http.get("/v1/documents")
+            assert (await problem(response))[:2] == (503, "DB_UNAVAILABLE")
+            proxy.cut_all()
 
 
 async def test_a_message_wakes_a_worker_that_polls_once_an_hour(

@@ -239,3 +239,11 @@ async def test_uploads_are_bounded(database: Database) -> None:
         assert (page.status, page.verdict) == (413, "That is too large.")
         page = await sent(api, {"qr": "x", "passport": "y" * 2001})
         assert page.status in (413, 422)
+        # Smaller than a photo may be, but no passport and no webhook is that large.
+        large = b" " * 6000
+        for texts, files in (
+            ({"qr": "BPC1|x"}, {"passport_file": large}),
+            ({"what": "webhook", "signature": "x", "secret": "y"}, {"body_file": large}),
+        ):
+            page = await sent(api, texts, files)
+            assert (page.status, page.verdict) == (413, "That is too large.")
