@@ -1,5 +1,6 @@
 """Commands for people: add a tenant or replace its token, requeue a dead letter, verify a passport or a webhook."""
 
+import base64
 import json
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +13,7 @@ from apps.passports.codes import NotFound
 from apps.passports.reading import Unreadable, read_qr
 from apps.passports.settings import Misconfigured, Settings
 from apps.passports.tenants import NewTenant, add_tenant, replace_token
-from apps.passports.tools import Tools, trusted_keys
+from apps.passports.tools import Tools, signing_key, trusted_keys
 from apps.passports.verdicts import NEXT_SIGNATURE, SIGNATURE, Report, passport_report, unreadable_photo, webhook_report
 from apps.passports.worker import build_app
 
@@ -54,6 +55,14 @@ async def requeue(settings: Settings, job_id: str) -> int:
     if answer != "ready":
         raise Failed(f"the job {id} is {answer}; try again")
     sys.stdout.write(f"requeued {id} with all its attempts\n")
+    return 0
+
+
+def show_public_key(settings: Settings) -> int:
+    key = signing_key(settings)
+    if key is None:
+        raise Misconfigured("BPC_SIGNING_KEY is not set")
+    sys.stdout.write(f"{key.id}:{base64.b64encode(key.public).decode()}\n")
     return 0
 
 

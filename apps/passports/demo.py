@@ -127,7 +127,7 @@ def run_demo(*, serve: bool = False) -> int:
         console.print(str(error) or type(error).__name__, style="red", markup=False)
         return 1
     except KeyboardInterrupt:
-        return 130
+        return 0 if serve else 130
 
 
 async def _run(console: Console, *, serve: bool) -> int:

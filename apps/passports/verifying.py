@@ -107,7 +107,7 @@ def verify_passport(content: bytes, qr_text: str, trusted: Mapping[str, bytes]) 
 def _signature_findings(passport: PassportFile, receipt_hash: bytes, trusted: Mapping[str, bytes]) -> Sequence[Finding]:
     public = trusted.get(passport.key_id)
     if public is None:
-        return [Finding("signature", f"the key {passport.key_id[:64]!r} is not trusted")]
+        return [Finding("signature", f"the key {passport.key_id[:64]!r} is not trusted: BPC_TRUSTED_KEYS lacks it")]
     if not is_signed(receipt_hash, passport.signature, public):
         return [Finding("signature", f"the signature is not that of the key {passport.key_id}")]
     return []

@@ -1,5 +1,6 @@
 """The app and its worker. Only this module maps the application's variables to settings of Holdfast."""
 
+import logging
 from datetime import timedelta
 
 from apps.passports.codes import DB_UNAVAILABLE, DatabaseUnavailable
@@ -24,6 +25,8 @@ from holdfast import Holdfast, InvalidInput, run_worker
 from holdfast.backoff import power_of_two
 from holdfast.logs import setup_logging
 from holdfast.schedules import Occurrence
+
+log = logging.getLogger("passports.worker")
 
 _LONGEST_DELAY = timedelta(seconds=1024)
 
@@ -79,4 +82,6 @@ def run_background(settings: Settings) -> int:
     """Run until SIGTERM or Ctrl-C, and return the exit code."""
     app = build_app(settings)
     setup_logging(app.settings, level="info")
+    if settings.bpc_signing_key is None:
+        log.warning("BPC_SIGNING_KEY is not set: signing will fail with SIGNING_KEY_MISSING")
     return run_worker(app)

@@ -131,7 +131,7 @@ def other_passport() -> Compiled:
             file_of(PASSPORT, SigningKey.from_bytes("key-2", bytes(32))),
             CODE,
             ["signature"],
-            "The key 'key-2' is not trusted.",
+            "The key 'key-2' is not trusted: BPC_TRUSTED_KEYS lacks it.",
         ),
     ],
 )

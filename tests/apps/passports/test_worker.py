@@ -10,7 +10,7 @@ import pytest
 from apps.passports.jobs_view import STATUSES, JobView, LastError, TenantJobs
 from apps.passports.settings import Misconfigured, Settings
 from apps.passports.tools import trusted_keys
-from apps.passports.worker import build_app
+from apps.passports.worker import build_app, run_background
 from holdfast import JobState
 from tests.apps.passports.bench import KEY, Bench, opened_bench, worker_settings
 from tests.apps.passports.patience import until
@@ -95,6 +95,16 @@ def test_slow_receivers_leave_half_of_the_slots_to_other_jobs() -> None:
         handler = build_app(worker_settings(URL, bpc_jobs_concurrency=slots)).handlers.get("DELIVER_WEBHOOK")
         assert handler is not None
         assert handler.limit == webhooks
+
+
+def test_a_worker_without_a_signing_key_says_so_at_its_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("apps.passports.worker.run_worker", lambda _: 0)
+    monkeypatch.setattr("apps.passports.worker.setup_logging", lambda *_, **__: None)
+    for key, warned in ((KEY, False), (None, True)):
+        assert run_background(worker_settings(URL, bpc_signing_key=key)) == 0
+        assert ("BPC_SIGNING_KEY is not set" in caplog.text) is warned
 
 
 def test_rabbitmq_wakes_the_worker_only_if_the_queue_is_enabled() -> None:

@@ -6,8 +6,9 @@ from uuid import uuid4
 
 import pytest
 
-from apps.passports.__main__ import main
+from apps.passports.cli import main
 from apps.passports.commands import Failed, add_named_tenant, replace_tenant_token, requeue
+from apps.passports.settings import Settings
 from apps.passports.tenants import tenant_with_token
 from apps.passports.tools import trusted_keys
 from holdfast.webhooks import Secrets, sign
@@ -31,7 +32,17 @@ def told(capsys: Captured, *arguments: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize(
     "command",
-    [[], ["worker"], ["api"], ["demo"], ["requeue"], ["tenant", "add"], ["tenant", "token"], ["verify", "passport"]],
+    [
+        [],
+        ["worker"],
+        ["api"],
+        ["demo"],
+        ["requeue"],
+        ["tenant", "add"],
+        ["tenant", "token"],
+        ["key"],
+        ["verify", "passport"],
+    ],
 )
 def test_every_command_has_help(capsys: Captured, command: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -58,6 +69,18 @@ def test_a_wrong_command_is_one_line_with_the_next_step(capsys: Captured, monkey
     monkeypatch.setenv("BPC_DATABASE_URL", "postgresql://postgres@127.0.0.1:1/none")
     code, line = told(capsys, "tenant", "add", "Ann")
     assert (code, "PostgreSQL is not available at 127.0.0.1:1" in line, "HOLDFAST_STORE" in line) == (1, True, False)
+
+
+def test_the_public_key_is_printed_as_the_variable_for_trusted_keys_takes_it(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BPC_SIGNING_KEY", KEY)
+    own = trusted_keys(Settings.load())
+    assert main(["key"]) == 0
+    monkeypatch.setenv("BPC_TRUSTED_KEYS", capsys.readouterr().out.strip())
+    monkeypatch.delenv("BPC_SIGNING_KEY")
+    assert trusted_keys(Settings.load()) == own
+    assert told(capsys, "key") == (2, "BPC_SIGNING_KEY is not set")
 
 
 async def test_a_tenant_gets_a_token(api: Api, capsys: Captured) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from apps.passports.__main__ import main
+from apps.passports.cli import main
 from tests.apps.passports.api.test_health import free_port
 from tests.apps.passports.patience import PATIENCE, until
 from tests.databases import Database
@@ -49,6 +49,23 @@ async def test_a_signal_ends_it_with_0(database: Database, number: signal.Signal
     assert (process.returncode, b"Traceback" in errors) == (0, False)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("command", ["api", "worker"])
+def test_ctrl_c_at_the_very_start_is_no_traceback(command: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-v", "-m", "apps.passports", command], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    with process.stderr as errors:
+        for line in errors:
+            if line.startswith("import 'asyncpg"):
+                process.send_signal(signal.SIGINT)
+                break
+        rest = errors.read()
+    assert process.wait(PATIENCE) in (-signal.SIGINT, 130)
+    assert "Traceback" not in rest
+
+
 def test_a_failed_start_is_one_line(
     database: Database, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,7 +78,7 @@ def test_a_failed_start_is_one_line(
             (
                 {"BPC_DATABASE_URL": database.url.replace(database.name, "postgres")},
                 2,
-                "HOLDFAST_STORE=$BPC_DATABASE_URL holdfast migrate",
+                "run `HOLDFAST_STORE=$BPC_DATABASE_URL holdfast migrate`",
             ),
             ({"BPC_DATABASE_URL": f"postgresql://postgres@127.0.0.1:{free_port()}/x"}, 1, "is not available"),
         ):
@@ -75,4 +92,4 @@ def test_a_failed_start_is_one_line(
                 assert main(["api"]) == code
             (line,) = capsys.readouterr().err.splitlines()
             assert message in line
-            assert line.startswith("passports: ")
+            assert (line.startswith("passports: "), "--store" in line) == (True, False)

@@ -138,7 +138,12 @@ async def test_it_says_in_one_line_what_is_wrong(api: Api, given: Given, world: 
         (given.file + b"\n", given.qr, "The file was changed: it is not in canonical form.", "Passport file"),
         (b"{}", given.qr, "The file is not a passport.", "Passport file"),
         (given.file, "https://example.com", "The QR code is not that of a passport: ", "QR code"),
-        (given.file.replace(b"dev-key-1", b"dev-key-2"), given.qr, "The key 'dev-key-2' is not trusted.", "Signature"),
+        (
+            given.file.replace(b"dev-key-1", b"dev-key-2"),
+            given.qr,
+            "The key 'dev-key-2' is not trusted: BPC_TRUSTED_KEYS lacks it.",
+            "Signature",
+        ),
     ]
     for file, qr, verdict, title in cases:
         page = await sent(api, {"what": "passport", "qr": qr}, {"passport_file": file})
