@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from apps.passports.tools import Tools
-from holdfast import Holdfast, Job, JobState
+from holdfast import Holdfast, Job, JobState, Kind
 from holdfast.types import JobFilter
 
 DEAD_LETTER = "DEAD_LETTER"
@@ -34,6 +35,8 @@ class JobView:
     job_id: UUID
     tenant_id: UUID
     type: str
+    subject_id: str | None
+    """The document version, passport version or webhook delivery that the job works on."""
     status: str
     priority: int
     attempts: int
@@ -55,6 +58,7 @@ class JobView:
             job_id=job.id,
             tenant_id=UUID(job.tenant),
             type=job.kind,
+            subject_id=job.key,
             status=STATUSES[job.state],
             priority=job.priority,
             attempts=job.attempt - job.losses,
@@ -67,6 +71,15 @@ class JobView:
             created_at=job.created_at,
             finished_at=job.finished_at,
         )
+
+
+async def progress(app: Holdfast[Tools], tenant: UUID, kind: Kind[Any], id: UUID) -> str:
+    """What became of the job of this kind for this thing, in one line."""
+    job = await app.jobs.find(kind, str(id), str(tenant))
+    if job is None:
+        return "no job is working on it"
+    error = "" if job.last_error is None else f": {job.last_error.code}: {job.last_error.message}"
+    return f"its job {job.id} is {STATUSES[job.state]}{error}"
 
 
 class TenantJobs:

@@ -11,7 +11,8 @@ from apps.passports.audit import SNAPSHOT_SEALED, Event, record
 from apps.passports.codes import Conflict, NotFound
 from apps.passports.compiling import Build
 from apps.passports.database import one, sql
-from apps.passports.jobs import COMPILE_PASSPORT, new_job
+from apps.passports.jobs import COMPILE_PASSPORT, PARSE_FACTS, new_job
+from apps.passports.jobs_view import progress
 from holdfast import Holdfast
 
 if TYPE_CHECKING:
@@ -25,13 +26,18 @@ async def add_snapshot(connection: "Connection", tenant: UUID) -> UUID:
     return snapshot_id
 
 
-async def add_to_snapshot(connection: "Connection", tenant: UUID, snapshot_id: UUID, document_version_id: UUID) -> None:
-    """Add a document version to an open snapshot. Adding it again changes nothing."""
+async def add_to_snapshot(
+    connection: "Connection", app: "Holdfast[Tools]", tenant: UUID, snapshot_id: UUID, document_version_id: UUID
+) -> None:
+    """Add a parsed document version to an open snapshot. Adding it again changes nothing."""
     await _check_is_open(connection, tenant, snapshot_id)
-    await connection.execute(sql("snapshots/add_document"), tenant, snapshot_id, document_version_id)
-    rows = await connection.fetch(sql("snapshots/documents"), tenant, snapshot_id)
-    if document_version_id not in {row["document_version_id"] for row in rows}:
+    row = await connection.fetchrow(sql("documents/version"), tenant, document_version_id)
+    if row is None:
         raise NotFound(f"there is no document version {document_version_id}")
+    if row["status"] != "PARSED":
+        why = await progress(app, tenant, PARSE_FACTS, document_version_id)
+        raise Conflict(f"the document version {document_version_id} is not parsed: {why}")
+    await connection.execute(sql("snapshots/add_document"), tenant, snapshot_id, document_version_id)
 
 
 async def seal(
@@ -42,12 +48,9 @@ async def seal(
     `build` travels in the job, because a compilation must give the same version however often it runs.
     """
     await _check_is_open(connection, tenant, build.snapshot_id)
-    rows = await connection.fetch(sql("snapshots/documents"), tenant, build.snapshot_id)
-    if not rows:
+    snapshot = await one(connection, "snapshots/get", tenant, build.snapshot_id)
+    if not snapshot["document_version_ids"]:
         raise Conflict(f"the snapshot {build.snapshot_id} has no documents")
-    unparsed = [str(row["document_version_id"]) for row in rows if row["status"] != "PARSED"]
-    if unparsed:
-        raise Conflict(f"not parsed yet: {', '.join(unparsed)}")
     await connection.execute(sql("snapshots/seal"), tenant, build.snapshot_id)
     job_id = await compile_again(connection, app, tenant, build, priority=priority)
     await record(connection, app, tenant, Event(SNAPSHOT_SEALED, "Snapshot", build.snapshot_id, build.as_json()))

@@ -8,10 +8,12 @@ from fastapi import APIRouter, Query, Request
 from apps.passports import documents
 from apps.passports.api.errors import ApiError, documented
 from apps.passports.api.models import Document, DocumentVersion, Fact, Named, Page
-from apps.passports.api.service import Priority, TheNumberedPage, ThePage, TheService, TheTenant
+from apps.passports.api.service import Priority, Service, TheNumberedPage, ThePage, TheService, TheTenant
 from apps.passports.codes import VALIDATION_ERROR
 from apps.passports.database import transaction
 from apps.passports.facts import CSV, JSON
+from apps.passports.jobs import PARSE_FACTS
+from apps.passports.jobs_view import DEAD_LETTER, JobView
 
 router = APIRouter(tags=["documents"])
 
@@ -65,13 +67,26 @@ async def list_versions(
     document_id: UUID, service: TheService, tenant: TheTenant, page: TheNumberedPage
 ) -> Page[DocumentVersion]:
     await document(document_id, service, tenant)
-    return await service.page(DocumentVersion, "version", "documents/versions", tenant, page, document_id)
+    found = await service.page(DocumentVersion, "version", "documents/versions", tenant, page, document_id)
+    return Page(items=[await _with_job(service, tenant, each) for each in found.items], next=found.next)
 
 
 @router.get("/document-versions/{document_version_id}", summary="Read a version's state")
 async def document_version(document_version_id: UUID, service: TheService, tenant: TheTenant) -> DocumentVersion:
     row = await service.existing("documents/version", tenant, document_version_id, "document version")
-    return DocumentVersion.model_validate(dict(row))
+    return await _with_job(service, tenant, DocumentVersion.model_validate(dict(row)))
+
+
+async def _with_job(service: Service, tenant: UUID, version: DocumentVersion) -> DocumentVersion:
+    """Parsing that fails changes no row, so the job tells."""
+    if version.status == "PARSED":
+        return version
+    job = await service.app.jobs.find(PARSE_FACTS, str(version.document_version_id), str(tenant))
+    if job is None:
+        return version
+    seen = JobView.of(job, service.settings.bpc_jobs_max_attempts)
+    status = "FAILED" if seen.status in ("FAILED", DEAD_LETTER) else version.status
+    return version.model_copy(update={"status": status, "job_id": job.id, "last_error": seen.last_error})
 
 
 @router.get("/document-versions/{document_version_id}/facts", summary="List the facts of a version")

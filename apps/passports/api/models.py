@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from apps.passports.audit import ANNOUNCED
 from apps.passports.base32 import to_base32
-from apps.passports.jobs_view import STATUSES
+from apps.passports.jobs_view import STATUSES, LastError
 from apps.passports.values import Name, Time, printable
 
 Item = TypeVar("Item")
@@ -75,8 +75,10 @@ class DocumentVersion(Body):
     version: int
     media_type: str
     content_hash: Hex
-    status: Literal["UPLOADED", "PARSED"]
+    status: Literal["UPLOADED", "PARSED", "FAILED"]
     created_at: datetime
+    job_id: UUID | None = Field(None, description="The job that parses it, until it is parsed.")
+    last_error: LastError | None = Field(None, description="Why its last attempt did not succeed.")
 
 
 class Fact(Body):

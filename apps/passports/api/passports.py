@@ -60,7 +60,7 @@ async def list_versions(
 
 @router.get("/passport-versions/{passport_version_id}", summary="Read a version: payload, hashes, proof and signature")
 async def version(passport_version_id: UUID, service: TheService, tenant: TheTenant) -> PassportVersion:
-    row = dict(await passports.passport_version(service.pool, tenant, passport_version_id))
+    row = dict(await passports.passport_version(service.pool, service.app, tenant, passport_version_id))
     return await asyncio.to_thread(_version, row)
 
 
@@ -80,7 +80,7 @@ def _version(row: dict[str, Any]) -> PassportVersion:
 )
 async def file(passport_version_id: UUID, service: TheService, tenant: TheTenant) -> Response:
     """Every byte counts: the verifier accepts only exactly this file."""
-    row = await passports.passport_version(service.pool, tenant, passport_version_id)
+    row = await passports.passport_version(service.pool, service.app, tenant, passport_version_id, until="SIGNED")
     return _download(passports.passport_file(row), "application/json", f"passport-{passport_version_id}.json")
 
 
@@ -91,9 +91,7 @@ async def file(passport_version_id: UUID, service: TheService, tenant: TheTenant
     response_class=Response,
 )
 async def qr_code(passport_version_id: UUID, service: TheService, tenant: TheTenant) -> Response:
-    row = await passports.passport_version(service.pool, tenant, passport_version_id)
-    if row["qr_png"] is None:
-        raise Conflict(f"the passport version {passport_version_id} has no QR code yet")
+    row = await passports.passport_version(service.pool, service.app, tenant, passport_version_id, until="LABELED")
     return _download(row["qr_png"], _PNG, f"qr-{passport_version_id}.png")
 
 
@@ -104,7 +102,7 @@ async def qr_code(passport_version_id: UUID, service: TheService, tenant: TheTen
     response_class=Response,
 )
 async def label(passport_version_id: UUID, service: TheService, tenant: TheTenant) -> Response:
-    row = await passports.passport_version(service.pool, tenant, passport_version_id)
+    row = await passports.passport_version(service.pool, service.app, tenant, passport_version_id, until="LABELED")
     return _download(await asyncio.to_thread(passports.label_of, row), _PNG, f"label-{passport_version_id}.png")
 
 

@@ -33,7 +33,7 @@ async def snapshot(snapshot_id: UUID, service: TheService, tenant: TheTenant) ->
 
 @router.post(
     "/snapshots/{snapshot_id}/documents",
-    summary="Add document versions, and with them their facts",
+    summary="Add parsed document versions, and with them their facts",
     responses=documented(409, 413, 415),
 )
 async def add_documents(
@@ -41,7 +41,7 @@ async def add_documents(
 ) -> Snapshot:
     async with transaction(service.pool) as connection:
         for version_id in added.document_version_ids:
-            await snapshots.add_to_snapshot(connection, tenant, snapshot_id, version_id)
+            await snapshots.add_to_snapshot(connection, service.app, tenant, snapshot_id, version_id)
     return await snapshot(snapshot_id, service, tenant)
 
 

@@ -90,7 +90,7 @@ class Bench:
         async with transaction(self.tools.pool) as connection:
             snapshot_id = await add_snapshot(connection, tenant)
             for version in versions:
-                await add_to_snapshot(connection, tenant, snapshot_id, version.document_version_id)
+                await add_to_snapshot(connection, self.app, tenant, snapshot_id, version.document_version_id)
         return snapshot_id
 
     async def build(self, tenant: UUID, *contents: bytes, rules: str = RULES, is_published: bool = True) -> Build:

@@ -36,7 +36,7 @@ async def test_sealing_a_snapshot_leads_to_a_passport_that_the_verifier_accepts(
     sealed = await bench.sealed(tenant)
     await bench.work()
 
-    version = await passport_version(bench.tools.pool, tenant, sealed.version_id)
+    version = await passport_version(bench.tools.pool, bench.app, tenant, sealed.version_id)
     assert version["status"] == "LABELED"
     file, label = passport_file(version), label_of(version)
     assert read_qr(label) == version["qr_payload"]

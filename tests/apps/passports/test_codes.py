@@ -11,7 +11,7 @@ import pytest
 
 from apps.passports import codes
 from apps.passports.compiling import Build
-from apps.passports.database import opened_pool, transaction
+from apps.passports.database import opened_pool, sql, transaction
 from apps.passports.handlers import deliver_webhook
 from apps.passports.jobs import (
     COMPILE_PASSPORT,
@@ -26,7 +26,6 @@ from apps.passports.jobs import (
     new_job,
 )
 from apps.passports.rule_packages import publish
-from apps.passports.snapshots import add_to_snapshot
 from holdfast import JobState
 from holdfast_lab.faults.proxy import Proxy
 from tests.apps.passports.bench import ISSUED_AT, Bench, is_waiting_for_audit, opened_bench, worker_settings
@@ -77,7 +76,10 @@ async def test_a_compilation_of_a_snapshot_that_was_sealed_too_early_is_snapshot
     build = await bench.build(tenant)
     uploaded = await bench.uploaded(tenant)
     async with transaction(bench.tools.pool) as connection:
-        await add_to_snapshot(connection, tenant, build.snapshot_id, uploaded.document_version_id)
+        await connection.execute(
+            sql("snapshots/add_document"),
+            *(tenant, build.snapshot_id, uploaded.document_version_id),
+        )
         await connection.execute("UPDATE passports.snapshots SET status = 'SEALED', sealed_at = now()")
     await bench.app.cancel([uploaded.job_id])
     job_id = await enqueued(bench, build, tenant)

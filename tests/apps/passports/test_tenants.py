@@ -133,8 +133,8 @@ async def test_no_function_reaches_across_the_border(bench: Bench, receiver: Rec
     async with bench.tools.pool.acquire() as connection:
         calls = [
             lambda: upload(connection, bench.app, bob, document, "text/csv", b""),
-            lambda: add_to_snapshot(connection, bob, snapshot, version),
-            lambda: add_to_snapshot(connection, bob, own_snapshot, version),
+            lambda: add_to_snapshot(connection, bench.app, bob, snapshot, version),
+            lambda: add_to_snapshot(connection, bench.app, bob, own_snapshot, version),
             lambda: seal(connection, bench.app, bob, sealed.build),
             lambda: publish(connection, bench.app, bob, draft),
             lambda: change_rules(connection, bob, draft, ""),
@@ -142,7 +142,7 @@ async def test_no_function_reaches_across_the_border(bench: Bench, receiver: Rec
             lambda: end_rotation(connection, bob, endpoint),
             lambda: subscribe(connection, bob, endpoint, "QR_GENERATED"),
             lambda: unsubscribe(connection, bob, endpoint, "PASSPORT_SIGNED"),
-            lambda: passport_version(bench.tools.pool, bob, sealed.version_id),
+            lambda: passport_version(bench.tools.pool, bench.app, bob, sealed.version_id),
         ]
         for call in calls:
             with pytest.raises(NotFound):

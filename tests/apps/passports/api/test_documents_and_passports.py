@@ -80,7 +80,7 @@ async def test_the_proof_of_a_version_belongs_to_its_facts(api: Api, world: Worl
 
 async def test_what_is_not_made_yet_is_a_conflict(api: Api) -> None:
     uploaded = await api.ann.upload()
-    snapshot_id = await api.ann.snapshot(uploaded["document_version_id"])
+    snapshot_id = (await api.ann.post("/snapshots"))["snapshot_id"]
     building = {
         "passport_id": await api.ann.passport(),
         "rules_id": await api.ann.published(),
@@ -92,26 +92,48 @@ async def test_what_is_not_made_yet_is_a_conflict(api: Api) -> None:
         return await problem(await api.ann.http.post(f"/v1{path}", json=body))
 
     sealing = f"/snapshots/{snapshot_id}/seal"
-    assert await refused(sealing, building) == (409, "CONFLICT", f"not parsed yet: {uploaded['document_version_id']}")
+    adding, added = f"/snapshots/{snapshot_id}/documents", {"document_version_ids": [uploaded["document_version_id"]]}
+    assert f"is not parsed: its job {uploaded['job_id']} is QUEUED" in (await refused(adding, added))[2]
     assert (await refused("/passport-versions", {**building, "snapshot_id": snapshot_id}))[0] == 409
     empty = (await api.ann.post("/snapshots"))["snapshot_id"]
     assert "has no documents" in (await refused(f"/snapshots/{empty}/seal", building))[2]
     await api.work()
+    await api.ann.post(adding, added)
     api.bench.tools.key, key = None, api.bench.tools.key
     sealed = await api.ann.post(sealing, building)
-    assert (await refused(sealing, building))[:2] == (409, "CONFLICT")
-    added = {"document_version_ids": [uploaded["document_version_id"]]}
-    assert (await refused(f"/snapshots/{snapshot_id}/documents", added))[:2] == (409, "CONFLICT")
-    await api.work()
     path = f"/v1/passport-versions/{sealed['passport_version_id']}"
+    status, _, detail = await problem(await api.ann.http.get(path))
+    assert (status, f"its job {sealed['job_id']} is QUEUED" in detail) == (404, True)
+    assert (await refused(sealing, building))[:2] == (409, "CONFLICT")
+    assert (await refused(adding, added))[:2] == (409, "CONFLICT")
+    await api.work()
     for name in ("file", "qr.png", "label.png"):
-        assert (await problem(await api.ann.http.get(f"{path}/{name}")))[:2] == (409, "CONFLICT")
+        status, _, detail = await problem(await api.ann.http.get(f"{path}/{name}"))
+        assert (status, "is COMPILED, not" in detail, "FAILED: SIGNING_KEY_MISSING: " in detail) == (409, True, True)
     (failed,) = (await api.ann.get("/dead-letters"))["items"]
     assert (failed["status"], failed["last_error"]["code"]) == ("FAILED", "SIGNING_KEY_MISSING")
     api.bench.tools.key = key
     await api.ann.post(f"/dead-letters/{failed['job_id']}/requeue")
     await api.work()
     assert (await api.ann.http.get(f"{path}/label.png")).status_code == 200
+
+
+async def test_a_broken_document_says_so_and_cannot_spoil_a_snapshot(api: Api) -> None:
+    uploaded = await api.ann.upload(content={"schema_version": 2})
+    path = f"/document-versions/{uploaded['document_version_id']}"
+    assert (await api.ann.get(path))["status"] == "UPLOADED"
+    await api.work()
+    version = await api.ann.get(path)
+    assert (version["status"], version["job_id"]) == ("FAILED", uploaded["job_id"])
+    assert version["last_error"]["code"] == "VALIDATION_ERROR"
+    assert (await api.ann.get(f"/documents/{version['document_id']}/versions"))["items"] == [version]
+    job = await api.ann.get(f"/jobs/{uploaded['job_id']}")
+    assert job["subject_id"] == uploaded["document_version_id"]
+    snapshot_id = (await api.ann.post("/snapshots"))["snapshot_id"]
+    added = {"document_version_ids": [uploaded["document_version_id"]]}
+    refused = await api.ann.http.post(f"/v1/snapshots/{snapshot_id}/documents", json=added)
+    assert f"its job {uploaded['job_id']} is FAILED: VALIDATION_ERROR: schema_version" in (await problem(refused))[2]
+    assert (await api.ann.get(f"/snapshots/{snapshot_id}"))["document_version_ids"] == []
 
 
 async def test_a_sealed_snapshot_can_be_compiled_again(api: Api, world: World) -> None:

@@ -13,8 +13,8 @@ from tests.databases import Database
 pytestmark = pytest.mark.postgres
 
 FIELDS = {
-    "job_id", "tenant_id", "type", "status", "priority", "attempts", "max_attempts", "lease_owner", "lease_expires_at",
-    "started_at", "scheduled_at", "last_error", "created_at", "finished_at",
+    "job_id", "tenant_id", "type", "subject_id", "status", "priority", "attempts", "max_attempts", "lease_owner",
+    "lease_expires_at", "started_at", "scheduled_at", "last_error", "created_at", "finished_at",
 }  # fmt: skip
 
 
